@@ -341,20 +341,7 @@ CLI::Option* AddList(CLI::App* command, const char* name, std::vector<T>* values
       ->group("Shapes");
 }
 
-}  // namespace
-
-void AddBenchCommand(CommandLine& line) {
-  auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = line.AddCommand(
-      {"bench", "Measure the engine on random token ids.",
-       "quintet bench --model DIR --threads 1 --batch 1,8 --num-beams 1,4 --json bench.json",
-       "Times are medians over --repetitions runs. A run processes a whole batch: it encodes all "
-       "inputs and\n"
-       "generates exactly --new-tokens tokens for each, or scores --targets targets of "
-       "--target-tokens tokens each."},
-      [flags] { return Run(*flags); });
-  AddModelFlags(line, command, &flags->model);
-  AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
+void AddShapeFlags(CLI::App* command, BenchFlags* flags) {
   const CLI::Validator positive = InRange(int64_t{1}, int64_t{1} << 24);
   AddList(command, "--mode", &flags->modes,
           "Modes to measure: encode, encode-first (returns only the first hidden state of each "
@@ -383,8 +370,9 @@ void AddBenchCommand(CommandLine& line) {
       ->check(InRange(1, 4096))
       ->type_name("TOKENS")
       ->group("Shapes");
-  AddSamplingFlags(command, &flags->decoding);
-  AddLogitsProcessorFlags(command, &flags->decoding);
+}
+
+void AddMeasurementFlags(CLI::App* command, BenchFlags* flags) {
   command
       ->add_option("--repetitions", flags->repetitions, "Measured runs per shape. Range [1, 1000].")
       ->check(InRange(1, 1000))
@@ -406,6 +394,26 @@ void AddBenchCommand(CommandLine& line) {
   command->add_option("--json", flags->json_file, "Also write the report as JSON to this file.")
       ->type_name("FILE")
       ->group("Measurement");
+}
+
+}  // namespace
+
+void AddBenchCommand(CommandLine& line) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = line.AddCommand(
+      {"bench", "Measure the engine on random token ids.",
+       "quintet bench --model DIR --threads 1 --batch 1,8 --num-beams 1,4 --json bench.json",
+       "Times are medians over --repetitions runs. A run processes a whole batch: it encodes all "
+       "inputs and\n"
+       "generates exactly --new-tokens tokens for each, or scores --targets targets of "
+       "--target-tokens tokens each."},
+      [flags] { return Run(*flags); });
+  AddModelFlags(line, command, &flags->model);
+  AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
+  AddShapeFlags(command, flags.get());
+  AddSamplingFlags(command, &flags->decoding);
+  AddLogitsProcessorFlags(command, &flags->decoding);
+  AddMeasurementFlags(command, flags.get());
 }
 
 }  // namespace quintet

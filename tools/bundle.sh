@@ -41,7 +41,7 @@ done
 
 cat >"$bundle/run" <<'RUN'
 #!/usr/bin/env bash
-# Runs a command in which the programs of bin/ have their names and find their libraries.
+# Runs a command that finds the programs of bin/ by name and their libraries in lib/.
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH=$here/bin:$PATH
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/cuda/lib64
@@ -49,7 +49,7 @@ exec "$@"
 RUN
 chmod +x "$bundle/run"
 
-# Programs of one build share most of their code: the dictionary reaches from one to the next.
+# Programs of one build share most of their code, so the xz dictionary spans several programs.
 mkdir -p "$(dirname "$archive")"
 XZ_OPT='--lzma2=preset=3,dict=128MiB' tar -cJf "$archive" -C "$stage" "$name"
 bytes=$(stat -c %s "$archive")

@@ -172,8 +172,8 @@ def inputs_of(arguments: argparse.Namespace):
             yield line.removesuffix("\n")
 
 
-# Errors of one input: a failed call, or an input that no message can hold (bytes that are not
-# UTF-8, an id that is not a number).
+# Errors of one input: a failed call, or an input that cannot be converted to a message (bytes that
+# are not UTF-8, an id that is not a number).
 INPUT_ERRORS = (grpc.RpcError, ValueError)
 
 
@@ -303,7 +303,7 @@ def connection_flags() -> argparse.ArgumentParser:
         metavar="N",
         help=(
             "maximum attempts per call: UNAVAILABLE and RESOURCE_EXHAUSTED are retried after "
-            "the delay that the server asks for; range [1, 5] (default %(default)s)"
+            "the delay that the server requests; range [1, 5] (default %(default)s)"
         ),
     )
     group.add_argument(
@@ -462,7 +462,7 @@ def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `client.py ... | head` ends quietly
     sys.stdin.reconfigure(
         encoding="utf-8", errors="surrogateescape"
-    )  # a line that is not UTF-8 costs only itself
+    )  # a line that is not UTF-8 fails alone
     sys.stdout.reconfigure(encoding="utf-8")
     try:
         if "decoding_num_beams" in arguments:
@@ -472,7 +472,7 @@ def main() -> int:
         OSError,
         ValueError,
         json_format.ParseError,
-    ) as error:  # files, plain text, numbers that the wire cannot hold
+    ) as error:  # unreadable files, plain text to another machine, numbers out of range
         parser.exit(EXIT_USAGE, f"client: {error}\n")
     try:
         with client:
@@ -484,7 +484,7 @@ def main() -> int:
         print(f"client: writing standard output: {error}", file=sys.stderr)
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is left would fail again at exit
+        )  # buffered output would fail again at exit
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

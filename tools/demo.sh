@@ -33,7 +33,7 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 for _ in {1..100}; do
   client health >/dev/null 2>&1 && break
-  kill -0 "$server"  # it has ended: so does the demo
+  kill -0 "$server"  # ends the demo if the server has ended
   sleep 0.1
 done
 

@@ -33,7 +33,7 @@ LOOPBACK = re.compile(r"(127\.[0-9.]+|localhost|\[::1\]):[0-9]+$|unix:")
 
 
 def _generate_stubs() -> pathlib.Path:
-    """Folder of the generated modules, generated unless present for these files and versions."""
+    """Returns the folder of the generated modules; generates them if files or versions changed."""
     protos = sorted(PROTO_DIRECTORY.rglob("*.proto"))
     if not protos:
         raise ImportError(f"no .proto files in {PROTO_DIRECTORY}")
@@ -47,7 +47,7 @@ def _generate_stubs() -> pathlib.Path:
     if stubs.is_dir():
         return stubs
 
-    from grpc_tools import protoc  # only here: a deployed client needs it once
+    from grpc_tools import protoc  # imported here, because it is needed only once
 
     cache.mkdir(parents=True, exist_ok=True)
     work = pathlib.Path(tempfile.mkdtemp(dir=cache))
@@ -84,7 +84,7 @@ class Failure:
     message: str
     reason: str = ""  # ErrorInfo.reason, such as QUEUE_FULL
     request_id: str = ""
-    fields: tuple[tuple[str, str], ...] = ()  # BadRequest: field, what is wrong with it
+    fields: tuple[tuple[str, str], ...] = ()  # BadRequest: field and description
     retry_after_s: float | None = None  # RetryInfo
 
     @staticmethod
@@ -128,7 +128,7 @@ class Tls:
     cert: str | None = None
     key: str | None = None
     server_name: str | None = (
-        None  # the name in the server's certificate, where the address is another
+        None  # the name in the server's certificate, if it differs from the address
     )
 
     def credentials(self) -> grpc.ChannelCredentials:

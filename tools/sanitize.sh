@@ -26,7 +26,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG
   -DQUINTET_SANITIZE="$sanitizers" -DQUINTET_WERROR=OFF -DCMAKE_CUDA_COMPILER=NOTFOUND
 cmake --build "$build" --parallel "${JOBS:-$(nproc)}" --target "${@/%/_test}"
 
-# A finding ends the program, and with a code that no test expects.
+# A finding ends the program with an exit code that no test expects.
 export ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=exitcode=99:halt_on_error=1:print_stacktrace=1
 TSAN_OPTIONS=exitcode=99:halt_on_error=1:ignore_noninstrumented_modules=1

@@ -241,7 +241,7 @@ TEST_CASE("a causal model: a failed allocation ends one request") {
   }
 }
 
-TEST_CASE("steps that run ahead: a failed allocation ends one request") {
+TEST_CASE("async scheduling: a failed allocation ends one request") {
   Workload workload("t5-v1_1", 1, {.async_scheduling = true});
   AddGenerations(&workload);
   Report("t5, running ahead", workload.FailEach(false, 1));
@@ -307,7 +307,7 @@ TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   CHECK(failures.batch > 0);
 }
 
-TEST_CASE("Submit and Step tell the reason of a failed allocation") {
+TEST_CASE("a failed allocation is RESOURCE_EXHAUSTED with reason OUT_OF_MEMORY") {
   const absl::Status& status = OutOfMemory();
   CHECK(absl::IsResourceExhausted(status));
   const auto reason = status.GetPayload("quintet.reason");

@@ -60,7 +60,7 @@ TEST_CASE("a failed allocation on a thread of the pool while a model is loaded i
   FailEach(3, [&] { return Model::Load(directory, {.weights = WeightType::kI8}, &pool).status(); });
 }
 
-TEST_CASE("a failed allocation while a model is measured or an engine made is an error") {
+TEST_CASE("a failed allocation while a model is measured or an engine created is an error") {
   ThreadPool pool(1);
   const std::string directory = std::string(kRoot) + "/tests/golden/cases/t5-v1_1";
   FailEach(1, [&] { return Model::Measure(directory, {}, &pool).status(); });

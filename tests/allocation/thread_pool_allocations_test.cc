@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("std::bad_alloc of a task is thrown to the caller, and the pool works on") {
+TEST_CASE("std::bad_alloc of a task is thrown to the caller, and the pool stays usable") {
   for (const int threads : {1, 2, 4}) {
     CAPTURE(threads);
     ThreadPool pool(threads);

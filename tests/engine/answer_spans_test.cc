@@ -14,7 +14,7 @@ TEST_CASE("softmax sums to one and survives large logits") {
   CHECK(p[2] == Approx(0.0));
 }
 
-TEST_CASE("label probabilities: softmax, sigmoid, or regression values unchanged") {
+TEST_CASE("label probabilities are softmax, sigmoid or the unchanged values of a regression") {
   const std::vector<float> logits = {1.0f, -2.0f, 0.5f, -1000.0f};
   CHECK(LabelProbabilities(logits, LabelKind::kExclusive) == Softmax(logits));
   const std::vector<double> own = LabelProbabilities(logits, LabelKind::kIndependent);

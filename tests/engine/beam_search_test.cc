@@ -153,7 +153,8 @@ TEST_CASE("beam search equals the plain reference on random languages") {
   CHECK(ended_early > 300);
 }
 
-TEST_CASE("beam search with fewer tokens than candidates, and a forced first token") {
+TEST_CASE(
+    "beam search equals the reference with fewer tokens than candidates and a forced first token") {
   for (int trial = 0; trial < 200; ++trial) {
     DecodingOptions options;
     options.prompt = {0};

@@ -33,7 +33,7 @@ std::vector<float> Unpacked(uint64_t hash) {
   return values;
 }
 
-TEST_CASE("encode: pooling over encoder states, and over a causal model's states") {
+TEST_CASE("encode: pools the encoder's states, or those of a causal model") {
   for (const bool causal : {false, true}) {
     FakeOptions options;
     options.causal = causal;
@@ -80,7 +80,7 @@ std::vector<int32_t> Shifted(std::vector<int32_t> ids) {
   return ids;
 }
 
-TEST_CASE("classify: which states the head reads") {
+TEST_CASE("classify: each head reads the states that its class reads in transformers") {
   ThreadPool pool(1);
   FakeOptions options;
   const FakeModel functions(options, &pool);
@@ -141,7 +141,7 @@ TEST_CASE("classify: which states the head reads") {
   }
 }
 
-TEST_CASE("score: log-probabilities of every target, as if each were alone") {
+TEST_CASE("score: every target has the log-probabilities that it has alone") {
   for (const bool causal : {false, true}) {
     for (const int64_t step_tokens : {2, 7, 48}) {
       FakeOptions options;

@@ -230,7 +230,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
   CHECK(finished > trace.requests / 2);
 }
 
-TEST_CASE("random traffic: every request gets the result that it gets alone") {
+TEST_CASE("random traffic: every request has the result that it has alone") {
   TraceOptions trace;
   trace.fake.eos_bonus = 2.0f;
   for (int seed = 0; seed < 6; ++seed) {
@@ -239,7 +239,8 @@ TEST_CASE("random traffic: every request gets the result that it gets alone") {
   }
 }
 
-TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
+TEST_CASE(
+    "random traffic: results are as alone with slow encoding, short queues and tight memory") {
   TraceOptions trace;
   trace.fake.eos_bonus = 1.0f;
   trace.fake.limits.max_encode_tokens = 60;
@@ -260,7 +261,7 @@ TEST_CASE("random traffic with slow encoding, short queues and tight memory") {
   }
 }
 
-TEST_CASE("random traffic with async scheduling") {
+TEST_CASE("random traffic: results are as alone with async scheduling") {
   TraceOptions trace;
   trace.fake.eos_bonus = 1.0f;
   trace.limits.async_scheduling = true;
@@ -271,7 +272,7 @@ TEST_CASE("random traffic with async scheduling") {
   }
 }
 
-TEST_CASE("random traffic with async scheduling, sampling and logits processors") {
+TEST_CASE("random traffic: results are as alone with async scheduling, sampling and processors") {
   TraceOptions trace;
   trace.limits.async_scheduling = true;
   trace.independent = true;
@@ -282,7 +283,7 @@ TEST_CASE("random traffic with async scheduling, sampling and logits processors"
   }
 }
 
-TEST_CASE("random traffic with async scheduling and beams") {
+TEST_CASE("random traffic: results are as alone with async scheduling and beams") {
   TraceOptions trace;
   trace.limits.async_scheduling = true;
   trace.independent = trace.beams = true;
@@ -293,7 +294,7 @@ TEST_CASE("random traffic with async scheduling and beams") {
   }
 }
 
-TEST_CASE("random traffic on several threads") {
+TEST_CASE("random traffic: results are as alone on several threads") {
   TraceOptions trace;
   trace.threads = 3;
   trace.requests = 60;
@@ -378,7 +379,7 @@ TEST_CASE("the destructor of an engine ends its unfinished requests") {
 }
 
 TEST_CASE(
-    "the queue is bounded by requests and by tokens; a giant waits outside, a small one gets in") {
+    "the queue is bounded by requests and tokens: a large one is refused, a small one admitted") {
   FakeOptions fake;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);
@@ -426,7 +427,7 @@ TEST_CASE("a request's queue place is free when OnStart is called") {
   CHECK(sink->done_calls == 1);
 }
 
-TEST_CASE("bad limits are refused") {
+TEST_CASE("invalid limits are refused") {
   FakeOptions fake;
   ThreadPool pool(1);
   FakeModel model(fake, &pool);

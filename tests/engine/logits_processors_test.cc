@@ -70,7 +70,8 @@ TEST_CASE("no_repeat_ngram_size bans tokens that would repeat an n-gram") {
 }
 
 TEST_CASE(
-    "bad words: the last token goes when the ones before it are there; a lone eos is let be") {
+    "bad words: the last token is banned after the tokens before it; a single eos is never "
+    "banned") {
   DecodingOptions options = Base();
   options.bad_words_ids = {{3}, {0, 2}, {1}, {2, 0, 0}};
   CHECK(Apply(options, {3}, kRow) == std::vector<float>{0.5f, -1.0f, 2.0f, kNever});

@@ -35,7 +35,7 @@ TEST_CASE("the KV cache gets the memory that the bounds leave") {
   CHECK(refused.message().find("--max-memory") != std::string::npos);
 }
 
-TEST_CASE("token budget of a step: one per sequence; on a GPU also a prefill budget") {
+TEST_CASE("the token budget of a step is one per sequence, on a GPU plus a prefill budget") {
   ModelConfig causal, encoder;
   causal.decoder_layers = encoder.decoder_layers = encoder.encoder_layers = 2;
   const auto tokens = [](const ModelConfig& config, int64_t encoded, int64_t sequences, bool gpu) {

@@ -62,7 +62,7 @@ DecodingOptions Accepted(const std::function<void(Case*)>& change) {
   return *options;
 }
 
-TEST_CASE("options: built-in defaults") {
+TEST_CASE("options: built-in defaults apply without other values") {
   const DecodingOptions o = Accepted([](Case*) {});
   CHECK(o.max_new_tokens == 256);
   CHECK(o.num_beams == 1);
@@ -242,7 +242,7 @@ TEST_CASE("options: an explicitly set field without effect is an error") {
   Refused("forced_bos_token_id", causal([](DecodingRequest* r) { r->forced_bos_token_id = 4; }));
 }
 
-TEST_CASE("options: number of sequences") {
+TEST_CASE("options: num_return_sequences is limited by beams or samples") {
   const auto with = [](uint32_t beams, bool sample, uint32_t count) {
     return [=](Case* c) {
       c->request.num_beams = beams;
@@ -268,7 +268,7 @@ TEST_CASE("options: number of sequences") {
   });
 }
 
-TEST_CASE("options: request before generation_config.json before built-in defaults") {
+TEST_CASE("options: requests override generation_config.json, which overrides built-in defaults") {
   const auto file = [](Case* c) {
     c->defaults.max_new_tokens = 30;
     c->defaults.num_beams = 4;

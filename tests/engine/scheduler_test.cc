@@ -28,7 +28,7 @@ std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequen
   return admitted;
 }
 
-TEST_CASE("scheduler: highest priority first, then by arrival") {
+TEST_CASE("scheduler: requests start by priority, then by arrival") {
   Scheduler scheduler(kCapacity);
   scheduler.Add(Queued(1, Priority::kLow, 0));
   scheduler.Add(Queued(2, Priority::kNormal, 1));
@@ -388,7 +388,7 @@ TEST_CASE("priority throttle: random traces never starve a class and never skip 
   }
 }
 
-TEST_CASE("prefill budget: first come first served, used as far as possible") {
+TEST_CASE("prefill budget: it is given first come first served and used as far as possible") {
   std::mt19937 random(3);
   for (int trial = 0; trial < 2000; ++trial) {
     std::vector<int64_t> remaining(random() % 6), share;

@@ -1,5 +1,5 @@
 // Fuzz target: any bytes as a config.json and, after a NUL, a generation_config.json. Checks the
-// table of weights of the config, and the decoding options that follow from both.
+// weight table of the config and the decoding options derived from both.
 #include <string>
 
 #include "engine/options.h"

@@ -12,8 +12,8 @@ namespace quintet {
 int64_t AllocationCount() { return count.load(); }
 }  // namespace quintet
 
-// The array forms call these, and so does the library's nothrow form; that of a sanitizer's runtime
-// does not, and what it gives must not come back to std::free.
+// The array forms call these functions, and so does the nothrow form of the standard library. The
+// nothrow form of a sanitizer runtime does not; its memory must not be passed to std::free.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++count;
   return std::malloc(bytes == 0 ? 1 : bytes);

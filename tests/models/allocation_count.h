@@ -1,5 +1,5 @@
-// Counts what goes through operator new in this program, so that a test can hold a call to
-// allocating nothing.
+// Counts the calls of operator new in this program, so that a test can check that a function
+// allocates nothing.
 #pragma once
 
 #include <cstdint>

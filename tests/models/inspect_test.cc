@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 const std::string kCases = QUINTET_SOURCE_DIR "/tests/golden/cases/";
 
-TEST_CASE("What a directory holds") {
+TEST_CASE("Inspect returns the contents of a directory") {
   const Inspection in = *InspectModel(kCases + "t5-v1_1", false);
   CHECK(in.config.family == Family::kT5);
   CHECK(in.config.scale_logits == false);
@@ -31,7 +31,7 @@ TEST_CASE("What a directory holds") {
   CHECK(*InspectModel(kCases + "t5-v1_0", false)->config.scale_logits);
 }
 
-TEST_CASE("A converted directory says so") {
+TEST_CASE("Inspect recognises a converted directory") {
   ScratchDirectory scratch;
   ConvertOptions options;
   options.source = kCases + "t5-v1_1";
@@ -44,7 +44,7 @@ TEST_CASE("A converted directory says so") {
   CHECK(in.stored_values.count("I8") == 1);
 }
 
-TEST_CASE("Directories that are no models") {
+TEST_CASE("Inspect rejects directories without a model") {
   ScratchDirectory scratch;
   CHECK(InspectModel(scratch / "none", false).status().code() == absl::StatusCode::kNotFound);
   fs::create_directory(scratch / "bad");

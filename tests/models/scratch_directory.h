@@ -1,4 +1,4 @@
-// A directory of a test's own, removed at its end; and files as text.
+// A temporary directory that its destructor removes; reading and writing of text files.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class ScratchDirectory {
 };
 
 void WriteText(const std::string& path, const std::string& text);
-std::string ReadText(const std::string& path);  // empty when there is no such file
+std::string ReadText(const std::string& path);  // empty if there is no such file
 std::string Sha256OfFile(const std::string& path);
 
 }  // namespace quintet

@@ -46,7 +46,7 @@ double Worst(const std::vector<StageError>& errors) {
   return worst;
 }
 
-TEST_CASE("Every layer and the logits are compared") {
+TEST_CASE("Verify compares every layer and the logits") {
   const std::vector<StageError> errors = Compare(kCases + "t5-v1_1", kCases + "t5-v1_1");
   std::vector<std::string> names;
   for (const StageError& stage : errors) names.push_back(stage.stage);
@@ -58,7 +58,7 @@ TEST_CASE("Every layer and the logits are compared") {
   CHECK(Compare(kCases + "fat5-seqcls", kCases + "fat5-seqcls").back().stage == "logits");
 }
 
-TEST_CASE("Packed models in f32 give their source's values bit for bit") {
+TEST_CASE("Models packed in f32 give bit-identical values") {
   for (const char* name : {"t5-v1_0", "umt5", "gpt2-variant", "fat5-fire-32", "fat5-xpos",
                            "fat5-alibi-asym", "t5-seqcls", "t5-qa", "fat5-tokcls"}) {
     ScratchDirectory scratch;
@@ -99,7 +99,7 @@ TEST_CASE("Rounded weights stay within their tolerance") {
   }
 }
 
-TEST_CASE("Another model is far beyond every tolerance, or has not the same shape") {
+TEST_CASE("Another model exceeds every tolerance or has another shape") {
   CHECK(Worst(Compare(kCases + "fat5-t5", kCases + "fat5-nope")) > VerifyTolerance(DType::kI8));
   ThreadPool pool(1);
   VerifyOptions options;
@@ -108,7 +108,7 @@ TEST_CASE("Another model is far beyond every tolerance, or has not the same shap
   CHECK(CompareModels(options, &pool).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("Measure says what Load takes") {
+TEST_CASE("Measure predicts the memory that Load allocates") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_0", "umt5", "gpt2", "fat5-rope", "fat5-fire-32", "t5-seqcls"}) {
     for (WeightType type : {WeightType::kF32, WeightType::kI8}) {

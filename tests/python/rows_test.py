@@ -25,7 +25,7 @@ def table() -> dict[int, list[tuple[str, str]]]:
 
 
 def findings() -> dict[str, list[tuple[str, str]]]:
-    section = (TESTS / "README.md").read_text().split("## Findings of an attack by hand")[1]
+    section = (TESTS / "README.md").read_text().split("## Findings of a manual attack")[1]
     lines = [
         line
         for line in section.splitlines()

@@ -1,11 +1,11 @@
-// Tells ThreadSanitizer of the locks inside gRPC.
+// Reports the mutexes inside gRPC to ThreadSanitizer.
 //
-// Debian's Abseil and gRPC are built without instrumentation, and absl::Mutex is made of atomics,
-// so that ThreadSanitizer does not see that gRPC hands a call from one of its threads to the next
-// in order. Linked into a test program, these definitions come before the library's: each calls the
-// library's own and tells of what was acquired or released. They are the functions of absl::Mutex
-// and absl::CondVar that libgrpc, libgrpc++ and libgpr import (nm -D --undefined-only). What gRPC
-// orders by atomics of its own stays unseen: tsan.supp.
+// Debian's Abseil and gRPC are built without instrumentation, and absl::Mutex is built from
+// atomics. ThreadSanitizer therefore does not see the order in which threads of gRPC handle a call.
+// The definitions here are linked before the library's: each calls the library's function and
+// reports the acquisition or release. They are the functions of absl::Mutex and absl::CondVar that
+// libgrpc, libgrpc++ and libgpr import (nm -D --undefined-only). Orders that gRPC establishes with
+// its own atomics remain invisible (tsan.supp).
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -16,7 +16,7 @@
 
 namespace {
 
-// The next definition of a symbol, which is the shared library's.
+// The next definition of a symbol: that of the shared library.
 template <typename Function>
 Function Next(const char* symbol) {
   void* const next = dlsym(RTLD_NEXT, symbol);

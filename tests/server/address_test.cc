@@ -5,7 +5,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("An address has a host and a port", "[address]") {
+TEST_CASE("ParseAddress requires a host and a port", "[address]") {
   const auto read = [](const char* text) { return ParseAddress("--listen", text); };
   CHECK(read("127.0.0.1:50051")->host == "127.0.0.1");
   CHECK(read("127.0.0.1:50051")->port == 50051);
@@ -18,7 +18,7 @@ TEST_CASE("An address has a host and a port", "[address]") {
   }
 }
 
-TEST_CASE("Loopback is what its numbers say, and localhost", "[address]") {
+TEST_CASE("Loopback addresses are 127.0.0.0/8, ::1 and localhost", "[address]") {
   for (const char* host : {"127.0.0.1", "127.255.0.3", "::1", "localhost"}) {
     INFO(host);
     CHECK(IsLoopback({host, 1}));

@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("Admission holds to both limits and gives back", "[admission]") {
+TEST_CASE("Admission respects both limits and releases reservations", "[admission]") {
   Admission admission(2, 100);
   Admission::Reservation first = admission.TryReserve(1, 60);
   REQUIRE(first.held());
@@ -80,7 +80,7 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());
 }
 
-TEST_CASE("Places are never lost between threads", "[admission]") {
+TEST_CASE("Reservations of several threads are all released", "[admission]") {
   Admission admission(8, 1 << 20);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

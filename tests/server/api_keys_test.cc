@@ -38,7 +38,7 @@ class KeyFile {
   std::string path_;
 };
 
-TEST_CASE("Keys are known by their digests", "[api_keys]") {
+TEST_CASE("Keys are recognised by their digests", "[api_keys]") {
   const KeyFile file(std::string("# one key\n") + kDigestOfAbc + "\n");
   ApiKeys keys;
   REQUIRE(keys.Load(file.path()).ok());
@@ -49,7 +49,7 @@ TEST_CASE("Keys are known by their digests", "[api_keys]") {
   CHECK_FALSE(keys.MaxPriority("").has_value());
 }
 
-TEST_CASE("A key has the highest priority that its line gives it", "[api_keys]") {
+TEST_CASE("The line of a key sets its highest priority", "[api_keys]") {
   const auto highest = [](const std::string& after_digest) {
     const KeyFile file(std::string("  ") + kDigestOfXyz + "\n" + kDigestOfAbc + after_digest);
     ApiKeys keys;
@@ -64,7 +64,7 @@ TEST_CASE("A key has the highest priority that its line gives it", "[api_keys]")
   CHECK(highest("   high") == Priority::kHigh);
 }
 
-TEST_CASE("A call above the priority of its key is refused", "[api_keys]") {
+TEST_CASE("A call above the priority of its key is rejected", "[api_keys]") {
   constexpr Priority kAll[] = {Priority::kLow, Priority::kNormal, Priority::kHigh};
   for (const Priority requested : kAll) {
     for (const Priority highest : kAll) {
@@ -76,7 +76,7 @@ TEST_CASE("A call above the priority of its key is refused", "[api_keys]") {
             "call.priority: must be at most NORMAL for this API key, got HIGH"));
 }
 
-TEST_CASE("An error of a key file names the line and shows nothing of it", "[api_keys]") {
+TEST_CASE("Errors about a key file name the line but not its content", "[api_keys]") {
   const auto error = [](const std::string& line) {
     ApiKeys keys;
     const absl::Status status =
@@ -97,7 +97,7 @@ TEST_CASE("An error of a key file names the line and shows nothing of it", "[api
         "--api-key-file: line 3: the digest is given twice");
 }
 
-TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]") {
+TEST_CASE("Invalid key files are rejected, and the previous keys stay valid", "[api_keys]") {
   const KeyFile good(kDigestOfAbc);
   ApiKeys keys;
   REQUIRE(keys.Load(good.path()).ok());
@@ -108,7 +108,7 @@ TEST_CASE("Bad key files are refused and leave the keys of before", "[api_keys]"
   CHECK(keys.MaxPriority("Bearer abc").has_value());
 }
 
-TEST_CASE("A server with keys asks for one", "[api_keys][server]") {
+TEST_CASE("A server with keys requires one", "[api_keys][server]") {
   const KeyFile file(kDigestOfAbc);
   RunningServer server([&](ServerOptions* options) { options->api_key_file = file.path(); });
   const auto ask = [&](const std::string& authorization) {

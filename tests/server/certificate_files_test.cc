@@ -22,7 +22,8 @@ struct Files {
   CertificateFiles::Paths paths{directory / "cert", directory / "key", directory / "ca"};
 };
 
-TEST_CASE("Files that no server could use are refused by flag, file and lack", "[certificates]") {
+TEST_CASE("Unusable certificate files are rejected with the flag, the file and the reason",
+          "[certificates]") {
   const Files files;
   const struct {
     std::string path, text, flag, lack;
@@ -56,7 +57,7 @@ TEST_CASE("Files that no server could use are refused by flag, file and lack", "
   CHECK(absl::IsInvalidArgument(CertificateFiles::Open(paths).status()));
 }
 
-TEST_CASE("Copies change to what can be used and to nothing else", "[certificates]") {
+TEST_CASE("Copies are replaced by usable files only", "[certificates]") {
   const Files files;
   const auto opened = CertificateFiles::Open(files.paths);
   REQUIRE(opened.ok());
@@ -78,7 +79,7 @@ TEST_CASE("Copies change to what can be used and to nothing else", "[certificate
   CHECK(holds(files.other));
 }
 
-TEST_CASE("Without an authority for clients there is no copy of one", "[certificates]") {
+TEST_CASE("Without a client CA there is no copy of one", "[certificates]") {
   const Files files;
   const auto opened = CertificateFiles::Open({files.paths.cert, files.paths.key, ""});
   REQUIRE(opened.ok());

@@ -92,7 +92,7 @@ TEST_CASE("executor: tasks start in the order of the queue", "[executor]") {
   CHECK(order == std::vector<int>{3, 2, 4, 0, 1});
 }
 
-TEST_CASE("executor: all that is queued runs before the end", "[executor]") {
+TEST_CASE("executor: the destructor runs all queued tasks first", "[executor]") {
   std::atomic<int> ran{0};
   {
     Executor executor({.name = "test", .threads = 2, .short_task_threads = 2});

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kIntervalUs = std::chrono::microseconds(kGrpcLogInterval).count();
 
-TEST_CASE("A source location is heard once in an interval, with the number left out") {
+TEST_CASE("A source location is logged once per interval, with the number of suppressed messages") {
   LocationLimiter limiter;
   CHECK(limiter.Admit("a.cc", 1, 1000) == 0);
   for (int i = 0; i < 7; ++i) CHECK_FALSE(limiter.Admit("a.cc", 1, 1000 + i).has_value());

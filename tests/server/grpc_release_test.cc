@@ -7,7 +7,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("Releases of gRPC before the fixes are known as such") {
+TEST_CASE("LacksSecurityFixes recognises the releases of gRPC before the fixes") {
   for (const char* old :
        {"1.51.1", "1.52.2", "1.53.2", "1.57.9", "1.58.2", "1.59.2", "1.59.4", "1.60.1", "1.61.2",
         "1.62.2", "1.63.1", "1.64.2", "1.65.3", "1.65.0-pre1", "0.99.0"}) {

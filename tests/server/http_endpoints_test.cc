@@ -66,7 +66,7 @@ class TestEndpoints {
   std::unique_ptr<HttpEndpoints> endpoints_;
 };
 
-TEST_CASE("endpoints: probes and metrics", "[http]") {
+TEST_CASE("endpoints: probes and metrics are served", "[http]") {
   TestEndpoints endpoints;
   const auto get = [&](const char* path) { return Fetch(endpoints.port(), path); };
   CHECK(get("/healthz").status == 200);

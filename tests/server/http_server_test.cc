@@ -86,7 +86,7 @@ class TestServer {
   std::unique_ptr<HttpServer> server_;
 };
 
-TEST_CASE("http server: paths and methods", "[http]") {
+TEST_CASE("http server: unknown paths get 404 and unsupported methods 405", "[http]") {
   TestServer server;
   const HttpAnswer ok = Fetch(server.port(), "/ok");
   CHECK(ok.status == 200);
@@ -117,7 +117,7 @@ TEST_CASE("http server: paths and methods", "[http]") {
   CHECK(Fetch(server.port(), "/echo", "HEAD").status == 405);
 }
 
-TEST_CASE("http server: HEAD has the head of GET and no body", "[http]") {
+TEST_CASE("http server: a response to HEAD has the headers of GET and no body", "[http]") {
   TestServer server;
   HttpClient client(server.port());
   client.Send(RequestText("/ok", "HEAD") + RequestText("/none", "HEAD") + RequestText("/ok"));
@@ -128,7 +128,7 @@ TEST_CASE("http server: HEAD has the head of GET and no body", "[http]") {
   CHECK(client.Read().body == "ok\n");
 }
 
-TEST_CASE("http server: connections are kept or closed as the request says", "[http]") {
+TEST_CASE("http server: connections are kept open or closed as requested", "[http]") {
   TestServer server;
   const struct {
     const char* request;
@@ -172,7 +172,7 @@ TEST_CASE("http server: pipelined requests are answered in order", "[http]") {
   writer.join();
 }
 
-TEST_CASE("http server: a request may arrive in any pieces", "[http]") {
+TEST_CASE("http server: a request may arrive in pieces of any size", "[http]") {
   TestServer server;
   const std::string request = RequestText("/echo", "POST", "Transfer-Encoding: chunked\r\n") +
                               "3;a=b\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
@@ -188,7 +188,8 @@ TEST_CASE("http server: a request may arrive in any pieces", "[http]") {
   CHECK(client.Read().body == "abcde");
 }
 
-TEST_CASE("http server: bodies, their limit, and 100-continue", "[http]") {
+TEST_CASE("http server: bodies are read up to their limit, after 100-continue if requested",
+          "[http]") {
   HttpServer::Options options = AnyPort();
   options.max_body_bytes = 100'000;
   TestServer server(options);
@@ -221,7 +222,8 @@ TEST_CASE("http server: bodies, their limit, and 100-continue", "[http]") {
   CHECK(server.Answers());
 }
 
-TEST_CASE("http server: malformed requests get an answer and cost one connection", "[http]") {
+TEST_CASE("http server: a malformed request gets a response and closes only its connection",
+          "[http]") {
   TestServer server;
   const std::string ok = "GET /ok HTTP/1.1\r\nHost: a\r\n";
   const std::string post = "POST /echo HTTP/1.1\r\nHost: a\r\n";
@@ -288,7 +290,7 @@ TEST_CASE("http server: malformed requests get an answer and cost one connection
 
 // Randomly damaged requests: whatever the response is, the connection ends and the server keeps
 // working.
-TEST_CASE("http server: damaged requests", "[http]") {
+TEST_CASE("http server: randomly damaged requests never stop the server", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = milliseconds(300);
   options.idle_timeout = milliseconds(300);
@@ -360,7 +362,8 @@ TEST_CASE("http server: silent, dripping and idle connections end at their deadl
   CHECK(server.Answers());
 }
 
-TEST_CASE("http server: a reader that stalls is closed, and delays no other client", "[http]") {
+TEST_CASE("http server: a client that stops reading is closed and delays no other client",
+          "[http]") {
   HttpServer::Options options = AnyPort();
   options.write_timeout = milliseconds(400);
   TestServer server(options);
@@ -374,7 +377,7 @@ TEST_CASE("http server: a reader that stalls is closed, and delays no other clie
   CHECK(stalled.ReadToEnd().size() < kBigBytes);
 }
 
-TEST_CASE("http server: unsent answers are bounded, the oldest gives way", "[http]") {
+TEST_CASE("http server: unsent responses are bounded; the oldest connection is closed", "[http]") {
   HttpServer::Options options = AnyPort();
   options.max_unsent_bytes = 3 * kBigBytes;
   options.write_timeout = milliseconds(60'000);
@@ -392,7 +395,8 @@ TEST_CASE("http server: unsent answers are bounded, the oldest gives way", "[htt
   CHECK(stalled[5].Read().body.size() == kBigBytes);
 }
 
-TEST_CASE("http server: when it is full the connection that waits longest is closed", "[http]") {
+TEST_CASE("http server: at the connection limit the one that has waited longest is closed",
+          "[http]") {
   HttpServer::Options options = AnyPort();
   options.max_connections = 8;
   options.request_timeout = options.idle_timeout = milliseconds(60'000);
@@ -411,7 +415,7 @@ TEST_CASE("http server: when it is full the connection that waits longest is clo
   CHECK(silent.back().Read().status == 200);
 }
 
-TEST_CASE("http server: handlers on the worker hold up no others, and are bounded", "[http]") {
+TEST_CASE("http server: handlers on the worker block no other request and are bounded", "[http]") {
   HttpServer::Options options = AnyPort();
   options.max_connections = 16;  // 4 of them may wait for the worker
   TestServer server(options);
@@ -432,7 +436,7 @@ TEST_CASE("http server: handlers on the worker hold up no others, and are bounde
   CHECK(Fetch(server.port(), "/wait").status == 200);
 }
 
-TEST_CASE("http server: an exception is answered with 500 and no details", "[http]") {
+TEST_CASE("http server: an exception becomes a 500 without details", "[http]") {
   TestServer server;
   HttpClient client(server.port());
   client.Send(RequestText("/throw") + RequestText("/ok"));
@@ -442,7 +446,7 @@ TEST_CASE("http server: an exception is answered with 500 and no details", "[htt
   CHECK(client.Read().status == 200);
 }
 
-TEST_CASE("http server: starts again on the port that it has just left, whatever was open",
+TEST_CASE("http server: a server can listen at once on a port that another has just closed",
           "[http]") {
   HttpServer::Options options = AnyPort();
   for (int round = 0; round < 5; ++round) {
@@ -461,7 +465,7 @@ TEST_CASE("http server: starts again on the port that it has just left, whatever
   }
 }
 
-TEST_CASE("http server: addresses that cannot be listened on are refused", "[http]") {
+TEST_CASE("http server: unusable addresses are an error", "[http]") {
   TestServer server;
   for (const std::string& address :
        {absl::StrCat("127.0.0.1:", server.port()), std::string("nonsense"), std::string("9464"),
@@ -495,8 +499,8 @@ class LoweredFileLimit {
   rlimit before_{};
 };
 
-// Clients and server share the limit here, as do connections of gRPC in a server.
-TEST_CASE("http server: without file descriptors it answers, and closes who waits longest",
+// The clients and the server share the process limit, as gRPC connections do in a real server.
+TEST_CASE("http server: without free file descriptors it closes the connection that waits longest",
           "[http]") {
   const LoweredFileLimit limit(256);
   HttpServer::Options options = AnyPort();
@@ -505,7 +509,7 @@ TEST_CASE("http server: without file descriptors it answers, and closes who wait
   std::vector<HttpClient> silent;
   for (int i = 0; i < 30; ++i) silent.emplace_back(server.port());
   CHECK(server.Answers());
-  // All others are taken, but the one of the client below.
+  // Uses up all other file descriptors except one for the client below.
   std::vector<int> taken;
   for (int fd; (fd = dup(0)) >= 0;) taken.push_back(fd);
   close(taken.back());
@@ -517,9 +521,9 @@ TEST_CASE("http server: without file descriptors it answers, and closes who wait
   CHECK(server.Answers());
 }
 
-// Every allocation of the I/O thread is made to fail once: from the answer to /arm, through new
-// connections, requests of every kind, and their ends.
-TEST_CASE("http server: a failed allocation ends one connection at most", "[http]") {
+// Each allocation of the I/O thread fails once: from the response to /arm through new connections
+// and requests of every kind to their ends.
+TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);
   TestServer server(options);
@@ -543,7 +547,8 @@ TEST_CASE("http server: a failed allocation ends one connection at most", "[http
       }
       failed = FailedAllocations() > before;
       failures += FailedAllocations() - before;
-      // With one failure it is over by now; the others may take the next connections with them.
+      // After a single failure the server has recovered by now; several failures may also close the
+      // next connections.
       if (count == 1 && failed) {
         INFO("allocation " << server.skip);
         CHECK(server.Answers());
@@ -559,7 +564,7 @@ TEST_CASE("http server: a failed allocation ends one connection at most", "[http
   CHECK(lost > 10);
 }
 
-TEST_CASE("http server: failed allocations of the worker cost no connection", "[http]") {
+TEST_CASE("http server: failed allocations of the worker close no connection", "[http]") {
   TestServer server;
   server.count = 3;
   for (server.skip = 0; server.skip < 6; ++server.skip) {

@@ -1,4 +1,4 @@
-// How a server starts, drains and dies.
+// Start, drain and end of a server.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -19,11 +19,11 @@ namespace {
 
 ServeOutcome ServeOnce(const ServerOptions& options) {
   ServerSignals signals;
-  signals.terminate = true;  // should it come up after all
+  signals.terminate = true;  // ends the server if it starts unexpectedly
   return Serve(options, &signals);
 }
 
-TEST_CASE("A second server on the same port is refused", "[lifecycle]") {
+TEST_CASE("A second server on the same port is an error", "[lifecycle]") {
   RunningServer server;
   ServerOptions options = TestOptions();
   options.listen = server.options().listen;
@@ -38,7 +38,8 @@ TEST_CASE("A second server on the same port is refused", "[lifecycle]") {
   CHECK(Generate(server.stub(), Word("wagner")).ok());
 }
 
-TEST_CASE("Without TLS a server listens on loopback only, unless told otherwise", "[lifecycle]") {
+TEST_CASE("Without TLS a server listens only on loopback, unless --allow-plaintext is given",
+          "[lifecycle]") {
   ServerOptions options = TestOptions();
   options.listen = absl::StrCat("0.0.0.0:", FreePort());
   const ServeOutcome outcome = ServeOnce(options);
@@ -51,13 +52,13 @@ TEST_CASE("Without TLS a server listens on loopback only, unless told otherwise"
   CHECK(Generate(server.stub(), Word("wagner")).ok());
 }
 
-TEST_CASE("Two models of one name are refused", "[lifecycle]") {
+TEST_CASE("Two models with the same name are an error", "[lifecycle]") {
   ServerOptions options = TestOptions();
   options.models.push_back(options.models[0]);
   CHECK(ServeOnce(options).exit_code == 2);
 }
 
-TEST_CASE("A model that cannot be loaded ends the server with code 3", "[lifecycle]") {
+TEST_CASE("A model that cannot be loaded ends the server with exit code 3", "[lifecycle]") {
   RunningServer unrelated;
   ServerOptions options = TestOptions();
   options.models[0].directory = "/nonexistent";
@@ -67,7 +68,7 @@ TEST_CASE("A model that cannot be loaded ends the server with code 3", "[lifecyc
   CHECK_FALSE(outcome.status.ok());
 }
 
-// A call whose answer has begun and goes on for 4,000 tokens.
+// A streaming call of 4,000 tokens whose first chunk has arrived.
 struct RunningStream {
   explicit RunningStream(RunningServer& server)
       : reader(server.stub().GenerateStream(&context, Endless(4000))) {
@@ -80,7 +81,7 @@ struct RunningStream {
   v1::GenerateStreamResponse message;
 };
 
-TEST_CASE("Draining: balancers hear first, then calls are refused, running ones finish",
+TEST_CASE("A drain first reports not serving, then rejects calls while running ones finish",
           "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 1000;
@@ -92,7 +93,7 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
   server.Terminate();
   CHECK(Eventually([&] { return server.Get("/readyz") == "unavailable\n"; }));
   CHECK(server.Get("/healthz") == "ok\n");
-  CHECK(Generate(server.stub(), Endless(1)).ok());  // whoever has not heard yet is served
+  CHECK(Generate(server.stub(), Endless(1)).ok());  // balancers still route calls here
   grpc::Status refused;
   CHECK(Eventually([&] {
     refused = Generate(server.stub(), Endless(1));
@@ -111,7 +112,7 @@ TEST_CASE("Draining: balancers hear first, then calls are refused, running ones 
   CHECK(server.Stop() == 0);
 }
 
-TEST_CASE("Under load every call of a draining server ends well or UNAVAILABLE", "[lifecycle]") {
+TEST_CASE("Under load every call of a draining server ends OK or UNAVAILABLE", "[lifecycle]") {
   RunningServer server;
   std::atomic<int> answered{0}, refused{0}, other{0};
   std::vector<std::thread> clients;
@@ -136,7 +137,7 @@ TEST_CASE("Under load every call of a draining server ends well or UNAVAILABLE",
   CHECK(other == 0);
 }
 
-TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
+TEST_CASE("Calls that run longer than the drain timeout are cancelled", "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 100'000;
   RunningServer server([&](ServerOptions* options) {
@@ -150,7 +151,7 @@ TEST_CASE("What runs longer than the drain may is cut off", "[lifecycle]") {
   CHECK_FALSE(stream.reader->Finish().ok());
 }
 
-TEST_CASE("A drain that is hurried cuts off what is open", "[lifecycle]") {
+TEST_CASE("A second signal during the drain cancels open calls", "[lifecycle]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 20'000;
   RunningServer server([&](ServerOptions* options) {
@@ -205,7 +206,7 @@ TEST_CASE("A stalled engine fails its calls and ends the process with code 70", 
   CHECK(running.error_code() == grpc::StatusCode::INTERNAL);
   CHECK(ReasonOfStatus(running) == "ENGINE_FAULT");
   google::rpc::RetryInfo retry;
-  CHECK_FALSE(DetailOf(running, &retry));  // it may be what the engine choked on
+  CHECK_FALSE(DetailOf(running, &retry));  // no retry: the request may have caused the stall
   CHECK(queued.error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(DetailOf(queued, &retry));
   CHECK(child.Wait() == 70);
@@ -222,7 +223,8 @@ TEST_CASE("child that serves on", "[.child]") {
   ServeAsChild(options);
 }
 
-TEST_CASE("A process that was stopped for longer than the stall timeout serves on", "[lifecycle]") {
+TEST_CASE("A process suspended for longer than the stall timeout continues to serve",
+          "[lifecycle]") {
   ChildServer child("child that serves on");
   REQUIRE(Eventually([&] { return HttpGet(child.options().http_listen, "/readyz") == "ok\n"; }));
   const auto stub = v1::Inference::NewStub(
@@ -269,7 +271,7 @@ TEST_CASE("child that loads forever", "[.child]") {
   ServeAsChild(options);
 }
 
-TEST_CASE("While it loads a server lives, is not ready, and stops when told", "[lifecycle]") {
+TEST_CASE("While loading a server is live, not ready, and stops on SIGTERM", "[lifecycle]") {
   ChildServer child("child that loads forever");
   const std::string& http = child.options().http_listen;
   REQUIRE(Eventually([&] { return HttpGet(http, "/healthz") == "ok\n"; }));

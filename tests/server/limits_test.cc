@@ -50,7 +50,8 @@ v1::GenerateRequest Ids(int count, uint32_t tokens) {
   return request;
 }
 
-TEST_CASE("With the queue's tokens taken a giant is refused and a small one let in", "[limits]") {
+TEST_CASE("With most queue tokens in use a large request is rejected and a small one admitted",
+          "[limits]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 2000;
   RunningServer server([&](ServerOptions* options) {
@@ -79,7 +80,7 @@ TEST_CASE("With the queue's tokens taken a giant is refused and a small one let 
   CHECK(never.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_CASE("A deadline that passes in the queue costs the model nothing", "[limits]") {
+TEST_CASE("A request whose deadline passes in the queue never reaches the model", "[limits]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 1000;
   RunningServer server([&](ServerOptions* options) {
@@ -108,7 +109,7 @@ TEST_CASE("A deadline that passes in the queue costs the model nothing", "[limit
   CHECK(Eventually([&] { return AtRest(server); }));
 }
 
-TEST_CASE("A thousand cancelled streams leave nothing behind", "[limits]") {
+TEST_CASE("After a thousand cancelled streams all resources are released", "[limits]") {
   RunningServer server([](ServerOptions* options) {
     options->models[0].engine.max_queue_requests = 1000;
     options->models[0].engine.max_running_sequences = 64;
@@ -129,7 +130,7 @@ TEST_CASE("A thousand cancelled streams leave nothing behind", "[limits]") {
   CHECK(Generate(server.stub(), Word("wagner")).ok());
 }
 
-TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", "[limits]") {
+TEST_CASE("A stream whose client stops reading is cancelled, and the others continue", "[limits]") {
   auto control = std::make_shared<StubControl>();
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
@@ -163,7 +164,7 @@ TEST_CASE("A reader that stops reading is cut off, and its neighbours are not", 
   CHECK(reading.ReadAll().ok());
 }
 
-TEST_CASE("Strange metadata harms nobody", "[limits]") {
+TEST_CASE("Unusual metadata affects no other call", "[limits]") {
   RunningServer server;
   const auto call = [&](const std::vector<std::pair<std::string, std::string>>& metadata) {
     grpc::ClientContext context;
@@ -185,7 +186,7 @@ TEST_CASE("Strange metadata harms nobody", "[limits]") {
   CHECK(Eventually([&] { return AtRest(server); }));
 }
 
-TEST_CASE("Names and request ids of calls are bounded, on every call", "[limits]") {
+TEST_CASE("Model names and request ids are bounded in every RPC", "[limits]") {
   RunningServer server;
   v1::GenerateRequest request = Word("a");
   request.mutable_call()->set_model(std::string(129, 'm'));
@@ -217,7 +218,7 @@ TEST_CASE("Names and request ids of calls are bounded, on every call", "[limits]
                       "\"INVALID_FIELD\"}") == 2);
 }
 
-TEST_CASE("Tokenizing a long text counts as tokenizing in the answer's times", "[limits]") {
+TEST_CASE("The tokenization of a long text counts in Timing.tokenize_us", "[limits]") {
   RunningServer server;
   v1::TokenizeRequest request;
   request.set_text(std::string(100000, 'a'));

@@ -87,7 +87,7 @@ Fate FateOf(int fd, int patience_ms = kPatienceMs) {
   return read(fd, &word, 1) == 1 ? Fate::kTaken : Fate::kClosed;
 }
 
-TEST_CASE("a listener binds its port alone, and what is no address is refused") {
+TEST_CASE("A listener binds its port exclusively and rejects invalid addresses") {
   Listener listener;
   REQUIRE(listener.Bind("127.0.0.1:0").ok());
   REQUIRE(listener.port() > 0);
@@ -105,7 +105,7 @@ TEST_CASE("a listener binds its port alone, and what is no address is refused") 
   CHECK(second.Bind(taken).ok());
 }
 
-TEST_CASE("a client that came before the start is taken") {
+TEST_CASE("A client that connects before the start is accepted") {
   Holder holder;
   Listener listener;
   REQUIRE(listener.Bind("localhost:0").ok());
@@ -116,7 +116,7 @@ TEST_CASE("a client that came before the start is taken") {
   close(early);
 }
 
-TEST_CASE("near the limit of files connections are closed at once, and taken again after it") {
+TEST_CASE("Near the file descriptor limit connections are closed at once, later accepted again") {
   Holder holder;
   Listener listener;
   REQUIRE(listener.Bind("127.0.0.1:0").ok());
@@ -138,7 +138,7 @@ TEST_CASE("near the limit of files connections are closed at once, and taken aga
   close(late);
 }
 
-TEST_CASE("without any descriptor connections wait, and are taken as soon as there is one") {
+TEST_CASE("Without file descriptors connections wait until one is free") {
   Holder holder;
   Listener listener;
   REQUIRE(listener.Bind("127.0.0.1:0").ok());

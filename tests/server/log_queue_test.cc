@@ -64,7 +64,7 @@ struct QueuedLog {
   spdlog::logger logger;
 };
 
-TEST_CASE("Lines arrive whole and in order") {
+TEST_CASE("Log lines are written completely and in order") {
   const Pipe pipe;
   QueuedLog log(pipe.write_end);
   for (int i = 0; i < 1000; ++i) log.logger.info("line {}", i);
@@ -82,7 +82,7 @@ TEST_CASE("A flush returns when the lines are written") {
   CHECK(pipe.ReadLine() == "one");
 }
 
-TEST_CASE("A pipe that nobody reads blocks nobody, and what was lost is said afterwards") {
+TEST_CASE("A pipe that nobody reads blocks no thread, and lost lines are reported later") {
   const Pipe pipe;
   const int64_t filled = pipe.Fill();
   QueuedLog log(pipe.write_end, /*max_bytes=*/10'000);
@@ -112,7 +112,7 @@ TEST_CASE("A pipe that nobody reads blocks nobody, and what was lost is said aft
   CHECK(log.queue->dropped_lines() == dropped);
 }
 
-TEST_CASE("The end of the log waits for a blocked pipe only so long") {
+TEST_CASE("The destructor waits for a blocked pipe only for a bounded time") {
   const Pipe pipe;
   const int64_t filled = pipe.Fill();
   {
@@ -122,7 +122,7 @@ TEST_CASE("The end of the log waits for a blocked pipe only so long") {
   CHECK(pipe.Read(filled) == std::string(static_cast<size_t>(filled), '#'));
 }
 
-TEST_CASE("Lines that a full disk or a closed pipe refuses are counted") {
+TEST_CASE("Lines that cannot be written to a full disk or a closed pipe are counted") {
   const int full = open("/dev/full", O_WRONLY);
   REQUIRE(full >= 0);
   int closed[2];
@@ -138,7 +138,7 @@ TEST_CASE("Lines that a full disk or a closed pipe refuses are counted") {
   close(closed[1]);
 }
 
-TEST_CASE("A line larger than the queue is lost alone") {
+TEST_CASE("A line larger than the queue is dropped without affecting others") {
   const Pipe pipe;
   QueuedLog log(pipe.write_end, /*max_bytes=*/100);
   log.logger.info(std::string(101, 'x'));

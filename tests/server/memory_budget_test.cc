@@ -29,7 +29,7 @@ TEST_CASE("A reservation grows, shrinks and is released", "[memory_budget]") {
   CHECK(connection->load() == 0);
 }
 
-TEST_CASE("A full budget refuses and stays as it was", "[memory_budget]") {
+TEST_CASE("A full budget rejects a reservation without changing", "[memory_budget]") {
   MemoryBudget budget(1000);
   const auto a = Connection(), b = Connection(), c = Connection();
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
@@ -45,7 +45,7 @@ TEST_CASE("A full budget refuses and stays as it was", "[memory_budget]") {
   CHECK(absl::IsResourceExhausted(fourth.Resize(1)));
 }
 
-TEST_CASE("A request that no connection may ever make is invalid, not to be retried",
+TEST_CASE("A request above the limit of any connection is invalid, not retryable",
           "[memory_budget]") {
   MemoryBudget budget(1000);
   MemoryReservation one(&budget, Connection());

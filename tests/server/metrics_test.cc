@@ -30,7 +30,7 @@ const char* const kFilled[] = {"time_to_first_token_seconds",
                                "request_max_num_generation_tokens",
                                "step_batch_size"};
 
-TEST_CASE("Lost lines of the log are counted once, however often they are collected", "[metrics]") {
+TEST_CASE("Lost log lines are counted once, however often metrics are collected", "[metrics]") {
   int64_t dropped = 0;
   RunningServer server(
       [&](ServerOptions* options) { options->log_lines_dropped = [&] { return dropped; }; });
@@ -73,7 +73,7 @@ TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics
   CHECK_FALSE(absl::StrContains(text, "vllm:"));
 }
 
-TEST_CASE("Memory of a GPU is a gauge for each use", "[metrics]") {
+TEST_CASE("GPU memory is one gauge per use", "[metrics]") {
   prometheus::Registry registry;
   ModelMetrics metrics({.model_name = "m"}, &registry);
   const auto kinds = [&] {
@@ -96,7 +96,7 @@ TEST_CASE("Memory of a GPU is a gauge for each use", "[metrics]") {
             {"cache", 4}, {"runtime", 1}, {"search", 2}, {"weights", 5}, {"workspace", 3}});
 }
 
-TEST_CASE("With --metrics-compat=vllm the aliases say the same", "[metrics]") {
+TEST_CASE("With --metrics-compat=vllm the aliases have the same values", "[metrics]") {
   RunningServer server([](ServerOptions* options) { options->models[0].vllm_metrics = true; });
   REQUIRE(Generate(server.stub(), Endless(21)).ok());
   REQUIRE(Generate(server.stub(), Word("wagner", 4)).ok());
@@ -128,7 +128,7 @@ TEST_CASE("With --metrics-compat=vllm the aliases say the same", "[metrics]") {
   CHECK(server.Metric(success + "abort\"") == 0);
 }
 
-TEST_CASE("HTTP answers: health, readiness, metrics, and nothing else", "[metrics]") {
+TEST_CASE("The HTTP server answers health, readiness and metrics, and nothing else", "[metrics]") {
   RunningServer server;
   CHECK(absl::StartsWith(server.GetRaw("/healthz"), "HTTP/1.1 200 OK"));
   CHECK(absl::StartsWith(server.GetRaw("/readyz"), "HTTP/1.1 200 OK"));
@@ -142,7 +142,7 @@ TEST_CASE("HTTP answers: health, readiness, metrics, and nothing else", "[metric
   CHECK(server.Get("/healthz") == "ok\n");
 }
 
-TEST_CASE("Several models in one process: named, with their own limits and metrics", "[metrics]") {
+TEST_CASE("Several models in one process have their own names, limits and metrics", "[metrics]") {
   RunningServer server([](ServerOptions* options) {
     options->models.push_back(options->models[0]);
     options->models[1].name = "small";
@@ -165,7 +165,7 @@ TEST_CASE("Several models in one process: named, with their own limits and metri
   CHECK(server.Metric(accepted + "small\"") == 1);
 }
 
-TEST_CASE("GetModelInfo gives the SHA-256 of the weights, once it is known", "[metrics]") {
+TEST_CASE("GetModelInfo returns the SHA-256 of the weights once it is computed", "[metrics]") {
   RunningServer server;
   const std::string expected =
       Sha256OfFile(server.options().models[0].directory + "/model.safetensors");

@@ -40,7 +40,7 @@ const double kNumbers[] = {0.0,
                            9007199254740993.0,
                            1e21};
 
-TEST_CASE("the text is prometheus-cpp's to the byte", "[metrics]") {
+TEST_CASE("The text equals that of prometheus-cpp byte for byte", "[metrics]") {
   std::vector<MetricFamily> families;
   const std::vector<std::vector<ClientMetric::Label>> labels = {
       {}, {{"model", "g2p"}}, {{"model", "a\\b\"c\nd"}, {"code", ""}, {"x", "\xc3\xa9"}}};

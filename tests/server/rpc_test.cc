@@ -396,11 +396,13 @@ void RunMany(int threads, uint64_t seeds) {
   }
 }
 
-TEST_CASE("Every method keeps the rules of gRPC in random orders of events", "[rpc]") {
+TEST_CASE("Every method follows gRPC's rules in random orders of events", "[rpc]") {
   RunMany(/*threads=*/1, /*seeds=*/500);
 }
 
-TEST_CASE("... and when events arrive on two threads", "[rpc]") { RunMany(2, 500); }
+TEST_CASE("Every method follows gRPC's rules when events arrive on two threads", "[rpc]") {
+  RunMany(2, 500);
+}
 
 const Method& Find(const Host& host, const char* name) {
   for (const Method& method : host.methods) {
@@ -484,7 +486,7 @@ bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message,
   return failed;
 }
 
-TEST_CASE("An allocation that fails anywhere in a call ends that call alone", "[rpc]") {
+TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]") {
   Host host;
   v1::EncodeStreamRequest item;
   item.mutable_input()->set_text("wagner");

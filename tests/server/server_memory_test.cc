@@ -62,7 +62,7 @@ TEST_CASE("a plan stays within 85 % of the limit, whatever the limit") {
   CHECK(whole);
 }
 
-TEST_CASE("a refusal names the limit, where it was read, every part and what to change") {
+TEST_CASE("an error names the limit, its source, every part and what to change") {
   const ModelHostMemory model = Model(300);
   const absl::Status status = PlanServerMemory(Resident(512), {&model, 1}, kMessage).status();
   INFO(status);

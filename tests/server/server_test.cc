@@ -19,7 +19,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("Generate answers as Hugging Face does", "[server]") {
+TEST_CASE("Generate returns the same text as Hugging Face", "[server]") {
   RunningServer server;
   grpc::ClientContext context;
   v1::GenerateResponse response;
@@ -37,7 +37,7 @@ TEST_CASE("Generate answers as Hugging Face does", "[server]") {
   CHECK(server.Stop() == 0);
 }
 
-TEST_CASE("A stream's chunks add up to the unary text", "[server]") {
+TEST_CASE("The chunks of a stream concatenate to the unary text", "[server]") {
   RunningServer server;
   for (const char* word : {"acclaimed", "deangelo", "extraordinarily"}) {
     grpc::ClientContext unary_context, stream_context;
@@ -66,7 +66,7 @@ TEST_CASE("A stream's chunks add up to the unary text", "[server]") {
   }
 }
 
-TEST_CASE("Beams stream what they agree on, and in the end everything", "[server]") {
+TEST_CASE("A beam search streams the common prefix of its beams, then the result", "[server]") {
   RunningServer server;
   int early = 0;
   // Unwritten chunks are merged. On a busy machine all chunks of a word may merge: try again.
@@ -106,7 +106,8 @@ TEST_CASE("Beams stream what they agree on, and in the end everything", "[server
   CHECK(reader->Finish().ok());
 }
 
-TEST_CASE("Encode, score, tokens and model information", "[server]") {
+TEST_CASE("Encode, Score, Tokenize, Detokenize and GetModelInfo return correct values",
+          "[server]") {
   RunningServer server;
   {
     grpc::ClientContext context;
@@ -161,7 +162,7 @@ TEST_CASE("Encode, score, tokens and model information", "[server]") {
   }
 }
 
-TEST_CASE("EncodeStream answers every item once", "[server]") {
+TEST_CASE("EncodeStream responds once to every item", "[server]") {
   RunningServer server;
   grpc::ClientContext context;
   auto stream = server.stub().EncodeStream(&context);
@@ -185,7 +186,7 @@ TEST_CASE("EncodeStream answers every item once", "[server]") {
   CHECK(seen.size() == kItems);
 }
 
-TEST_CASE("A message of EncodeStream that cannot be read fails the stream", "[server]") {
+TEST_CASE("A malformed message of EncodeStream fails the stream", "[server]") {
   RunningServer server;
   grpc::GenericStub stub(
       grpc::CreateChannel(server.options().listen, grpc::InsecureChannelCredentials()));
@@ -213,7 +214,7 @@ TEST_CASE("A message of EncodeStream that cannot be read fails the stream", "[se
   }
 }
 
-TEST_CASE("Failures carry their code and details", "[server]") {
+TEST_CASE("Errors have their code and details", "[server]") {
   RunningServer server;
   const auto generate = [&](const v1::GenerateRequest& request) {
     grpc::ClientContext context;
@@ -261,7 +262,7 @@ TEST_CASE("Failures carry their code and details", "[server]") {
   CHECK(server.stub().Generate(&context, Word("wagner"), &good).ok());
 }
 
-TEST_CASE("Deadlines and cancelled calls free their place", "[server]") {
+TEST_CASE("Expired and cancelled calls release their resources", "[server]") {
   RunningServer server;
   v1::GenerateRequest request = Word("wagner");
   request.mutable_decoding()->set_ignore_eos(true);
@@ -287,7 +288,7 @@ TEST_CASE("Deadlines and cancelled calls free their place", "[server]") {
   CHECK(server.Metric("quintet_kv_cache_usage_ratio") == 0);
 }
 
-TEST_CASE("A full queue refuses with RetryInfo and loses nothing", "[server]") {
+TEST_CASE("A full queue rejects calls with RetryInfo, and no call is lost", "[server]") {
   RunningServer server([](ServerOptions* options) {
     options->models[0].engine.max_queue_requests = 4;
     options->models[0].engine.max_running_sequences = 4;

@@ -34,7 +34,7 @@ struct Scene {
   int pushed = 0, latest = -1;
 };
 
-TEST_CASE("task queue: equal tasks start in the order of arrival", "[task_queue]") {
+TEST_CASE("task queue: equal tasks start in order of arrival", "[task_queue]") {
   Scene scene;
   for (int i = 0; i < 100; ++i) scene.Push(i / 7, kNormal, 100);
   const std::vector<int> order = scene.PopAll();
@@ -42,7 +42,7 @@ TEST_CASE("task queue: equal tasks start in the order of arrival", "[task_queue]
   CHECK(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST_CASE("task queue: higher classes and shorter tasks first", "[task_queue]") {
+TEST_CASE("task queue: higher classes and shorter tasks start first", "[task_queue]") {
   Scene scene;
   scene.Push(0, kLow, 10);
   scene.Push(0, kNormal, 10);
@@ -52,7 +52,7 @@ TEST_CASE("task queue: higher classes and shorter tasks first", "[task_queue]") 
   CHECK(scene.PopAll() == std::vector<int>{3, 2, 1, 4, 0});
 }
 
-TEST_CASE("task queue: who takes short tasks only never gets a long one", "[task_queue]") {
+TEST_CASE("task queue: a thread for short tasks never gets a long one", "[task_queue]") {
   Scene scene;
   scene.Push(0, kHigh, kLong);
   CHECK(scene.queue.empty(true));
@@ -84,7 +84,7 @@ TEST_CASE("task queue: a large LOW task is overtaken only for a while", "[task_q
   CHECK(now > delay);
 }
 
-TEST_CASE("task queue: costs out of range count as the nearest in it", "[task_queue]") {
+TEST_CASE("task queue: costs outside the range are clamped", "[task_queue]") {
   constexpr int64_t kMax = TaskQueue::kMaxCostBytes;
   CHECK(TaskQueue::DelayMicros({kHigh, -1}) == 0);
   CHECK(TaskQueue::DelayMicros({kHigh, INT64_MAX}) == TaskQueue::DelayMicros({kHigh, kMax}));
@@ -105,7 +105,8 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       const auto smaller = [](const TaskTraits& x, const TaskTraits& y) {
         return x.priority >= y.priority && x.cost_bytes <= y.cost_bytes;
       };
-      // It arrived no later and is no less urgent nor longer, or the other came too late.
+      // `a` arrived no later and is neither less urgent nor longer, or `b` arrived too late to
+      // overtake.
       return (a.arrival_us <= b.arrival_us && smaller(a.traits, b.traits)) ||
              a.arrival_us + TaskQueue::DelayMicros(a.traits) < b.arrival_us;
     };

@@ -52,7 +52,7 @@ std::unique_ptr<v1::Inference::Stub> Connect(const RunningServer& server, const 
       grpc::CreateCustomChannel(server.options().listen, credentials, arguments));
 }
 
-TEST_CASE("mTLS lets in who shows a certificate of the authority, nobody else", "[tls]") {
+TEST_CASE("mTLS accepts only clients with a certificate of the CA", "[tls]") {
   const Authority servers("servers"), clients("clients"), strangers("strangers");
   TlsFiles files;
   files.Write(servers.Issue("server", 24), clients.certificate_pem());
@@ -73,7 +73,7 @@ TEST_CASE("mTLS lets in who shows a certificate of the authority, nobody else", 
   CHECK(server.Metric("quintet_requests_accepted_total") == 1);
 }
 
-TEST_CASE("Files that cannot be used are not taken up", "[tls]") {
+TEST_CASE("Unusable certificate files do not replace the current ones", "[tls]") {
   const Authority authority("authority");
   const Certificate server_certificate = authority.Issue("server", 24);
   const Certificate client = authority.Issue("client", 24);
@@ -89,7 +89,7 @@ TEST_CASE("Files that cannot be used are not taken up", "[tls]") {
   CHECK(server.Stop() == 0);
 }
 
-TEST_CASE("New certificates are taken up while streams go on", "[tls]") {
+TEST_CASE("New certificates take effect while streams continue", "[tls]") {
   const Authority before("before"), after("after"), clients("clients"), new_clients("new clients");
   TlsFiles files;
   files.Write(before.Issue("server", 24), clients.certificate_pem());

@@ -26,7 +26,7 @@ struct Scene {
   Watchdog watchdog{3 * kSecond, [this] { return now; }};
 };
 
-TEST_CASE("watchdog: an engine that is silent for the timeout is stalled", "[watchdog]") {
+TEST_CASE("watchdog: an engine without a heartbeat for the timeout is stalled", "[watchdog]") {
   Scene scene;
   scene.Tick(20 * kMilli);
   scene.Ticks(3 * kSecond - 20 * kMilli);
@@ -38,7 +38,7 @@ TEST_CASE("watchdog: an engine that is silent for the timeout is stalled", "[wat
   CHECK_FALSE(scene.watchdog.stalled());
 }
 
-TEST_CASE("watchdog: any of several engines counts", "[watchdog]") {
+TEST_CASE("watchdog: a stall of any engine is reported", "[watchdog]") {
   Scene scene;
   scene.heartbeats = {1, 1};
   for (int i = 0; i < 200; ++i) {
@@ -48,7 +48,7 @@ TEST_CASE("watchdog: any of several engines counts", "[watchdog]") {
   CHECK(scene.watchdog.stalled());
 }
 
-TEST_CASE("watchdog: an engine that does not run yet is not watched", "[watchdog]") {
+TEST_CASE("watchdog: an engine is not watched before its first heartbeat", "[watchdog]") {
   Scene scene;
   scene.heartbeats = {std::nullopt, 7};
   for (int i = 0; i < 1000; ++i) {
@@ -64,7 +64,7 @@ TEST_CASE("watchdog: an engine that does not run yet is not watched", "[watchdog
   CHECK(scene.watchdog.stalled());
 }
 
-TEST_CASE("watchdog: time in which the process did not run is no stall", "[watchdog]") {
+TEST_CASE("watchdog: time in which the process was suspended does not count", "[watchdog]") {
   Scene scene;
   scene.Ticks(2 * kSecond);
   CHECK(scene.Tick(3600 * kSecond) == 3600 * kSecond);
@@ -75,7 +75,7 @@ TEST_CASE("watchdog: time in which the process did not run is no stall", "[watch
   CHECK(scene.watchdog.stalled());
 }
 
-TEST_CASE("watchdog: a stall is found although every tick is late", "[watchdog]") {
+TEST_CASE("watchdog: a stall is reported although every tick is late", "[watchdog]") {
   Scene scene;
   for (int i = 0; i < 31; ++i) scene.Tick(5 * kSecond);
   CHECK(scene.watchdog.stalled());
@@ -83,12 +83,12 @@ TEST_CASE("watchdog: a stall is found although every tick is late", "[watchdog]"
 
 // Random heartbeats and random suspensions of the process. An engine is stalled exactly if it was
 // silent for the timeout, measured in time that the process ran, up to one tick.
-TEST_CASE("watchdog: random traces", "[watchdog]") {
+TEST_CASE("watchdog: random traces report exactly the stalls", "[watchdog]") {
   for (int seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     Scene scene;
     scene.Tick(0);
-    int64_t silent_us = 0;  // as an observer outside the process sees it, without stops
+    int64_t silent_us = 0;  // silence while the process ran
     int stalls = 0;
     for (int i = 0; i < 20'000; ++i) {
       const int64_t tick_us = 1 + static_cast<int64_t>(random() % Watchdog::kMaxTickMicros);

@@ -1,4 +1,4 @@
-// The command line as a user meets it: exit codes, suggestions, and where values come from.
+// The command line as users see it: exit codes, suggestions, and the sources of values.
 #include "tools/command_line.h"
 
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ std::string WriteConfig(const std::string& text) {
   return path;
 }
 
-TEST_CASE("usage errors exit 2 and say what is wrong") {
+TEST_CASE("usage errors exit with 2 and a message") {
   struct Case {
     std::vector<std::string> args;
     std::string message;
@@ -84,7 +84,7 @@ TEST_CASE("usage errors exit 2 and say what is wrong") {
   }
 }
 
-// The exit code of the binary under a shell's redirections.
+// Returns the exit code of the binary under a shell's redirections.
 int ExitUnder(const std::string& command) {
   const std::string line = std::string("timeout 60 ") + QUINTET_BINARY + " " + command;
   const int status = std::system(line.c_str());
@@ -92,7 +92,7 @@ int ExitUnder(const std::string& command) {
   return WEXITSTATUS(status);
 }
 
-TEST_CASE("output that cannot be written is a failure") {
+TEST_CASE("output that cannot be written is an error") {
   const std::string model = " --model " + G2pModel();
   for (const char* command :
        {"--help", "--version", "completion bash", "generate --print-config"}) {
@@ -104,9 +104,9 @@ TEST_CASE("output that cannot be written is a failure") {
   CHECK(ExitUnder("generate" + model + " --no-such-flag > /dev/full 2> /dev/null") == kExitUsage);
 }
 
-TEST_CASE("closed standard streams are not taken for other files") {
+TEST_CASE("closed standard streams are not reused for other files") {
   const std::string generate = "generate --model " + G2pModel();
-  // With descriptor 0 given away, it would be read from whatever has it.
+  // If descriptor 0 were reused for another file, the command would read that file as its input.
   CHECK(ExitUnder(generate + " <&- > /dev/null 2> /dev/null") == kExitFailed);
   CHECK(ExitUnder(generate + " <&- >&- 2>&-") == kExitFailed);
 }
@@ -133,7 +133,7 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
   CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
   const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
-  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // without the range validator's text
+  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // not the validator's text
   CHECK_THAT(serve, Contains("--max-running SEQUENCES ") && !Contains("--max-num-seqs"));
   CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
@@ -180,7 +180,7 @@ TEST_CASE("every decoding field is a flag") {
   }
 }
 
-// The settled value of one flag of generate.
+// Returns the resolved value of one flag of generate.
 std::string Settled(const std::string& flag, std::vector<std::string> args,
                     std::map<std::string, std::string> environment) {
   args.insert(args.begin(), "generate");
@@ -195,7 +195,7 @@ std::string Settled(const std::string& flag, std::vector<std::string> args,
   return "";
 }
 
-TEST_CASE("flag beats variable beats file beats default") {
+TEST_CASE("flags override variables, which override the file, which overrides defaults") {
   const std::string file = WriteConfig(
       "num-beams = 7\nmax_new_tokens = 9\ndo-sample = true\n[encode]\nnormalize = true\n");
   const std::map<std::string, std::string> variable = {{"QUINTET_NUM_BEAMS", "5"}};
@@ -211,7 +211,7 @@ TEST_CASE("flag beats variable beats file beats default") {
   CHECK(Settled("suppress-tokens", {}, {{"QUINTET_SUPPRESS_TOKENS", "4,5"}}) == "[\"4\", \"5\"]");
 }
 
-TEST_CASE("a subcommand of a subcommand has a section of its own") {
+TEST_CASE("a subcommand of a subcommand has its own section in the file") {
   const std::string file =
       WriteConfig("[bench]\nseed = 3\n[bench.serve]\nseed = 5\n[serve]\nthreads = 7\n");
   CHECK_THAT(RunBinary({{"bench", "--print-config", "--config", file}, "", {}}).out,
@@ -238,7 +238,7 @@ TEST_CASE("bad values of variables and files are usage errors that name their so
   }
 }
 
-TEST_CASE("a printed configuration is a configuration") {
+TEST_CASE("the output of --print-config is a valid configuration") {
   const std::vector<std::string> args = {"generate", "--print-config",    "--num-beams",
                                          "4",        "--suppress-tokens", "1,2",
                                          "--stop",   "a \"b\" \\n",       "--echo"};
@@ -248,17 +248,17 @@ TEST_CASE("a printed configuration is a configuration") {
   CHECK(second.out == first.out);
 }
 
-TEST_CASE("rejected models exit 3") {
+TEST_CASE("rejected models exit with 3") {
   for (const char* model : {"/no/such/model", "/tmp"}) {
     const Outcome outcome = RunBinary({{"generate", "--model", model}, "a\n", {}});
     CHECK(outcome.exit_code == kExitModel);
     CHECK(outcome.out.empty());
   }
-  // A head that the model lacks.
+  // The model lacks this head.
   CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
 }
 
-TEST_CASE("edit distance and the nearest name") {
+TEST_CASE("misspelt names get the suggestion with the smallest edit distance") {
   CHECK(EditDistance("", "abc") == 3);
   CHECK(EditDistance("kitten", "sitting") == 3);
   CHECK(EditDistance("same", "same") == 0);

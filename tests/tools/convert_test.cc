@@ -1,4 +1,4 @@
-// quintet convert and quintet inspect as a user calls them.
+// quintet convert and quintet inspect, run as commands.
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ Outcome Call(std::vector<std::string> args, const std::string& input = "") {
   return RunBinary({std::move(args), input, {}});
 }
 
-TEST_CASE("A converted model answers like its source") {
+TEST_CASE("A converted model gives the results of its source") {
   ScratchDirectory scratch;
   const std::string words = "hello\nquintet\nthought\n";
   const Outcome source = Call({"generate", "--model", G2pModel(), "--num-beams", "2"}, words);
@@ -40,7 +40,7 @@ TEST_CASE("A converted model answers like its source") {
   }
 }
 
-TEST_CASE("The same input gives the same bytes") {
+TEST_CASE("The same input is converted to the same bytes") {
   ScratchDirectory scratch;
   for (const char* dtype : {"f32", "int8"}) {
     for (const char* out : {"first", "second"}) {
@@ -59,7 +59,7 @@ TEST_CASE("The same input gives the same bytes") {
   }
 }
 
-TEST_CASE("Exit codes of convert") {
+TEST_CASE("convert returns the documented exit codes") {
   ScratchDirectory scratch;
   const std::vector<std::string> convert = {"convert", "--model", G2pModel(), "--out",
                                             scratch / "out"};
@@ -77,14 +77,14 @@ TEST_CASE("Exit codes of convert") {
   CHECK(no_model.err.find((scratch / "none") + ": config.json: cannot open") != std::string::npos);
   const Outcome no_parent =
       Call({"convert", "--model", G2pModel(), "--out", scratch / "none" + "/out"});
-  CHECK(no_parent.exit_code == 1);  // the output is at fault, not the model
+  CHECK(no_parent.exit_code == 1);  // the error is in the output, not in the model
   CHECK(no_parent.err.find(scratch / "none") != std::string::npos);
   WriteText(scratch / "file", "");
   const Outcome no_directory = Call({"convert", "--model", G2pModel(), "--out", scratch / "file"});
   CHECK(no_directory.exit_code == 1);
   CHECK(no_directory.err == "quintet: " + (scratch / "file") + " exists and is not a directory\n");
   std::filesystem::remove(scratch / "file");
-  CHECK(with({"--to", "t5"}).exit_code == 3);  // it is one
+  CHECK(with({"--to", "t5"}).exit_code == 3);  // the model is already a T5
   CHECK(scratch.Entries().empty());
   CHECK(with({}).exit_code == 0);
   const Outcome exists = with({});
@@ -93,7 +93,7 @@ TEST_CASE("Exit codes of convert") {
   CHECK(with({"--force", "--dtype", "int8"}).exit_code == 0);
 }
 
-TEST_CASE("An --out that no conversion could write is a usage error, and nothing is written") {
+TEST_CASE("An unwritable --out is a usage error, and no file is written") {
   ScratchDirectory scratch;
   fs::copy(G2pModel(), scratch / "model");
   fs::create_directory_symlink(scratch / "model", scratch / "link");
@@ -123,7 +123,7 @@ TEST_CASE("An --out that no conversion could write is a usage error, and nothing
   CHECK(scratch.Entries() == std::vector<std::string>{"link", "model"});
 }
 
-TEST_CASE("fp8 weights are for a GPU: a CPU says so, and runs them in another type") {
+TEST_CASE("--dtype fp8 is rejected on a CPU, where fp8 directories run in another type") {
   ScratchDirectory scratch;
   const Outcome converted = Call(
       {"convert", "--model", G2pModel(), "--out", scratch / "out", "--dtype", "fp8", "--verify"});
@@ -157,7 +157,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(memory(G2pModel(), {})["dtype"] == "f32");
   CHECK(memory(out, {})["weights_bytes"] == memory(out, {"--dtype", "int8"})["weights_bytes"]);
   CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
-  // Log-probabilities tell int8 from f32.
+  // Log-probabilities distinguish int8 from f32.
   const auto score = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"score", "--model", out});
     const Outcome scored = Call(flags, "phoneme\tF OW1 N IY2 M\n");
@@ -173,7 +173,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(Call({"generate", "--print-config"}).out.find("dtype = \"auto\"") != std::string::npos);
 }
 
-TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
+TEST_CASE("--verify reports every layer, and a failure leaves no directory") {
   ScratchDirectory scratch;
   const Outcome outcome = Call({"convert", "--model", G2pModel(), "--out", scratch / "out",
                                 "--dtype", "int8", "--verify", "--output", "json"});
@@ -192,7 +192,7 @@ TEST_CASE("--verify reports every layer, and a failure leaves nothing") {
   CHECK(text.out.find("passed") != std::string::npos);
 }
 
-TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
+TEST_CASE("Interrupted or killed, convert leaves a complete directory or none") {
   ScratchDirectory scratch;
   int interrupted = 0;
   for (int round = 0; round < 40; ++round) {
@@ -209,16 +209,17 @@ TEST_CASE("Interrupted or killed, convert leaves a whole directory or none") {
     } else {
       ++interrupted;
     }
-    // 0: done before; 130: it heard the signal; else it died of it, of SIGTERM before it listened.
+    // 0: finished before the signal. 130: handled the signal. Otherwise the signal killed the
+    // process, SIGTERM before the handler was installed.
     CHECK((exit_code == 0 || exit_code == 128 + signal || (signal == SIGTERM && exit_code == 130)));
   }
   CHECK(interrupted > 0);
-  // The next run removes what killed ones left.
+  // The next run removes the temporary files of killed runs.
   REQUIRE(Call({"convert", "--model", G2pModel(), "--out", scratch / "out"}).exit_code == 0);
   CHECK(std::distance(fs::directory_iterator(scratch / ""), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("inspect, as text and as JSON") {
+TEST_CASE("inspect prints text or JSON") {
   const Outcome text = Call({"inspect", G2pModel()});
   INFO(text.err);
   REQUIRE(text.exit_code == 0);

@@ -34,7 +34,7 @@ TEST_CASE("words become phonemes, one line each, in order") {
   CHECK(outcome.err.empty());
 }
 
-TEST_CASE("a model that needs more memory than allowed is refused at once") {
+TEST_CASE("a model that needs more memory than allowed is rejected before loading") {
   const Outcome refused = OnModel("generate", {"--max-memory", "20"}, "oros\n");
   CHECK(refused.exit_code == kExitFailed);
   CHECK(refused.out.empty());
@@ -43,7 +43,7 @@ TEST_CASE("a model that needs more memory than allowed is refused at once") {
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
 }
 
-TEST_CASE("fields of generation_config.json that nothing follows are refused where they act") {
+TEST_CASE("unsupported fields of generation_config.json are rejected if they have an effect") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
@@ -78,13 +78,14 @@ TEST_CASE("fields of generation_config.json that nothing follows are refused whe
     command.pop_back();
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
-  // Nothing is decoded here.
+  // encode does not decode, so the fields have no effect.
   CHECK(run({"encode"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
   CHECK_THAT(run({"inspect"}, odd).out, Contains("max_time is 2.5"));
 }
 
-TEST_CASE("max_length of generation_config.json counts the start token; 20 is no one's choice") {
+TEST_CASE(
+    "max_length of generation_config.json counts the start token; 20 means no limit was set") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
@@ -101,7 +102,7 @@ TEST_CASE("max_length of generation_config.json counts the start token; 20 is no
   CHECK(tokens(R"({"max_length": 21, "max_new_tokens": 7})") == 7);
 }
 
-TEST_CASE("SIGINT ends a command with 130 after whole lines") {
+TEST_CASE("SIGINT ends a command with 130 after a complete line") {
   std::string words;
   for (int i = 0; i < 200000; ++i) words += "interrupted\n";
   const RunningBinary binary = StartBinary({{"generate", "--model", G2pModel()}, words, {}});
@@ -118,7 +119,7 @@ TEST_CASE("SIGINT ends a command with 130 after whole lines") {
   CHECK(Lines(outcome.out).size() < 200000);
 }
 
-TEST_CASE("serve names the model and its directory in what it says of the files") {
+TEST_CASE("serve names the model and its directory in warnings about its files") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
@@ -134,7 +135,7 @@ TEST_CASE("serve names the model and its directory in what it says of the files"
   CHECK_THAT(outcome.err, Contains("quintet: serve: model a: " + model + ": "));
 }
 
-TEST_CASE("a text that a normalizer makes far too long costs its own line") {
+TEST_CASE("a text that a normalizer makes too long fails only its line") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
@@ -144,7 +145,7 @@ TEST_CASE("a text that a normalizer makes far too long costs its own line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
-  // T5Tokenizer, the class of g2p, would not take over the normalizer.
+  // T5Tokenizer, the class of g2p, would ignore the normalizer.
   WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =
@@ -158,7 +159,7 @@ TEST_CASE("a text that a normalizer makes far too long costs its own line") {
   CHECK_THAT(outcome.err, Contains("to lengthen a text of 5000 bytes by at most 16777216 bytes"));
 }
 
-TEST_CASE("bench refuses how it cannot decode before it measures") {
+TEST_CASE("bench rejects invalid decoding options before it measures") {
   for (const auto& [flag, value, message] : std::initializer_list<std::array<const char*, 3>>{
            {"--top-p", "nan", "top_p: nan is not in (0, 1]"},
            {"--repetition-penalty", "-1", "repetition_penalty"},
@@ -171,7 +172,7 @@ TEST_CASE("bench refuses how it cannot decode before it measures") {
   }
 }
 
-TEST_CASE("no lines in, no lines out") {
+TEST_CASE("empty input gives empty output") {
   for (const char* command : {"generate", "encode", "score"}) {
     const Outcome outcome = OnModel(command, {}, "");
     CHECK(outcome.exit_code == kExitDone);
@@ -179,7 +180,7 @@ TEST_CASE("no lines in, no lines out") {
   }
 }
 
-TEST_CASE("an empty line is an input like any other") {
+TEST_CASE("an empty line is processed as an input") {
   const Outcome outcome = OnModel("generate", {}, "oros\n\noros\n");
   CHECK(outcome.exit_code == kExitDone);
   const std::vector<std::string> lines = Lines(outcome.out);
@@ -187,7 +188,7 @@ TEST_CASE("an empty line is an input like any other") {
   CHECK(lines[0] == lines[2]);
 }
 
-TEST_CASE("a bad line keeps its place and the others their results") {
+TEST_CASE("a failed line keeps its place and does not change the others") {
   const std::string longer(50, 'a');
   Outcome outcome =
       OnModel("generate", {"--max-input-tokens", "20"}, "oros\n" + longer + "\nwagner\n");
@@ -212,7 +213,7 @@ TEST_CASE("a bad line keeps its place and the others their results") {
   }
 }
 
-TEST_CASE("text is not printed without a tokenizer") {
+TEST_CASE("text output without a tokenizer is a usage error") {
   const std::string model = std::string(QUINTET_SOURCE_DIR) + "/tests/golden/cases/t5-v1_1";
   const std::string ids = "{\"token_ids\": [5, 6, 1]}\n";
   const auto run = [&](const char* output) {
@@ -258,7 +259,7 @@ TEST_CASE("sequences of a line are separated by tabs; json has ids, scores and l
   }
 }
 
-TEST_CASE("decoding options that make no sense are usage errors") {
+TEST_CASE("invalid decoding options are usage errors") {
   for (const std::vector<std::string>& flags :
        std::vector<std::vector<std::string>>{{"--temperature", "0.5"},
                                              {"--num-beams", "33"},
@@ -277,7 +278,7 @@ TEST_CASE("decoding options that make no sense are usage errors") {
   }
 }
 
-TEST_CASE("sampling depends on the seed and the line alone") {
+TEST_CASE("sampling depends only on the seed and the line") {
   const std::vector<std::string> flags = {"--do-sample", "--temperature", "2", "--seed", "11"};
   const Outcome alone = OnModel("generate", flags, "serendipity\n");
   const Outcome among = OnModel("generate", flags, "oros\nserendipity\nwagner\n");
@@ -289,14 +290,14 @@ TEST_CASE("sampling depends on the seed and the line alone") {
         OnModel("generate", flags, "serendipity\nphotosynthesis\n").out);
 }
 
-TEST_CASE("special characters of outputs stay within their line") {
+TEST_CASE("special characters in outputs are escaped") {
   const Outcome outcome =
       OnModel("generate", {"--decoder-prefix", "K", "--echo", "--output", "json"}, "cat\n");
   REQUIRE(outcome.exit_code == kExitDone);
   CHECK_THAT(json::parse(outcome.out)["sequences"][0]["text"].get<std::string>(), Contains("K"));
 }
 
-TEST_CASE("score adds up the tokens and prefers the right answer") {
+TEST_CASE("score sums the log-probabilities of tokens and prefers the right answer") {
   Outcome outcome = OnModel("score", {}, "wagner\tW AE1 G N ER0\tZ IY1\n");
   REQUIRE(outcome.exit_code == kExitDone);
   double right = 0, wrong = 0;
@@ -315,7 +316,7 @@ TEST_CASE("score adds up the tokens and prefers the right answer") {
   CHECK(Lines(outcome.out).size() == 2);
 }
 
-TEST_CASE("what a model's tokens cannot see is a usage error of score") {
+TEST_CASE("attention flags that a model does not support are a usage error of score") {
   for (const std::vector<std::string>& flags :
        std::vector<std::vector<std::string>>{{"--prefix-lm"},
                                              {"--sliding-window", "3"},
@@ -377,8 +378,8 @@ TEST_CASE("bench prints its table and writes its report") {
   std::remove(file.c_str());
 }
 
-// A line's result must not depend on what else runs, to the last bit: text, ids, scores,
-// log-probabilities and states.
+// The result of a line (text, ids, scores, log-probabilities, hidden states) must be bit-identical
+// whatever else runs.
 void CheckAloneAgainstBatch(const std::map<std::string, std::string>& environment) {
   std::string words;
   for (const std::string& line : Lines(TestFile("g2p/test.tsv"))) {
@@ -408,10 +409,12 @@ void CheckAloneAgainstBatch(const std::map<std::string, std::string>& environmen
   }
 }
 
-TEST_CASE("a line's result is the same to the bit alone and in a batch") {
+TEST_CASE("the result of a line is bit-identical alone and in a batch") {
   CheckAloneAgainstBatch({});
 }
-TEST_CASE("also with AVX2 only") { CheckAloneAgainstBatch({{"QUINTET_CPU_ISA", "avx2"}}); }
+TEST_CASE("the result of a line is bit-identical alone and in a batch with AVX2") {
+  CheckAloneAgainstBatch({{"QUINTET_CPU_ISA", "avx2"}});
+}
 
 }  // namespace
 }  // namespace quintet

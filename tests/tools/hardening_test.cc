@@ -1,4 +1,4 @@
-// The mitigations that the root CMakeLists.txt asks for are in the quintet binary.
+// The quintet binary has the mitigations that the root CMakeLists.txt enables.
 #include <cstdio>
 #include <string>
 
@@ -7,7 +7,7 @@
 namespace quintet {
 namespace {
 
-// What binutils' readelf prints of the binary.
+// Returns the output of binutils' readelf for the binary.
 std::string ReadElf(const std::string& flags) {
   FILE* output = popen(("LC_ALL=C readelf -W " + flags + " " QUINTET_BINARY).c_str(), "r");
   REQUIRE(output != nullptr);
@@ -18,7 +18,7 @@ std::string ReadElf(const std::string& flags) {
   return text;
 }
 
-// The first line with these words; "" if there is none.
+// Returns the first line that contains `words`; "" if there is none.
 std::string LineWith(const std::string& text, const std::string& words) {
   const size_t at = text.find(words);
   if (at == std::string::npos) return "";
@@ -30,7 +30,7 @@ bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-TEST_CASE("The binary is position independent, and its linkage is read-only before main") {
+TEST_CASE("The binary is position independent and has full RELRO") {
   CHECK(Contains(LineWith(ReadElf("-h"), "Type:"), "DYN"));
   const std::string dynamic = ReadElf("-d");
   CHECK(Contains(LineWith(dynamic, "FLAGS_1"), "NOW PIE"));
@@ -59,7 +59,7 @@ TEST_CASE("The binary calls the checked versions of libc's functions") {
 #ifdef __x86_64__
 TEST_CASE("The binary is marked for shadow stacks, and its functions for indirect branches") {
   CHECK(Contains(LineWith(ReadElf("-n"), "x86 feature:"), "SHSTK"));
-  // endbr64 is what main begins with.
+  // main begins with endbr64.
   FILE* output = popen("LC_ALL=C objdump -d --disassemble=main " QUINTET_BINARY, "r");
   REQUIRE(output != nullptr);
   std::string text;

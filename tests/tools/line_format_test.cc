@@ -1,4 +1,4 @@
-// What a line of output is made of.
+// Escaping of output lines and parsing of input lines.
 #include "tools/line_format.h"
 
 #include "catch2/catch.hpp"
@@ -6,14 +6,14 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("an output stays one field of one line") {
+TEST_CASE("outputs are escaped to one field of one line") {
   CHECK(EscapeLine("a\tb\nc\rd\\e") == "a\\tb\\nc\\rd\\\\e");
-  CHECK(EscapeLine("\\n") == "\\\\n");  // not to be taken for a newline
+  CHECK(EscapeLine("\\n") == "\\\\n");  // distinct from an escaped newline
   CHECK(EscapeLine("caf\u00E9 \x01") == "caf\u00E9 \x01");
   CHECK(EscapeLine("").empty());
 }
 
-TEST_CASE("ids of a JSON line: what is wrong is named by its place") {
+TEST_CASE("errors about the ids of a JSON line name the position") {
   const auto message = [](const char* text) {
     return std::string(IdsFromJson(nlohmann::json::parse(text), "token_ids").status().message());
   };

@@ -68,7 +68,7 @@ TEST_CASE("a too long line is skipped and the next line is complete") {
   CHECK(reader.Next(0, &line) == Outcome::kTooLong);
   REQUIRE(reader.Next(0, &line) == Outcome::kLine);
   CHECK(line == std::string(10, 'y'));
-  CHECK(reader.Next(0, &line) == Outcome::kWait);  // its end is still to come
+  CHECK(reader.Next(0, &line) == Outcome::kWait);  // the end of the line has not arrived
   pipe.Write("zz\nok\n");
   CHECK(reader.Next(0, &line) == Outcome::kTooLong);
   REQUIRE(reader.Next(0, &line) == Outcome::kLine);

@@ -17,11 +17,11 @@ struct Run {
 };
 
 struct Outcome {
-  int exit_code = -1;  // 128 + signal when one ended it
+  int exit_code = -1;  // 128 + signal if a signal ended it
   std::string out, err;
 };
 
-// One that runs; Finish waits for its end, once.
+// A running process. Finish waits for its end; call it once.
 struct RunningBinary {
   pid_t pid;
   int out, err;
@@ -32,7 +32,7 @@ Outcome Finish(const RunningBinary& binary);
 inline Outcome RunBinary(const Run& run) { return Finish(StartBinary(run)); }
 
 std::string G2pModel();                                   // directory of the shipped model
-std::vector<std::string> Lines(const std::string& text);  // without their newlines
+std::vector<std::string> Lines(const std::string& text);  // without newlines
 std::string TestFile(const std::string& path);            // contents of tests/data/<path>
 
 }  // namespace quintet

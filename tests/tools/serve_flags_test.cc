@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// serve's flags as one command line, and perhaps a file, set them.
+// The flags of serve, parsed from a command line and optionally a config file.
 class Settled {
  public:
   explicit Settled(const std::string& arguments, const std::string& file = "",
@@ -43,7 +43,7 @@ class Settled {
   ServeFlags flags_;
 };
 
-TEST_CASE("serve keeps encoder outputs on a CPU, and on a GPU when it is told to") {
+TEST_CASE("serve caches encoder outputs by default on a CPU, on a GPU only if requested") {
   const struct {
     const char* arguments;
     const char* file;
@@ -105,7 +105,7 @@ TEST_CASE("serve runs a converted directory in its own type where the device com
     WriteText(scratch / "config.json", config.dump());
     CHECK(Settled(c.arguments, "", scratch / "").Host().load.weights == c.type);
   }
-  // One that cannot be read is reported when it is loaded.
+  // A directory that cannot be read is reported when it is loaded.
   CHECK(Settled("").Host().load.weights == WeightType::kF32);
   CHECK_FALSE(Settled("").Host().ignore_generation_fields);
   CHECK(Settled("--ignore-generation-fields").Host().ignore_generation_fields);

@@ -16,7 +16,7 @@ COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e")
 
 
 def fit(points):
-    """Slope, intercept and R^2 of the line through (x, y)."""
+    """Returns slope, intercept and R^2 of the line through (x, y)."""
     n = len(points)
     mean_x, mean_y = (sum(p[axis] for p in points) / n for axis in (0, 1))
     xx, xy, yy = (
@@ -27,7 +27,7 @@ def fit(points):
 
 
 def series_of(document):
-    """Family -> [(sparsity in per cent of all tiles, milliseconds)], densest first."""
+    """Returns family -> [(sparsity in per cent of all tiles, milliseconds)], densest first."""
     series = {}
     for row in document["by_share_seen"]:
         series.setdefault(row["family"], []).append(

@@ -7,7 +7,7 @@ the same run.
 Forward only, bf16, 16 heads of 128, one mask shared by all heads. Families and sizes are those of
 MaskFamilies in bench_attention_gpu.cc. FlexAttention gets the same columns as a mask_mod, with its
 block mask built beforehand; it is compiled once per length. Also measures how Quintet's time
-depends on the share of visible pairs and tiles, for three families at 16,384 tokens
+depends on the fraction of visible pairs and tiles, for three families at 16,384 tokens
 (attention_masks_plot.py plots it). The file is rewritten after each measurement, so an interrupted
 run keeps its results so far.
 """
@@ -77,7 +77,7 @@ def families(n, part):
 
 
 def tiles_seen(columns, n):
-    """Share of the tiles of n queries and keys of which some pair is seen."""
+    """Fraction of the tiles of n queries and keys with a visible pair."""
     import torch
 
     causal, lower_begin, lower_end, upper_begin, upper_end = columns
@@ -96,7 +96,7 @@ def tiles_seen(columns, n):
 
 
 def seconds(call):
-    """Median of ten calls after three."""
+    """Median of ten calls after three warm-up calls."""
     import torch
 
     times = []
@@ -112,7 +112,7 @@ def seconds(call):
 
 
 def measure_flex(n):
-    """(family, microseconds) one by one."""
+    """Yields (family, microseconds)."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -132,7 +132,7 @@ def measure_flex(n):
     compiled = torch.compile(flex_attention, dynamic=False)
     make_mask = torch.compile(create_block_mask, dynamic=False)
     for name, (causal, *values) in families(n, n // 8).items():
-        if causal:  # as the upper run, which causal families do not use
+        if causal:  # the upper range, which causal families do not use
             values[3] = torch.arange(n)
         for column, value in zip(columns, values):
             column.copy_(value)
@@ -156,8 +156,8 @@ def main():
     )
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--lengths", default="8192,32768")
-    parser.add_argument("--commit", default="", help="recorded in the file")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--commit", default="", help="commit id that is written to the file")
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     own = measure_own(args.bench)
     rows = {row["name"]: row for row in own["results"]}

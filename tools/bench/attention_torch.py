@@ -45,16 +45,19 @@ BIASES = (
     "table",
     "alibi",
     "fire",
-)  # Quintet's; the last two where bench_attention_gpu has them for a shape
+)  # Biases of Quintet; the last two only for shapes that bench_attention_gpu measures
 PEERS = ("cudnn", "flash", "cudnn_matrix", "efficient_matrix", "flex")
-SAME = (("cudnn", "flash"), ("cudnn_matrix", "efficient_matrix"))  # peers of one function
-# By head_dim: queries, keys, stages, warps. The fastest of nine that were tried, including torch's
-# own choice.
+SAME = (
+    ("cudnn", "flash"),
+    ("cudnn_matrix", "efficient_matrix"),
+)  # peers that are one function of torch
+# By head_dim: queries, keys, stages, warps. The fastest of nine configurations, torch's default
+# included.
 FLEX_TILES = {64: ((128, 32, 3, 4),), 128: ((128, 64, 3, 8),)}
 
 
 def seconds(call):
-    """Median of replays of a graph of calls that last about ten milliseconds."""
+    """Median time of a CUDA graph of calls that take about ten milliseconds together."""
     import torch
 
     def timed(work):
@@ -97,7 +100,7 @@ class Inputs:
         self.table = torch.rand(HEADS, 2 * SATURATION + 1, device="cuda") * 2 - 1
 
     def sdpa(self, name):
-        """Function that returns the output."""
+        """Returns a function that computes the output."""
         import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -173,7 +176,7 @@ def check(name, output, expected):
 
 
 def measure_sdpa(shape, wanted, rates):
-    """Puts what could be run into `rates`; returns an output with the bias, or None."""
+    """Adds the rates of the peers that run to `rates`; returns an output with the bias, or None."""
     import torch
 
     inputs, flops, expected = Inputs(shape), flops_of(shape), None
@@ -202,7 +205,7 @@ def measure_flex(shape, expected, rates):
             call = inputs.flex(tiles)
             output = call()
             rate = 1e-12 * flops_of(shape) / seconds(call)
-        except Exception as error:  # of many kinds, where tiles do not fit
+        except Exception as error:  # of several types, if the tiles do not fit
             print(f"flex {tiles} at {shape_name(shape)}: {type(error).__name__}", flush=True)
             continue
         if expected is not None:
@@ -222,23 +225,23 @@ def prepare_torch():
     torch._dynamo.config.recompile_limit = 1000
     torch._dynamo.config.accumulated_recompile_limit = 1000
     torch._inductor.config.assert_indirect_indexing = (
-        False  # a look at every index costs FlexAttention much
+        False  # FlexAttention is slow with bounds checks of each index
     )
 
 
 def compile_flex(shape):
-    """In a process of its own: leaves compiled kernels in torch's cache on disk."""
+    """Runs in its own process: writes compiled kernels to torch's cache on disk."""
     prepare_torch()
     inputs = Inputs(shape)
     for tiles in FLEX_TILES[shape[0]]:
         try:
             inputs.flex(tiles)()
-        except Exception:  # reported where it is measured
+        except Exception:  # the measurement reports the error
             pass
 
 
 def compile_all(shapes, limit):
-    """Waits at most `limit` seconds for all of them."""
+    """Waits at most `limit` seconds for all processes."""
     begin = time.monotonic()
 
     def run(shape):
@@ -263,7 +266,7 @@ def compile_all(shapes, limit):
 
 
 def measure_own(bench, shapes):
-    """With no bias and with each that the bench has for a shape, by turns."""
+    """Measures without a bias and with each bias of the shape, alternately."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
         filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]
@@ -280,7 +283,7 @@ def parse_shape(text):
 
 
 class Report:
-    """The rows so far, on file after every change."""
+    """The rows so far, written to the file after every change."""
 
     def __init__(self, own, args):
         import torch
@@ -349,16 +352,16 @@ def main():
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument(
-        "--shapes", help="head_dim x n x causal, separated by commas; the table of ten without it"
+        "--shapes", help="HEAD_DIMxNxCAUSAL, separated by commas (default: all ten shapes)"
     )
     parser.add_argument(
         "--compile-seconds",
         type=float,
         default=90,
-        help="most that is spent on compiling FlexAttention beforehand",
+        help="time limit for compiling FlexAttention beforehand, in seconds",
     )
-    parser.add_argument("--commit", default="", help="recorded in the file")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--commit", default="", help="commit id that is written to the file")
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compile:

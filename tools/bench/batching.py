@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Continuous batching against one batch at a time on mixed lengths: the highest request rate that
-each sustains while the 99th percentile of the time from due to done stays below one limit.
+each sustains while the 99th percentile of the time from scheduled arrival to the response stays
+below one limit.
 
 Both run on the same server. The client simulates one batch at a time (bench serve --static-batch
---pad-static-batch): it holds back due requests until the last batch has ended, then sends up to one
+--pad-static-batch): it holds requests until the last batch has ended, then sends up to one
 batch of them together. As on a server of that kind, the batch is a rectangle: inputs are padded to
 the longest one, every row is computed until the longest has ended, and only then are the answers
 returned. The best of several batch sizes counts. The limit is twice what continuous batching needs

@@ -9,8 +9,8 @@ sizes; a batch ends when its longest request ends. The best size is the baseline
 Continuous: the same requests arrive as a Poisson process, once faster than they can be served (its
 throughput must reach 85 % of the best static batch's), and at --loads times the rate of the best
 static batch (for latencies).
-TTFT is measured from a request's due time to its first tokens, ITL between messages of one stream;
-beam searches stream the tokens on which all beams agree.
+TTFT is measured from a request's scheduled time to its first tokens, ITL between messages of one
+stream; beam searches stream the tokens on which all beams agree.
 
 usage: batching_gpu.py --quintet build/quintet --work DIR [--model t5-base] [--out FILE]
 """
@@ -31,7 +31,7 @@ PERCENTILES = ("p50", "p99")
 
 
 def checkpoint(name, work):
-    """Directory of a model with random weights of that shape; made once."""
+    """Returns the directory of a model of this shape with random weights; created once."""
     directory = os.path.join(work, name)
     if not os.path.exists(directory + ".done"):
         import torch
@@ -47,7 +47,7 @@ def checkpoint(name, work):
 
 
 def tokenizer(vocab):
-    """A tokenizer with a word for each id: without one the engine streams nothing."""
+    """Writes a tokenizer with a word for each id; without one the engine does not stream."""
     words = tokens_of(vocab)
     metaspace = {
         "type": "Metaspace",
@@ -89,7 +89,7 @@ def tokenizer(vocab):
 
 
 def run(args, directory, *, rate, static_batch=0):
-    """The report of one load."""
+    """Returns the report of one load."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         flags = dict(
             model=directory,
@@ -156,11 +156,16 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoint")
+    parser.add_argument("--work", required=True, help="directory for the checkpoint")
     parser.add_argument("--model", default="t5-base")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--max-running", type=int, default=256, help="sequences decoded at once")
+    parser.add_argument(
+        "--max-running",
+        type=int,
+        default=256,
+        help="maximum number of sequences decoded concurrently",
+    )
     parser.add_argument("--max-batch-tokens", type=int, default=16384)
     parser.add_argument("--cache-mib", type=int, default=16384)
     parser.add_argument(
@@ -175,16 +180,18 @@ def main():
         type=float,
         nargs="+",
         default=[0.5, 0.8],
-        help="shares of the best static rate at which latencies are taken",
+        help="request rates for the latencies, as fractions of the best static rate",
     )
     parser.add_argument("--requests", type=int, default=2500)
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=60, help="seconds for one load")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="time limit for one load, in seconds"
+    )
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     directory = checkpoint(args.model, args.work)
-    static, everything = [], 1e5  # requests/s at which all of them are there at once
+    static, everything = [], 1e5  # requests/s: all requests arrive at once
     for batch in args.batches:
         report = run(args, directory, rate=everything, static_batch=batch)
         static.append(dict(show(f"one batch of {batch} at a time", report), batch=batch))

@@ -1,6 +1,6 @@
-// Attention on a GPU: prefill as TFLOP/s (4 batch heads n^2 head_dim, half of it when causal, those
-// of seen pairs alone under a column mask), a decoder's step as bytes of keys and values read once,
-// against ceilings measured in the same run.
+// Attention on a GPU, relative to ceilings measured in the same run. Prefill is reported in
+// TFLOP/s: 4 batch heads n^2 head_dim, half of that if causal, only visible pairs under a column
+// mask. Decoder steps are reported in bytes of keys and values, each read once.
 //
 //   bench_attention_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
@@ -19,11 +19,11 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // T5's
-constexpr int64_t kFireSegments = 33;                 // a network of 32 units bends at each
-constexpr int64_t kGlobal = 128;                      // tokens of masks that see all
+constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // as in T5
+constexpr int64_t kFireSegments = 33;                 // a network of 32 units has up to 32 bends
+constexpr int64_t kGlobal = 128;                      // tokens that see and are seen by all
 
-// `causal`: T5's buckets are those of a decoder.
+// `causal`: the buckets of T5's decoder instead of its encoder.
 PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads, bool causal) {
   PositionBias bias;
   bias.kind = kind;
@@ -87,14 +87,15 @@ Tensor Scratch(GpuBench& bench, int64_t rows, int64_t heads, int64_t head_dim) {
   return bench.Empty(DType::kI8, {std::max<int64_t>(1, bytes)});
 }
 
-// `total` tokens in sequences of n, q, k and v side by side as a projection writes them.
+// `total` tokens in sequences of n tokens; q, k and v are column ranges of one matrix, as the QKV
+// GEMM writes them.
 struct PrefillCase {
   int64_t heads, head_dim, n, total;
   bool causal;
   DType dtype = DType::kBF16;
 };
 
-// What Attention needs for such tokens; `offsets` are those of the sequences.
+// The arguments of Attention for such tokens. `offsets` are those of the sequences.
 AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
@@ -124,7 +125,7 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
   return offsets;
 }
 
-// With each of `biases`, by turns.
+// Measures each of `biases`, alternating between them.
 void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
   const int copies = 2;
   const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *
@@ -156,7 +157,7 @@ void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKi
   bench.Clear();
 }
 
-// Sequences as they are, one after another, and padded to the longest.
+// Sequences of different lengths, either packed or padded to the longest.
 void BenchPacked(GpuBench& bench, bool padded) {
   const std::string name =
       std::string("64 sequences of 16 to 512 tokens ") + (padded ? "padded" : "packed");
@@ -176,7 +177,7 @@ void BenchPacked(GpuBench& bench, bool padded) {
   bench.Clear();
 }
 
-// Runs of hidden queries of key j of n.
+// The two ranges of queries that do not see key j of n.
 struct MaskColumn {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };
@@ -187,7 +188,7 @@ struct MaskFamily {
   std::function<MaskColumn(int64_t j, int64_t n)> column;
 };
 
-// Families of column masks; `part` of the sequence is a document, a window, an answer.
+// Families of column masks. `part` is the length of a document, a window or an answer.
 std::vector<MaskFamily> MaskFamilies(int64_t part) {
   const auto begin = [part](int64_t j) { return j / part * part; };
   const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };
@@ -249,7 +250,7 @@ std::vector<MaskFamily> MaskFamilies(int64_t part) {
   };
 }
 
-// Share of the pairs of n queries and keys that are seen.
+// Fraction of the (query, key) pairs that are visible.
 double Seen(const MaskFamily& family, int64_t n) {
   double seen = 0;
   for (int64_t j = 0; j < n; ++j) {
@@ -276,7 +277,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
     const int64_t values[4] = {c.lower_begin, c.lower_end, c.upper_begin, c.upper_end};
     for (int i = 0; i < 4; ++i) columns[i].push_back(static_cast<int32_t>(values[i]));
   }
-  // As an engine would: no vector that says nothing.
+  // Like an engine, omits vectors that hide nothing.
   const int64_t nothing[4] = {-1, n, 0, 0};
   absl::Span<const int32_t> spans[4];
   for (int i = 0; i < 4; ++i) {
@@ -297,7 +298,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   bench.Clear();
 }
 
-// Every family at two lengths, and three of them over parts of all sizes.
+// Every family at two lengths, and three families with parts of all sizes.
 void BenchMasks(GpuBench& bench) {
   for (int64_t n : {8192, 32768}) {
     for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);
@@ -309,7 +310,7 @@ void BenchMasks(GpuBench& bench) {
   }
 }
 
-// One step: `rows` beams of each of `sequences` requests over kv cached keys.
+// One decoder step: `rows` beams for each of `sequences` requests, over kv cached keys.
 struct StepCase {
   const char* what;
   int64_t sequences, rows, heads, head_dim, kv;

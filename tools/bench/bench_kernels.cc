@@ -1,13 +1,13 @@
-// Ops x shapes on the CPU: time, rate, and share of a peak measured in the same run.
+// Ops on the CPU by shape: time, rate, and fraction of a peak measured in the same run.
 //
 //   bench_kernels [--filter TEXT] [--threads N] [--busy] [--json FILE [--commit ID]] [--onednn]
 //
-// With one thread times are CPU time of the calling thread, so that neighbours on the machine
-// disturb them little; with more, or with --busy, they are wall time. --busy measures every case
-// again with one busy thread on every core: twice the time is the fair share, the rest is the cost
-// of threads that wait for each other. "cold" cases rotate through copies of the weights larger
-// than the caches, as a decoder's layers do. --onednn (where it was found at build time) runs
-// oneDNN's GEMM on one thread, alternating with ours.
+// Times on one thread are CPU time of that thread, so that other processes on the machine disturb
+// them little; times on several threads, or with --busy, are wall time. --busy also measures every
+// case with one busy thread on every core: a slowdown of two is the fair share of the cores, more
+// is the cost of threads that wait for each other. "cold" cases rotate through copies of the
+// weights that exceed the caches, like the layers of a decoder. --onednn (if it was found at build
+// time) runs oneDNN's GEMM on one thread, alternating with ours.
 #include <pthread.h>
 
 #include <atomic>
@@ -37,11 +37,11 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 2 * `rounds` * 12 * lanes operations on registers alone; returns lanes.
+// Computes 2 * `rounds` * 12 * lanes operations in registers and returns the number of lanes.
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto a = hn::Set(d, out[0]);
-  // Different chains, lest the compiler merge them.
+  // Different start values prevent the compiler from merging the chains.
   const auto from = [&](float x) HWY_ATTR { return hn::Set(d, x); };
   auto s0 = from(0), s1 = from(1), s2 = from(2), s3 = from(3), s4 = from(4), s5 = from(5);
   auto s6 = from(6), s7 = from(7), s8 = from(8), s9 = from(9), sa = from(10), sb = from(11);
@@ -58,7 +58,7 @@ size_t MultiplyAdds(int64_t rounds, float* out) {
   return hn::Lanes(d);
 }
 
-// Sum of n floats, as fast as memory gives them.
+// Sums n floats at the speed of memory.
 float ReadAll(const float* x, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t lanes = hn::Lanes(d);
@@ -105,7 +105,7 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
-// A copy in memory like that of the product's workspaces, which huge pages can back.
+// Copies to a Buffer, which huge pages may back, like the workspaces of a GEMM.
 Buffer InBuffer(const std::vector<float>& values) {
   Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
   std::copy(values.begin(), values.end(), buffer.as<float>());
@@ -113,11 +113,11 @@ Buffer InBuffer(const std::vector<float>& values) {
 }
 
 struct Peaks {
-  double flops = 0;       // f32 multiply-adds count two
+  double flops = 0;       // per second; an f32 multiply-add counts two
   double read_bytes = 0;  // per second from main memory
 };
 
-// Seconds of one call: the median of batches of about 20 ms.
+// Returns the seconds of one call: the median of batches of about 20 ms.
 double Measure(bool cpu_time, const std::function<void()>& call) {
   call();
   int64_t calls = 1;
@@ -160,7 +160,7 @@ const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
 }
 
-// Threads that keep every core busy while it lives: what a compile next door does.
+// Keeps every core busy with one thread while it exists, like a compilation on the same machine.
 class BusyCores {
  public:
   BusyCores() {
@@ -206,7 +206,7 @@ class Bench {
   Bench(int threads, bool busy, std::string filter)
       : pool_(threads), stream_(&pool_), busy_(busy), filter_(std::move(filter)) {}
 
-  // `limit_seconds`: what the measured peaks would allow, or 0.
+  // `limit_seconds`: the time at the measured peak; 0: unknown.
   void Run(const std::string& name, double work, const char* unit, double limit_seconds,
            const std::function<void()>& call) {
     if (name.find(filter_) == std::string::npos) return;
@@ -236,7 +236,7 @@ class Bench {
   ThreadPool& pool() { return pool_; }
   Stream& stream() { return stream_; }
   const Peaks& peaks() const { return peaks_; }
-  // Both limits of a piece of work on all threads; memory is shared, so it counts once.
+  // The time at the measured peaks on all threads. The memory bandwidth is shared by all threads.
   double Limit(double flops, double bytes, double flops_factor) const {
     return std::max(flops / (peaks_.flops * flops_factor * pool_.threads()),
                     bytes / peaks_.read_bytes);
@@ -253,7 +253,7 @@ class Bench {
   Json results_ = Json::array();
 };
 
-// A dot product instruction does 4 i8 or 2 bf16 multiply-adds where a fused multiply-add does one.
+// A dot-product instruction does 4 i8 or 2 bf16 multiply-adds per lane where an FMA does one.
 double FlopsFactor(WeightType type) {
   if (type == WeightType::kBF16) return 2;
   return type == WeightType::kI8 && CpuHasAvx512Vnni() ? 4 : 1;
@@ -364,9 +364,9 @@ void BenchPool(Bench& bench) {
 
 #ifdef QUINTET_ONEDNN
 
-// oneDNN's matmul with weights in the layout it asks for, on one thread. i8 is u8 x s8 -> f32 with
-// a scale a channel; as it knows no scale a row, the quantisation of x before it and the rows'
-// scales after it are part of its time, as they would be in the product.
+// oneDNN's matmul on one thread, with weights in its preferred layout. i8 is u8 x s8 -> f32 with a
+// scale per channel. It has no scales per row, so quantizing x before it and scaling the rows after
+// it are part of the time, as they are in our GEMM.
 void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const std::string name = std::string("onednn ") + TypeName(type) + " " + std::to_string(rows) +
                            "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
@@ -470,13 +470,13 @@ int Main(int argc, char** argv) {
   std::string filter, json, commit;
   int threads = 1;
   bool onednn = false, busy = false;
-  app.add_option("--filter", filter, "Only cases whose name has this text");
-  app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
-  app.add_flag("--busy", busy, "Also measure with one busy thread on every core");
-  app.add_option("--json", json, "Also write the results to this file");
-  app.add_option("--commit", commit, "Recorded in the file");
+  app.add_option("--filter", filter, "Run only cases whose name contains this text.");
+  app.add_option("--threads", threads, "Number of compute threads.")->check(CLI::Range(1, 1024));
+  app.add_flag("--busy", busy, "Also measure with one busy thread on every core.");
+  app.add_option("--json", json, "Also write the results as JSON to this file.");
+  app.add_option("--commit", commit, "Commit id that is written to the JSON file.");
 #ifdef QUINTET_ONEDNN
-  app.add_flag("--onednn", onednn, "Wide products against oneDNN, instead of all ops");
+  app.add_flag("--onednn", onednn, "Only large GEMMs, compared with oneDNN.");
 #endif
   CLI11_PARSE(app, argc, argv);
   Bench bench(threads, busy, filter);

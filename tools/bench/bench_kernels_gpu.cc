@@ -1,4 +1,4 @@
-// Ops x shapes on a GPU: time, rate, and share of a ceiling measured in the same run
+// Ops on a GPU by shape: time, rate, and fraction of a ceiling measured in the same run
 // (timing_gpu.h).
 //
 //   bench_kernels_gpu [--filter TEXT...] [--json FILE [--commit ID]]
@@ -38,7 +38,8 @@ void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-// T5's, or with GPT-2's positions. Every call reads other rows of the table than those before it.
+// T5's embedding, or GPT-2's with positions. Each call reads other rows of the table than the calls
+// before it.
 void BenchEmbedding(GpuBench& bench, DType y_type, int64_t rows, int64_t d, bool with_positions) {
   const std::string name = std::string("embedding bf16 to ") + DTypeName(y_type) + " " +
                            By({rows, d}) + (with_positions ? " with positions" : "");
@@ -110,7 +111,7 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
   bench.Clear();
 }
 
-// Gelu of half of the columns times the other half.
+// GELU of one half of the columns times the other half.
 void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
   const std::string name = "gated linear bf16 " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
@@ -137,8 +138,8 @@ struct CrossCase {
   int64_t layers, heads, d_model, inputs, input_tokens;
 };
 
-// The keys and values of all decoder layers from the encoder's states, scattered into pages: by one
-// product, as the models do, and by one for each layer.
+// Cross-attention keys and values of all decoder layers from the encoder's hidden states, scattered
+// into pages: with one GEMM, as in the models, or with one per layer.
 void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   const std::string name = std::string("cross k,v ") + c.model + " " +
                            By({c.inputs, c.input_tokens}) +
@@ -187,7 +188,7 @@ void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   bench.Clear();
 }
 
-// `group` rows a request: beams. Hot: the head product has just written the logits.
+// `group`: rows (beams) per request. `hot`: the head GEMM has just written the logits.
 struct TopKCase {
   int64_t rows, vocab, group;
   int32_t k;

@@ -1,13 +1,13 @@
-// A decoder's step on a GPU, part by part: what each op costs where it stands, between its
-// neighbours in a recorded step.
+// One decoder step on a GPU by op: the cost of each kind of op between its neighbours in a captured
+// step.
 //
 //   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
 //                   [--parts] [--measure] [--whole-norms] [--json FILE]
 //
-// A shape is a number of requests, or requests x beams. The step of a model of the real shape with
-// random bf16 weights is recorded once whole and once without each kind of op; what a kind costs is
-// the difference, divided by how many there are: kinds overlap, so that their sum is not the whole.
-// Times are medians of replays.
+// A shape is a number of requests, or requests x beams. The step of a model of real shape with
+// random bf16 weights is captured once complete and once without each kind of op. The cost of an op
+// is the difference divided by the number of such ops. Ops overlap, so the costs do not add up to
+// the step. Times are medians of graph launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ T Take(absl::StatusOr<T> value) {
 struct ModelShape {
   std::string name;
   int64_t d_model, inner, d_ff, heads, layers, vocab;
-  bool gated, cross;  // cross: T5, otherwise GPT-2
+  bool gated, cross;  // cross-attention: T5, otherwise GPT-2
   Activation activation;
 };
 
@@ -62,7 +62,7 @@ const ModelShape kModels[] = {
 };
 
 struct StepSize {
-  int64_t rows, beams, source, keys;  // rows: beams counted
+  int64_t rows, beams, source, keys;  // rows: requests times beams
 };
 
 struct Flags {
@@ -72,7 +72,7 @@ struct Flags {
   std::string json;
 };
 
-// Memory of a device that lives as long as this, with random values.
+// Device memory with random values, freed by the destructor.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}
@@ -117,7 +117,7 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Every 64 rows begin elsewhere in the same values: no two rows are equal.
+  // Each block of 64 rows begins at another offset in the same values, so no two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));
@@ -146,7 +146,7 @@ struct Layer {
   LinearWeight qkv, out, cross_q, cross_out, ffn_in, ffn_out;
 };
 
-// A decoder of the real shape.
+// The weights of a decoder of real shape.
 struct Decoder {
   Decoder(const ModelShape& shape, Device* device);
 
@@ -181,12 +181,12 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 
 class Step {
  public:
-  // Flags: `measures`: how products run is measured, as when a model loads, not left to the
-  // library; `whole_norms`: no product does a half of a norm.
+  // `flags.measures`: choose the GEMM algorithms by measurement, as at load, instead of the
+  // library's default. `flags.whole_norms`: no GEMM computes half of a norm.
   Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
-  // Median time of a step without the ops of one kind ("": of the whole).
+  // Returns the median time of a step without the ops of kind `left_out` ("": the whole step).
   double Micros(const std::string& left_out);
-  // How many ops of each kind there are.
+  // The number of ops of each kind.
   const std::map<std::string, int>& kinds() const { return kinds_; }
 
  private:
@@ -210,8 +210,8 @@ class Step {
   Stream& stream_;
   Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
   Tensor log_sums_, row_bias_;
-  Tensor
-      squares_;  // what the product before left of a norm, whose rows are in normed_; or undefined
+  // Sums of squares if the previous GEMM wrote the first half of a norm to normed_, else undefined.
+  Tensor squares_;
   Tensor square_memory_;
   KvCache cache_;
   absl::Span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
@@ -298,7 +298,7 @@ Step::Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Dev
   scratch_ = memory_.Empty(DType::kI8, {scratch});
   constexpr int64_t kBudgetUs = 5'000'000;
   if (flags.measures) CheckOk(AutotuneGemms(*device, kBudgetUs, [this] { Queue(); }));
-  Queue();  // libraries choose and load their kernels
+  Queue();  // warm-up: libraries load their kernels
   CheckOk(stream_.Synchronize());
   kinds_.clear();
   Queue();
@@ -335,7 +335,7 @@ void Step::Normed(const char* kind, LinearArgs args) {
   Do(kind, [&] { Linear(args, stream_); });
 }
 
-// x_ += x W^T, and half of the norm before `next`.
+// x_ += x W^T. If both GEMMs support it, also the first half of the norm before `next`.
 void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};
@@ -432,8 +432,7 @@ double Step::Micros(const std::string& left_out) {
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
   std::vector<float> times;
-  constexpr int kReplays =
-      4;  // one after the other: what comes before the first kernel counts little
+  constexpr int kReplays = 4;  // launched back to back, so that the launch latency counts little
   for (int turn = 0; turn < 15; ++turn) {
     cudaEventRecord(begin, queue);
     for (int i = 0; i < kReplays; ++i) stream_.device().LaunchGraph(*graph);
@@ -482,17 +481,19 @@ StepSize SizeOf(const std::string& shape, const Flags& flags, bool cross) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("A decoder's step on a GPU, part by part");
+  CLI::App app("Measures one decoder step on a GPU by op.");
   Flags flags;
-  app.add_option("--models", flags.models, "Of which shape")->delimiter(',');
-  app.add_option("--shapes", flags.shapes, "Requests of a step, or requests x beams: 32,8x4")
+  app.add_option("--models", flags.models, "Model shapes to measure.")->delimiter(',');
+  app.add_option("--shapes", flags.shapes,
+                 "Requests per step, or requests x beams, for example 32,8x4.")
       ->delimiter(',');
-  app.add_option("--source", flags.source, "Keys of cross-attention, or of a prompt");
-  app.add_option("--keys", flags.keys, "Keys of self-attention in addition to the prompt's");
-  app.add_flag("--parts", flags.parts, "Also what each kind of op costs");
-  app.add_flag("--measure", flags.measures, "Choose how products run by measurement, as at load");
-  app.add_flag("--whole-norms", flags.whole_norms, "No product does a half of a norm");
-  app.add_option("--json", flags.json, "Also write the results to this file");
+  app.add_option("--source", flags.source,
+                 "Keys of cross-attention (T5) or prompt tokens (GPT-2).");
+  app.add_option("--keys", flags.keys, "Keys of self-attention besides those of the prompt.");
+  app.add_flag("--parts", flags.parts, "Also measure the cost of each kind of op.");
+  app.add_flag("--measure", flags.measures, "Choose GEMM algorithms by measurement, as at load.");
+  app.add_flag("--whole-norms", flags.whole_norms, "No GEMM computes half of a norm.");
+  app.add_option("--json", flags.json, "Also write the results as JSON to this file.");
   CLI11_PARSE(app, argc, argv);
   std::unique_ptr<Device> device = Take(Device::Open(0));
   Json results = Json::array();

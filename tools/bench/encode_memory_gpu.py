@@ -3,9 +3,9 @@
 in the same run.
 
 Random weights of T5-base's shape; one input of 8k, 16k, 32k and 64k random tokens.
-Quintet: all device memory that the process takes, weights included, from before the load to after
-the last call (`quintet bench`'s device_bytes: everything is allocated at load). The time is that of
-the whole call without copying the states to the host.
+Quintet: all device memory of the process, weights included (device_bytes of `quintet bench`; all
+of it is allocated at load). The time is that of the whole call without the copy of the hidden
+states to the host.
 transformers: torch's peak of allocated memory, weights included, and the encoder's time. Each
 length runs in its own process, which may run out of memory or exceed --timeout.
 Holds when Quintet's bytes per additional token stay within a tenth from step to step, and
@@ -64,7 +64,7 @@ def own(args, directory, tokens):
 
 
 def peer(args, directory, tokens):
-    """What transformers' process said, or why there is nothing."""
+    """Returns the output of the transformers process, or the reason why there is none."""
     command = [
         sys.executable,
         __file__,
@@ -145,19 +145,24 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoint")
+    parser.add_argument("--work", required=True, help="directory for the checkpoint")
     parser.add_argument("--model", default="t5-base")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="bf16", help="of Quintet; transformers runs in bf16")
+    parser.add_argument(
+        "--dtype", default="bf16", help="weight type of Quintet; transformers runs in bf16"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument(
-        "--timeout", type=float, default=60, help="seconds for one length of one engine"
+        "--timeout",
+        type=float,
+        default=60,
+        help="time limit for one length of one engine, in seconds",
     )
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     parser.add_argument(
         "--peer", metavar="DIR", help=argparse.SUPPRESS
-    )  # this process is transformers'
+    )  # this process runs transformers
     args = parser.parse_args()
     if args.peer:
         print(json.dumps(run_peer(args.peer, args.lengths[0], args.repetitions, args.device)))

@@ -3,10 +3,11 @@
 in the same run.
 
 Input: the 6,000 held-out words of tests/data/g2p, decoded with 4 beams. For each engine and type:
-the share of words that are right, and the share of lines equal to transformers' f32 output
+the fraction of correct words, and the fraction of lines equal to transformers' f32 output
 (recorded with the words). Holds when:
 - f32: 99.9 % of lines are equal;
-- bf16 and f16: words right are within 0.3 points of the recorded 64.80 %, int8 and fp8 within 0.6;
+- the fraction of correct words is within 0.3 points of the recorded 64.80 % in bf16 and f16, within
+  0.6 points in int8 and fp8;
 - Quintet's bf16 has at least as many equal lines as transformers' bf16.
 
 usage: g2p_gpu.py --quintet build/quintet [--dtypes f32 bf16 f16] [--device cuda] [--out FILE]
@@ -111,10 +112,14 @@ def main():
         "--peer-dtypes", nargs="*", default=["bf16", "f16"], choices=["f32", "bf16", "f16"]
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch", type=int, default=128, help="words at once, on both sides")
-    parser.add_argument("--lines", type=int, default=6000, help="only the first so many words")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one run of Quintet")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument(
+        "--batch", type=int, default=128, help="batch size of both engines, in words"
+    )
+    parser.add_argument("--lines", type=int, default=6000, help="use only the first N words")
+    parser.add_argument(
+        "--timeout", type=float, default=120, help="time limit for one run of Quintet, in seconds"
+    )
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     lines = [line.split("\t") for line in (DATA / "test.tsv").read_text().splitlines()][
         : args.lines
@@ -136,7 +141,7 @@ def main():
             RuntimeError,
             subprocess.TimeoutExpired,
             ImportError,
-        ) as error:  # the row says so, the others go on
+        ) as error:  # the row contains the error; the others continue
             print(f"# {engine} {dtype}: {error}", file=sys.stderr)
             rows.append(dict(engine=engine, dtype=dtype, error=str(error)))
             ok = ok and engine != "quintet"

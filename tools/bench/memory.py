@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Peak memory and load speed of quintet on a CPU. Needs nothing beyond Python itself.
+"""Peak memory and load speed of quintet on a CPU. Needs only the standard library.
 
 usage: memory.py encode MODEL_DIR [--lengths 8192 16384 32768 65536] [--out FILE]
        memory.py load MODEL_DIR [--repetitions 5] [--out FILE]
 
-encode: peak resident bytes of one encode of each length (a T5-small shape, as tools/bench/peers.py
-makes one). Linear memory means that the bytes beyond those of a loaded model grow in proportion to
-the length.
+encode: peak resident bytes of one encode of each length (of T5-small's shape, as created by
+tools/bench/peers.py). Linear memory means that the bytes beyond those of a loaded model grow in
+proportion to the length.
 load: seconds and bytes per second of loading a directory that is in the page cache, and peak
 resident bytes while loading, relative to the weights that stay resident plus an idle process. Run
 it on the output of quintet convert.
@@ -40,7 +40,7 @@ def bench(model, *flags):
 
 
 def idle_bytes():
-    """Peak resident bytes of the binary doing nothing."""
+    """Returns the peak resident bytes of the binary without work."""
     process = subprocess.Popen([QUINTET, "--version"], stdout=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
     return usage.ru_maxrss * 1024
@@ -103,7 +103,7 @@ def load(args):
         "--threads",
         str(args.threads),
     ]
-    for _ in range(args.repetitions + 1):  # the first fills the page cache
+    for _ in range(args.repetitions + 1):  # the first run fills the page cache
         report = bench(args.model, *flags)
         seconds.append(report["conditions"]["load_seconds"])
         peaks.append(report["conditions"]["peak_bytes_after_load"])

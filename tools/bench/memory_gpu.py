@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """GPU memory predicted by `quintet inspect` against memory used by loading and running the model.
 
-Models of the real shapes with random weights. Taken: the device's free memory before the load minus
-that after `quintet bench` has run (its report's device_bytes), so libraries, kernels and captured
-CUDA graphs are included. --max-memory is set to the prediction, which leaves the predicted amount
-of keys and values. Holds when the prediction is within 5 %.
+Models of the real shapes with random weights. Memory used is the free memory of the device before
+the load minus that after the run (device_bytes in the report of `quintet bench`), so libraries,
+kernels and captured CUDA graphs are included. --max-memory is set to the prediction, which leaves
+the predicted size of the KV cache. Holds when the prediction is within 5 %.
 
 usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl]
            [--dtypes bf16 int8] [--out FILE]
@@ -42,7 +42,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--work", required=True, help="directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["t5-base", "flan-t5-xl"])
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "int8"])
     parser.add_argument("--device", default="cuda")
@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--input-tokens", type=int, default=512)
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     rows = []
     for model in args.models:

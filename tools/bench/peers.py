@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quintet against CTranslate2 and transformers on a CPU: same weights, same shapes, same
+"""Compares Quintet with CTranslate2 and transformers on a CPU: same weights, same shapes, same
 threads, same run.
 
 Needs Python packages from PyPI: torch, transformers, ctranslate2, numpy. Nothing is downloaded:
@@ -206,7 +206,7 @@ def label(shape):
     return f"generate {shape['batch']} rows, {kind}"
 
 
-# ---- Workers: one process an engine, commanded by lines of JSON ----
+# ---- Workers: one process per engine, controlled by JSON lines ----
 
 
 def random_ids(shape, vocab, seed):
@@ -336,7 +336,7 @@ def worker(engine, directory, name, dtype, threads):
 
 
 class Peer:
-    """An engine in a process of its own, stopped while it is not asked."""
+    """An engine in its own process, which is stopped while no shape is measured."""
 
     def __init__(self, engine, directory, name, dtype, threads):
         environment = dict(
@@ -377,8 +377,8 @@ class Peer:
 
 
 def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
-    """{label: [ms]} and the conditions that the processes report. One process per distinct input
-    shape runs all its repetitions."""
+    """Returns {label: [ms]} and the conditions that the processes report. One process per distinct
+    input shape runs all its repetitions."""
     gpt2 = SHAPES[name][0] == "gpt2"
     times, conditions = {}, None
     for shape in shapes:
@@ -495,7 +495,7 @@ def main():
         required=True,
         help="folder for the checkpoints (2.5 GB for all three); kept for the next run",
     )
-    parser.add_argument("--out", required=True, help="folder for peers.json")
+    parser.add_argument("--out", required=True, help="directory for peers.json")
     parser.add_argument(
         "--models", nargs="+", default=["t5-small", "t5-base", "gpt2"], choices=list(SHAPES)
     )
@@ -551,7 +551,7 @@ def main():
                     show(row, args.peers)
                 with open(
                     os.path.join(args.out, "peers.json"), "w"
-                ) as file:  # kept current: a long run may be cut short
+                ) as file:  # written after each row, since a long run may be interrupted
                     json.dump(report, file, indent=1)
 
 

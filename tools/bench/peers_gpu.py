@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quintet against transformers on a GPU, in bf16: same shapes, same random weights, same run.
+"""Compares Quintet with transformers on a GPU, in bf16: same shapes, same random weights, same run.
 
 Needs torch with CUDA and transformers. Nothing is downloaded: checkpoints with random weights of
 the real shapes are made on the GPU from transformers' own config classes and written under --work,
@@ -83,7 +83,7 @@ def shapes_of(group):
 
 
 def load_model(name, work):
-    """The model on the GPU; its checkpoint is in work/NAME afterwards."""
+    """Returns the model on the GPU; writes its checkpoint to work/NAME."""
     import torch
 
     with torch.device("cuda"):
@@ -96,13 +96,13 @@ def load_model(name, work):
 
 
 def transformers_ms(model, name, shape, args, compiled=False):
-    """Times of the measured runs."""
+    """Returns the times of the measured runs."""
     import torch
 
     encode = shape["mode"] != "generate"
     encoder = torch.compile(model.encoder) if compiled else getattr(model, "encoder", None)
     times = []
-    warmup = 1  # nothing of it is recorded
+    warmup = 1  # transformers captures no CUDA graph here
     for seed in range(warmup + args.repetitions):
         ids = torch.tensor(random_ids(shape, SHAPES[name][1]["vocab_size"], seed), device="cuda")
         mask = torch.ones_like(ids)
@@ -129,7 +129,7 @@ def transformers_ms(model, name, shape, args, compiled=False):
 
 
 def quintet_ms(directory, group, args):
-    """({batch: times of the measured runs}, conditions of the run) from one process."""
+    """Returns ({batch: times of the measured runs}, conditions of the run) of one process."""
     mode, tokens, beams, batches = group
     command = [
         args.quintet,
@@ -184,7 +184,10 @@ def measure_group(model, name, directory, group, args):
     own, conditions, failure = {}, None, None
     try:
         own, conditions = quintet_ms(directory, group, args)
-    except (RuntimeError, subprocess.TimeoutExpired) as error:  # the row says so, the others go on
+    except (
+        RuntimeError,
+        subprocess.TimeoutExpired,
+    ) as error:  # the row contains the error; the others continue
         failure = str(error)
         print(f"# {failure}", file=sys.stderr, flush=True)
     rows = []
@@ -238,27 +241,33 @@ def main():
         required=True,
         help="folder for the checkpoints (6.5 GB for all); kept for the next run",
     )
-    parser.add_argument("--out", required=True, help="folder for peers_gpu.json")
+    parser.add_argument("--out", required=True, help="directory for peers_gpu.json")
     parser.add_argument(
         "--models",
         nargs="+",
         default=["t5-base", "t5-small", "gpt2", "flan-t5-xl"],
         choices=list(GROUPS),
     )
-    parser.add_argument("--dtype", default="bf16", help="of Quintet; transformers runs in bf16")
+    parser.add_argument(
+        "--dtype", default="bf16", help="weight type of Quintet; transformers runs in bf16"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument(
-        "--cache-mib", type=int, default=16384, help="memory for Quintet's keys and values"
-    )
+    parser.add_argument("--cache-mib", type=int, default=16384, help="KV cache of Quintet, in MiB")
     parser.add_argument(
         "--compile", action="store_true", help="also time encoders under torch.compile (minutes)"
     )
     parser.add_argument(
-        "--budget", type=float, default=420, help="seconds after which no group is begun"
+        "--budget",
+        type=float,
+        default=420,
+        help="no group of calls starts after this time, in seconds",
     )
     parser.add_argument(
-        "--group-timeout", type=float, default=120, help="seconds for Quintet's part of a group"
+        "--group-timeout",
+        type=float,
+        default=120,
+        help="time limit for Quintet in a group, in seconds",
     )
     args = parser.parse_args()
     import torch
@@ -292,7 +301,7 @@ def main():
                 report["quintet"] = {k: conditions[k] for k in ("version", "commit", "cpu")}
             with open(
                 os.path.join(args.out, "peers_gpu.json"), "w"
-            ) as file:  # kept current: a run may be cut short
+            ) as file:  # written after each row, since a run may be interrupted
                 json.dump(report, file, indent=1)
         del model
         gc.collect()

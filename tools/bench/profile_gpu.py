@@ -5,9 +5,9 @@ that miss their goal also the time per kind of op.
 Models of the real shapes with random weights in bf16; 128 input tokens, 64 output tokens, as in
 peers_gpu.py. For each row, in milliseconds per step:
 - the whole call divided by its steps (quintet bench), and the goal;
-- encode: the part of it spent encoding the inputs (for GPT-2: reading the prompts);
+- encode: the part of it spent encoding the inputs (for GPT-2: prefill);
 - GPU: the decoder's captured step replayed alone, at the mean number of keys (bench_steps_gpu), and
-  how much of it is saved when a kind of op is left out. Kinds overlap, so these do not add up;
+  how much of it is saved without each kind of op. Kinds overlap, so these do not add up;
 - host: the time per step in which the host does not wait for the GPU, where quintet bench reports
   it;
 - rest: the call minus encode and GPU, such as the search's round trip between steps.
@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
-GOALS = {  # model: {(batch, beams): ms a step}
+GOALS = {  # model: {(batch, beams): ms per step}
     "t5-small": {(1, 1): 0.20, (128, 1): 0.40},
     "t5-base": {
         (1, 1): 0.35,
@@ -69,7 +69,7 @@ def call(command, timeout):
 
 
 def whole_calls(args, model, directory, beams):
-    """The model's rows with this number of beams, and the build's commit."""
+    """Returns the rows of the model with this number of beams, and the commit of the build."""
     batches = [batch for batch, row_beams in GOALS[model] if row_beams == beams]
     if not batches:
         return [], None
@@ -137,7 +137,7 @@ def whole_calls(args, model, directory, beams):
 
 
 def add_steps(args, model, rows):
-    """Adds to each row what the GPU's step takes, whole and without each kind of op."""
+    """Adds to each row the GPU time of the step, complete and without each kind of op."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
         call(
@@ -191,13 +191,15 @@ def main():
     )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--steps", default="build/tools/bench_steps_gpu")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--work", required=True, help="directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=list(GOALS), choices=list(GOALS))
     parser.add_argument(
-        "--all", action="store_true", help="take apart also the rows that meet their goals"
+        "--all", action="store_true", help="also break down rows that meet their goals"
     )
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--timeout", type=float, default=60, help="seconds of one process")
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="time limit for one process, in seconds"
+    )
     parser.add_argument(
         "--out", help="also write the report as JSON to this file; current after each model"
     )
@@ -216,7 +218,7 @@ def main():
             apart = [row for row in rows if args.all or not row["met"]]
             if apart:
                 report["device"] = add_steps(args, model, apart)
-        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the other models go on
+        except (RuntimeError, subprocess.TimeoutExpired) as error:  # the other models continue
             report["failed"].append(f"{model}: {error}")
             print(f"# {report['failed'][-1]}", file=sys.stderr, flush=True)
         report["rows"] += rows

@@ -39,8 +39,8 @@ CONFIG = {
 
 
 def tensors():
-    """Name, shape and the standard deviation of Hugging Face's initialisation (0: all ones) of
-    every tensor."""
+    """Yields name, shape and the standard deviation of Hugging Face's initialisation (0: all ones)
+    of every tensor."""
     yield "shared.weight", (VOCAB, D_MODEL), 1.0
 
     def attention(prefix, biased):
@@ -99,7 +99,7 @@ def write(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def directory():
-    """The model in a temporary directory, which goes at the end."""
+    """Yields a temporary directory with the model, and removes it."""
     with tempfile.TemporaryDirectory(prefix="random_t5_") as path:
         write(pathlib.Path(path))
         yield path

@@ -42,7 +42,7 @@ DECODINGS = {
 
 
 def quintet_row(args, directory, decoding):
-    """quintet bench's row, and the run's conditions."""
+    """Returns the row of quintet bench and the conditions of the run."""
     flags = []
     for name, value in decoding.items():
         flags += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
@@ -83,7 +83,7 @@ def quintet_row(args, directory, decoding):
 
 
 class Peer:
-    """transformers with the same checkpoint on the same device."""
+    """Measures transformers with the same checkpoint on the same device."""
 
     def __init__(self, name, directory, args):
         import torch
@@ -102,7 +102,7 @@ class Peer:
             .eval()
         )
         self.prompt = 1 if family == "t5" else INPUT_TOKENS
-        self.call_ms({}, seed=0)  # libraries load and choose their kernels
+        self.call_ms({}, seed=0)  # warm-up: libraries load their kernels
 
     def call_ms(self, decoding, seed):
         ids = self.torch.tensor(
@@ -147,7 +147,7 @@ def show(row):
 
 
 def measure(model, args, report):
-    """Adds the model's rows; whether all hold."""
+    """Adds the rows of the model; returns whether all hold."""
     directory = checkpoint(model, args.work)
     peer = Peer(model, directory, args) if args.peer_repetitions > 0 else None
     holds = True
@@ -172,7 +172,7 @@ def measure(model, args, report):
         }
         report["rows"].append(row)
         show(row)
-        if args.out:  # a run may be cut short
+        if args.out:  # written after each row, since a run may be interrupted
             pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
     return holds
 
@@ -182,18 +182,21 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--work", required=True, help="directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2", "t5-base"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument(
-        "--cache-mib", type=int, default=8192, help="memory for Quintet's keys and values"
-    )
+    parser.add_argument("--cache-mib", type=int, default=8192, help="KV cache of Quintet, in MiB")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--peer-repetitions", type=int, default=1, help="0: without transformers")
     parser.add_argument(
-        "--timeout", type=float, default=60, help="seconds for one of Quintet's processes"
+        "--peer-repetitions", type=int, default=1, help="measured runs of transformers; 0 = none"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60,
+        help="time limit for one process of Quintet, in seconds",
     )
     parser.add_argument(
         "--out", help="also write the report as JSON to this file; current after each row"

@@ -29,7 +29,7 @@ GOAL = 8.0
 
 
 def checkpoint(name, positions, work):
-    """Directory of a random model of that shape with at least `positions`; created once."""
+    """Returns the directory of a random model with at least `positions`; created once."""
     import torch
 
     family, sizes = SHAPES[name]
@@ -44,7 +44,7 @@ def checkpoint(name, positions, work):
 
 
 def wall_ms(args, directory, *, requests, targets):
-    """Median time of that many requests at once, and the run's conditions."""
+    """Returns the median time of `requests` requests at once and the conditions of the run."""
     report = call(
         args,
         "bench",
@@ -114,7 +114,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for the checkpoints")
+    parser.add_argument("--work", required=True, help="directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", help="default: f32 on a CPU, bf16 on a GPU")
@@ -125,8 +125,10 @@ def main():
     parser.add_argument("--max-batch-tokens", type=int, default=4096)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one way")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument(
+        "--timeout", type=float, default=120, help="time limit for one way, in seconds"
+    )
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     args.dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
     rows = []

@@ -6,7 +6,7 @@ same run.
 
 Both read logits that are still in the L2 cache (hot) and logits that are not (the inputs rotate
 through more than its size). They select 8 of every row, and 8 of every 4 rows as beam search does.
-torch is timed both as plain calls and as a replayed CUDA graph; ratios are to the graph.
+torch is timed both as plain calls and as a CUDA graph; ratios are to the graph.
 """
 
 import argparse
@@ -20,10 +20,10 @@ ROWS, VOCAB, K = 128, 32128, 8
 
 
 def torch_times(group, hot):
-    """Microseconds of a call: (as called, replayed)."""
+    """Returns the microseconds of a call: (plain call, CUDA graph)."""
     import torch
 
-    copies = 1 if hot else 12  # of 16.4 MB
+    copies = 1 if hot else 12  # copies of 16.4 MB
     logits = [torch.rand(ROWS, VOCAB, device="cuda") * 2 - 1 for _ in range(copies)]
     bias = torch.rand(ROWS, 1, device="cuda")
 
@@ -75,7 +75,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bench", default="build/tools/bench_kernels_gpu")
-    parser.add_argument("--out", help="also write the results to this file")
+    parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
     import torch
 

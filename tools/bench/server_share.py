@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The share of the engine's own speed that the server keeps: the same requests in closed loops that
-keep the queue filled, alternately on an engine inside `quintet bench engine` and through `quintet
-serve` and a client. For the shipped model and one of T5-small's shape with random weights, or for
---model DIR.
+"""Measures the fraction of the engine's speed that remains with the server: the same requests in
+closed loops that keep the queue filled, alternately on an engine inside `quintet bench engine` and
+through `quintet serve` and a client. Runs the shipped model and one of T5-small's shape with random
+weights, or --model DIR.
 
 In both the engine has one thread on its own core; the server's other threads and the client share
 the other core. A server with everything on the engine's core is reported for comparison. Both
 engines run at most --max-running sequences, do not throttle encoding for running streams, and do
-not cache encoder outputs. Other jobs on the machine spoil the result, so the share of its core that
-the baseline got is a claim of its own. (Other jobs do harm in the idle class too: with Linux's
-autogroups a session of them gets as much as any other. `echo -20 > /proc/self/autogroup`, as root,
-gives a shell and its children precedence over them.)
+not cache encoder outputs. Other jobs on the machine invalidate the result, so the fraction of its
+core that the baseline got is checked as a separate claim. (Jobs in the idle class disturb too: with
+Linux's autogroups a session of them gets as much CPU time as any other. `echo -20 >
+/proc/self/autogroup`, as root, gives a shell and its children precedence over them.)
 usage: server_share.py [--model DIR] [--out DIR] ...
 """
 
@@ -44,7 +44,7 @@ AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 
 
 def engine(model: str, max_running: int, **flags) -> tuple[float, float]:
-    """Tokens/s, and the share of its core that the process got."""
+    """Returns tokens/s and the fraction of its core that the process got."""
     command = [
         "taskset",
         "-c",

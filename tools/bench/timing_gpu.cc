@@ -21,7 +21,7 @@ void Check(cudaError_t error, const char* what) {
 }
 #define CHECK_CUDA(call) Check((call), #call)
 
-// Device time of work queued on a stream.
+// Measures GPU time of work that is enqueued on a stream.
 class QueueTimer {
  public:
   explicit QueueTimer(cudaStream_t queue) : queue_(queue) {
@@ -44,7 +44,7 @@ class QueueTimer {
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  // Of eleven times of each after two that do not count; they take turns.
+  // Returns the median of eleven runs of each after two warm-up runs; the works alternate.
   std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& works) const {
     constexpr int kTurns = 11;
     std::vector<std::vector<double>> seconds(works.size());
@@ -67,10 +67,10 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// Calls of a case, recorded to be replayed: about ten milliseconds of them.
+// A CUDA graph of about ten milliseconds of calls of a case.
 class Recording {
  public:
-  // `once`: seconds that a call of each copy takes.
+  // `once`: seconds for one call on each copy.
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =
@@ -128,7 +128,7 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // A pattern of this many values repeats: enough not to be predictable, quick to make.
+  // The values repeat after kPattern: long enough to be unpredictable, short enough to be fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);
@@ -154,10 +154,10 @@ Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32
 std::vector<double> GpuBench::Seconds(const std::vector<BenchCase>& cases) {
   auto queue = static_cast<cudaStream_t>(device().queue());
   const QueueTimer timer(queue);
-  std::deque<Recording> recordings;  // they do not move
+  std::deque<Recording> recordings;  // a deque keeps their addresses
   std::vector<std::function<void()>> replays;
   for (const BenchCase& of : cases) {
-    for (int i = 0; i < of.copies; ++i) of.call(i);  // libraries choose and load their kernels
+    for (int i = 0; i < of.copies; ++i) of.call(i);  // warm-up: libraries load their kernels
     CheckOk(device().Synchronize());
     const double once = timer.Seconds([&] {
       for (int i = 0; i < of.copies; ++i) of.call(i);
@@ -198,7 +198,8 @@ void GpuBench::MeasureCeilings() {
   auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  // Queued one by one: recorded copies go to engines that are slower than the kernel which copies.
+  // Enqueued one by one: copies in a graph run on copy engines, which are slower than the copy
+  // kernel.
   const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
   };
@@ -233,9 +234,9 @@ int RunGpuBench(int argc, char** argv, const char* what,
   CLI::App app(what);
   std::vector<std::string> filters;
   std::string json, commit;
-  app.add_option("--filter", filters, "Only cases whose name has one of these texts");
-  app.add_option("--json", json, "Also write the results to this file");
-  app.add_option("--commit", commit, "Recorded in the file");
+  app.add_option("--filter", filters, "Run only cases whose name contains one of these texts.");
+  app.add_option("--json", json, "Also write the results as JSON to this file.");
+  app.add_option("--commit", commit, "Commit id that is written to the JSON file.");
   CLI11_PARSE(app, argc, argv);
   absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(0);
   CheckOk(device.status());

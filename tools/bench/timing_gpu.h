@@ -1,10 +1,10 @@
 // Times ops on a GPU against ceilings measured in the same run.
 //
-// Each case is a graph of several calls, replayed; the time of a call is the median replay over its
-// calls. Calls rotate through copies of their inputs that together exceed the L2 cache, unless a
-// case says "hot": its inputs come from the kernel before it in a model and are still there. Inputs
-// are random, never zeros. Rates count what an op must read and write once, or the multiply-adds it
-// must do (two each).
+// Each case is a CUDA graph of several calls; the time of a call is the median graph launch divided
+// by the number of calls. Calls rotate through copies of their inputs that together exceed the L2
+// cache, except in "hot" cases, whose inputs the previous kernel of a model leaves in L2. Inputs
+// are random, never zeros. Rates count the bytes that an op must read and write once, or its
+// multiply-adds (two operations each).
 #pragma once
 
 #include <algorithm>
@@ -20,20 +20,20 @@ namespace quintet {
 
 using Json = nlohmann::ordered_json;
 
-// Ways to make a case end early are errors of the device: they end the program.
+// Ends the program if `status` is an error of the device.
 void CheckOk(const absl::Status& status);
 
 struct Ceilings {
-  double copy_bytes = 0;    // per second, bytes read and bytes written
-  double matrix_flops = 0;  // bf16 products
+  double copy_bytes = 0;    // per second, bytes read plus bytes written
+  double matrix_flops = 0;  // bf16 GEMM, per second
 };
 
-// What one call must move or do; the larger share of a ceiling is its limit.
+// The bytes and operations of one call. Its ceiling is that of the two which takes longer.
 struct Work {
   double bytes = 0, flops = 0;
 };
 
-// call(i) queues one call on copy i < copies.
+// call(i) enqueues one call on copy i of the inputs, i < copies.
 struct BenchCase {
   std::string name;
   Work work;
@@ -43,7 +43,7 @@ struct BenchCase {
 
 class GpuBench {
  public:
-  // Cases are wanted whose name has one of the filters, all if there are none.
+  // Only cases whose name contains one of `filters` run; all if it is empty.
   GpuBench(Device* device, std::vector<std::string> filters)
       : pool_(1), stream_(&pool_, device), filters_(std::move(filters)) {}
 
@@ -59,7 +59,7 @@ class GpuBench {
   const Ceilings& ceilings() const { return ceilings_; }
   void MeasureCeilings();
 
-  // Random values in [-1, 1) as `dtype`, the same for the same seed; memory lives until Clear.
+  // Random values in [-1, 1) as `dtype`, equal for equal seeds. The memory is valid until Clear.
   Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
   Tensor Values(const std::vector<float>& values, std::initializer_list<int64_t> dims);  // f32
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
@@ -78,14 +78,14 @@ class GpuBench {
     memory_.clear();
   }
 
-  // How many copies of `bytes` of inputs exceed the L2 cache.
+  // Returns how many copies of inputs of `bytes` bytes exceed the L2 cache.
   int CopiesPastL2(int64_t bytes) {
     return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
   }
   void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call) {
     RunByTurns({{name, work, copies, call}});
   }
-  // Replays the cases in turn, so that they are compared at the same clock of the card.
+  // Launches the graphs of the cases alternately, so that they run at the same GPU clock.
   void RunByTurns(const std::vector<BenchCase>& cases);
 
  private:
@@ -93,7 +93,7 @@ class GpuBench {
     CheckOk(buffer.status());
     return *std::move(buffer);
   }
-  std::vector<double> Seconds(const std::vector<BenchCase>& cases);  // of a call of each
+  std::vector<double> Seconds(const std::vector<BenchCase>& cases);  // per call
   void Record(const BenchCase& of, double seconds);
 
   ThreadPool pool_;
@@ -104,11 +104,10 @@ class GpuBench {
   Json rows_ = Json::array();
 };
 
-// "32x128" of 32 and 128.
+// Returns "32x128" for 32 and 128.
 std::string By(std::initializer_list<int64_t> sizes);
 
-// Measures the ceilings, then `cases`, by the command line of such a program:
-//   [--filter TEXT...] [--json FILE [--commit ID]]
+// Measures the ceilings, then runs `cases`. The main function of the GPU benchmarks; its flags:
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases);
 

@@ -17,7 +17,7 @@ HOUR_S = 3600
 
 
 def log_time(log: str, words: str) -> int:
-    """Time of the log line with these words, in seconds since midnight."""
+    """Returns the time of the log line with these words, in seconds since midnight."""
     line = next(line for line in log.splitlines() if words in line)
     hours, minutes, seconds = map(int, line.split()[0].split(":"))
     return 3600 * hours + 60 * minutes + seconds

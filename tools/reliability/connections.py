@@ -51,7 +51,7 @@ def main() -> int:
     with Server(args.model, files_limit=args.files_limit) as server:
         flood = open_connections(
             server.port, args.files_limit + 200
-        )  # what is not accepted waits in the kernel's queue
+        )  # connections that are not accepted wait in the kernel's queue
         time.sleep(3)
         verdict.figure("connections over the limit of descriptors", len(flood) - args.files_limit)
         verdict.claim("alive without descriptors", server.alive(), server.alive())

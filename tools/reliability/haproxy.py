@@ -22,7 +22,7 @@ def find() -> str:
 
 
 def configuration(port: int, replicas) -> str:
-    """The shipped file for a port and (gRPC port, HTTP port) pairs."""
+    """Returns the shipped file for a port and (gRPC port, HTTP port) pairs."""
     lines = []
     for line in SHIPPED.read_text().splitlines():
         words = line.split()
@@ -31,7 +31,7 @@ def configuration(port: int, replicas) -> str:
         if words[:1] == ["bind"]:
             line = f"    bind 127.0.0.1:{port} proto h2"
         elif words[:1] == ["maxconn"]:
-            line = "    maxconn 4000"  # within the open files that a test machine allows
+            line = "    maxconn 4000"  # below the limit of open files of a test machine
         lines.append(line)
     lines += [
         f"    server replica{i} 127.0.0.1:{grpc} proto h2 check port {http} check-proto h1"

@@ -24,7 +24,7 @@ def send(port: int, blob: bytes) -> None:
             time.sleep(0.05)
             frames.drain(connection)
     except OSError:
-        pass  # refused, or closed on us: as good an answer as any
+        pass  # a rejected or closed connection is a valid response
 
 
 def request(fields) -> bytes:

@@ -41,7 +41,7 @@ METHODS = {
 
 def requests() -> dict[str, bytes]:
     """Requests serialized once, because building them takes longer than the server's response."""
-    with Client("127.0.0.1:1") as client:  # nothing is sent
+    with Client("127.0.0.1:1") as client:  # no call is sent
         short = client.generate_request("phoneme", SHORT).SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
     encode = pb.EncodeRequest(inputs=inputs, options=pb.EncodeOptions(pooling="POOLING_NONE"))
@@ -95,7 +95,7 @@ class Clients:
         return "OK"
 
     def run(self, seconds: float, alive) -> int:
-        """Returns how many calls have no outcome: a thread that does not come back has one."""
+        """Returns how many calls have no outcome: a thread that does not return has one."""
         for thread in self._threads:
             thread.start()
         end = time.monotonic() + seconds

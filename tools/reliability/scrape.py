@@ -61,7 +61,7 @@ def main() -> int:
         __doc__, fours=180, slot_seconds=0.5, concurrency=32, input_tokens="10", output_tokens="32"
     )
     verdict = Verdict("scrape", 36, "10 Hz scrape")
-    os.sched_setaffinity(0, {int(LOAD_CORE)})  # the reader's own work is not the server's
+    os.sched_setaffinity(0, {int(LOAD_CORE)})  # the CPU time of the reader does not count
     slots, reads = {"with": [], "without": []}, 0
     with Server(args.model, core=SERVER_CORE) as server:
         steady = Load(

@@ -88,9 +88,7 @@ class Chaos:
             try:
                 deed()
                 self.done[deed.__name__] = self.done.get(deed.__name__, 0) + 1
-            except (
-                Exception
-            ) as error:  # counted and shown: a misdeed that fails must not pass for a calm server
+            except Exception as error:  # a misuse that failed must not look like stability
                 self.errors.append(f"{deed.__name__}: {type(error).__name__}: {error}")
 
     def killed_client(self):
@@ -214,7 +212,7 @@ class Chaos:
         peer.close()
 
     def long_texts(self):
-        """Read, but a megabyte each."""
+        """Responses of one megabyte each, which the client reads."""
         peer = frames.Peer(self._server.port)
         text = b"\x12" + _varint(1 << 20) + b"abcd" * (1 << 18)
         for stream in range(1, 9, 2):
@@ -259,7 +257,7 @@ def drift(values: list[float]) -> float:
 def main() -> int:
     args = arguments(__doc__, minutes=20.0, half_seconds=15.0, load_share=0.25)
     verdict = Verdict("soak", 41, f"{args.minutes:g} minutes of chaos")
-    os.sched_setaffinity(0, {int(LOAD_CORE)})  # the clients, good and bad ones
+    os.sched_setaffinity(0, {int(LOAD_CORE)})  # all clients, including the misbehaving ones
     shape = dict(input_tokens="4:16", output_tokens="8:32", beam_share=0.1, num_beams=3)
     halves, memory = {"during misdeeds": [], "quiet": []}, []
     with Server(args.model, core=SERVER_CORE, max_queue=128, max_running=64) as server:

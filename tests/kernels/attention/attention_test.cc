@@ -45,7 +45,7 @@ TEST_CASE("attention equals the reference in double for every bias", "[attention
   }
 }
 
-TEST_CASE("attention with every head size", "[attention]") {
+TEST_CASE("attention equals the reference for every head size", "[attention]") {
   for (int64_t dim : {1, 3, 16, 24, 32, 64, 80, 96, 128, 251, 256}) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
     CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -60,7 +60,7 @@ TEST_CASE("attention with every head size", "[attention]") {
   }
 }
 
-TEST_CASE("attention with a thousand keys", "[attention]") {
+TEST_CASE("attention over a thousand keys equals the reference", "[attention]") {
   uint32_t seed = 99;
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
     for (int64_t dim : {64, 128}) {
@@ -78,7 +78,7 @@ TEST_CASE("attention with a thousand keys", "[attention]") {
 }
 
 // Too many query tiles and keys for the GPU kernel for short sequences.
-TEST_CASE("attention with many heads and a thousand keys", "[attention]") {
+TEST_CASE("attention with many heads over a thousand keys equals the reference", "[attention]") {
   uint32_t seed = 131;
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi}) {
     for (bool causal : {false, true}) {
@@ -96,7 +96,9 @@ TEST_CASE("attention with many heads and a thousand keys", "[attention]") {
   }
 }
 
-TEST_CASE("bias tables that saturate at small and large distances", "[attention]") {
+TEST_CASE(
+    "attention equals the reference with bias tables that saturate at small and large distances",
+    "[attention]") {
   for (int64_t saturation : {1, 128, 256, 257}) {
     for (int64_t dim : {64, 128}) {
       CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -113,7 +115,7 @@ TEST_CASE("bias tables that saturate at small and large distances", "[attention]
   }
 }
 
-TEST_CASE("ALiBi far from the diagonal", "[attention]") {
+TEST_CASE("attention equals the reference with ALiBi far from the diagonal", "[attention]") {
   for (int64_t dim : {64, 128}) {
     for (bool asymmetric : {false, true}) {
       // Slopes are as small as 2^-8, so keys a thousand positions away still contribute.
@@ -133,7 +135,7 @@ TEST_CASE("ALiBi far from the diagonal", "[attention]") {
 
 // Networks with 64 knots and with more knots than the GPU kernels support, at distances where
 // several knots are passed within a few keys and where no knot is passed within hundreds of keys.
-TEST_CASE("FIRE bias with few and many knots", "[attention]") {
+TEST_CASE("attention equals the reference with FIRE of few and many knots", "[attention]") {
   for (int64_t knots : {1, 33, 64, 65}) {
     for (int64_t dim : {64, 128}) {
       CheckShape({.heads = Pick<int64_t>(2, 1),
@@ -152,7 +154,7 @@ TEST_CASE("FIRE bias with few and many knots", "[attention]") {
 
 // A kernel may skip keys whose ALiBi bias makes them negligible, but not a distant key with a large
 // score.
-TEST_CASE("ALiBi with a distant key that has a large score", "[attention]") {
+TEST_CASE("ALiBi does not skip a distant key with a large score", "[attention]") {
   for (int64_t dim : {64, 128}) {
     ForEachBackend([&](TestBackend& backend) {
       for (const Layout& layout : Layouts(backend, 8)) {
@@ -185,7 +187,7 @@ TEST_CASE("ALiBi with a distant key that has a large score", "[attention]") {
   }
 }
 
-TEST_CASE("attention of many sequences of different lengths", "[attention]") {
+TEST_CASE("attention of many sequences of different lengths equals the reference", "[attention]") {
   for (size_t sequences : {size_t{64}, size_t{65}}) {
     for (bool causal : {false, true}) {
       RandomData random(static_cast<uint32_t>(sequences));
@@ -206,7 +208,7 @@ TEST_CASE("attention of many sequences of different lengths", "[attention]") {
   }
 }
 
-TEST_CASE("cross-attention of several beams", "[attention]") {
+TEST_CASE("cross-attention of several beams equals the reference", "[attention]") {
   CheckShape({.heads = 3,
               .head_dim = 64,
               .q_lens = {4, 1, 8, 64, 3},
@@ -217,7 +219,7 @@ TEST_CASE("cross-attention of several beams", "[attention]") {
              7);
 }
 
-TEST_CASE("attention of one query and many keys", "[attention]") {
+TEST_CASE("attention of one query and many keys equals the reference", "[attention]") {
   CheckShape({.heads = 2,
               .head_dim = 128,
               .q_lens = {1, 1, 16, 1, 1},
@@ -334,7 +336,7 @@ TEST_CASE("attention output may alias the queries", "[attention]") {
   });
 }
 
-TEST_CASE("attention with very different and with equal scores", "[attention]") {
+TEST_CASE("attention equals the reference for very different and for equal scores", "[attention]") {
   for (float factor : {0.0f, 100.0f, 1e10f}) {
     Problem problem({.heads = 1,
                      .head_dim = 8,
@@ -353,7 +355,7 @@ TEST_CASE("attention with very different and with equal scores", "[attention]") 
 }
 
 // An online softmax meets increasing scores, with small and with large increments.
-TEST_CASE("attention with scores that increase along the keys", "[attention]") {
+TEST_CASE("attention equals the reference for scores that increase along the keys", "[attention]") {
   const std::function<float(int64_t)> growths[] = {
       [](int64_t key) { return static_cast<float>(key) / 60.0f; },
       [](int64_t key) { return key < 300 ? 0.01f : 60.0f; },
@@ -449,7 +451,7 @@ TEST_CASE("attention reads keys that the previous op has written", "[attention]"
   }
 }
 
-TEST_CASE("attention without sequences or keys", "[attention]") {
+TEST_CASE("attention without keys gives zeros, without sequences nothing", "[attention]") {
   ForEachBackend([&](TestBackend& backend) {
     for (DType dtype : backend.float_types()) {
       const Problem none({.heads = 2, .head_dim = 8, .q_lens = {}, .kv_lens = {}, .positions = {}},

@@ -202,7 +202,8 @@ TEST_CASE("column masks equal the reference in double and the kernel with dense 
   }
 }
 
-TEST_CASE("column masks with every bias, in rows without vector alignment", "[attention]") {
+TEST_CASE("column masks equal the reference with every bias, in rows without vector alignment",
+          "[attention]") {
   uint32_t seed = 200;
   const std::vector<Family> families = Families();
   for (BiasKind kind : {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire}) {
@@ -222,7 +223,7 @@ TEST_CASE("column masks with every bias, in rows without vector alignment", "[at
   }
 }
 
-TEST_CASE("tile classification of the example mask in the paper", "[attention]") {
+TEST_CASE("tiles of the paper's example mask are classified as in the paper", "[attention]") {
   const std::vector<int32_t> begin = {13, 5, 5, 5, 6, 6, 9, 9, 9, 12, 12, 12, 16, 16, 16, 16};
   const std::vector<int32_t> end = {15, 14, 14, 15, 12, 12, 11, 11, 16, 16, 16, 16, 16, 16, 16, 16};
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};

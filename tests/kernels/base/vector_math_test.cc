@@ -39,7 +39,7 @@ TEST_CASE("ExpNegative is within 1.5 ulp", "[vector_math]") {
   });
 }
 
-TEST_CASE("ExpNegative at 0, at the underflow limit and for NaN", "[vector_math]") {
+TEST_CASE("ExpNegative is 1 at 0, 0 below the underflow limit, and NaN for NaN", "[vector_math]") {
   ForEachIsa([] {
     CHECK(HWY_DYNAMIC_DISPATCH(ExpNegativeOf)(0.0f) == 1.0f);
     CHECK(HWY_DYNAMIC_DISPATCH(ExpNegativeOf)(-0.0f) == 1.0f);

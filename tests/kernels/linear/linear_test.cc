@@ -230,7 +230,7 @@ void AtEveryIsa(Body body) {
 
 // Test cases tagged [sweep] take hours under a memory sanitizer. The other test cases reach the
 // same kernels.
-TEST_CASE("GEMM of a few irregular shapes", "[linear]") {
+TEST_CASE("GEMMs of a few irregular shapes equal the reference", "[linear]") {
   CheckEverywhere({.rows = 1, .n = 65, .k = 3});
   CheckEverywhere({.rows = 7, .n = 130, .k = 129, .x_gap = 1});
   CheckEverywhere({.rows = 49, .n = 63, .k = 64});
@@ -238,7 +238,7 @@ TEST_CASE("GEMM of a few irregular shapes", "[linear]") {
   CheckEverywhere({.rows = 40, .n = 63, .k = 32, .bias = true, .scatter = true});
 }
 
-TEST_CASE("GEMM of irregular shapes", "[linear][sweep]") {
+TEST_CASE("GEMMs of irregular shapes equal the reference", "[linear][sweep]") {
   for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 49, 97}) {
     for (int64_t n : {1, 63, 64, 65, 130}) {
       for (int64_t k : {1, 3, 64, 129}) {
@@ -264,7 +264,7 @@ TEST_CASE("GEMM of irregular shapes", "[linear][sweep]") {
   for (int64_t k : {640, 896, 2080}) CheckEverywhere({.rows = 5, .n = 40, .k = k});
 }
 
-TEST_CASE("GEMM of few rows, a few shapes", "[linear]") {
+TEST_CASE("GEMMs of few rows in a few shapes equal the reference", "[linear]") {
   for (int64_t rows : {1, 9, 32}) {
     CheckEverywhere({.rows = rows, .n = 42, .k = 320});
     CheckEverywhere({.rows = rows, .n = 42, .k = 64, .gated = true, .residual = true});
@@ -277,7 +277,7 @@ TEST_CASE("GEMM of few rows, a few shapes", "[linear]") {
   }
 }
 
-TEST_CASE("GEMM of few rows", "[linear][sweep]") {
+TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
   for (int64_t rows : {1, 7, 8, 9, 16, 17, 32, 33}) {
     for (int64_t n : {16, 42, 130}) {
       for (int64_t k : {64, 320, 1088}) {
@@ -308,14 +308,14 @@ void CheckHalfOperands(Case c) {
 }
 
 // The Hopper kernel requires that the rows of y are a multiple of 4 elements.
-TEST_CASE("16-bit GEMM of tens of rows", "[linear]") {
+TEST_CASE("16-bit GEMMs of tens of rows equal the reference", "[linear]") {
   for (int64_t rows : {9, 33, 128, 256}) {
     CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
     CheckHalfOperands({.rows = rows, .n = 72, .k = 64, .gated = true, .residual = true});
   }
 }
 
-TEST_CASE("16-bit GEMM of tens to hundreds of rows", "[linear][sweep]") {
+TEST_CASE("16-bit GEMMs of tens to hundreds of rows equal the reference", "[linear][sweep]") {
   for (int64_t rows : {9, 16, 17, 31, 33, 64, 100, 127, 128, 129, 255, 256}) {
     for (int64_t k : {32, 72, 520}) {
       CheckHalfOperands({.rows = rows, .n = 65 + 2 * (rows % 2), .k = k, .bias = true});
@@ -343,7 +343,8 @@ TEST_CASE("16-bit GEMM of tens to hundreds of rows", "[linear][sweep]") {
 }
 
 // On Hopper these use split-K or pairs of blocks (2-CTA).
-TEST_CASE("16-bit GEMM of about a hundred rows with large weights", "[linear]") {
+TEST_CASE("16-bit GEMMs of about a hundred rows with large weights equal the reference",
+          "[linear]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
     CheckHalfOperands(
         {.rows = rows, .n = 2048, .k = 2048, .residual = true, .alias = true, .sample = 97});
@@ -367,13 +368,14 @@ TEST_CASE("16-bit GEMM of about a hundred rows with large weights", "[linear]") 
                      .sample = 97});
 }
 
-TEST_CASE("quantized weights of many channels, in slices", "[linear][sweep]") {
+TEST_CASE("GEMMs with quantized weights of many channels equal the reference in every slice",
+          "[linear][sweep]") {
   // 32 MiB of bf16 weights are 8,192 channels of 2,048 values.
   CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
   CheckEverywhere({.rows = 3, .n = 8256, .k = 2048, .scatter = true, .sample = 61});
 }
 
-TEST_CASE("GEMM epilogues", "[linear][sweep]") {
+TEST_CASE("GEMM epilogues equal the reference", "[linear][sweep]") {
   for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                 Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
     for (int bits = 0; bits < 32; ++bits) {

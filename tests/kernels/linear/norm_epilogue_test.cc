@@ -37,7 +37,7 @@ std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory,
   return backend.Floats(cache_memory);
 }
 
-TEST_CASE("GEMM with fused norm and fused KV store", "[linear]") {
+TEST_CASE("GEMMs with fused norm and fused KV store equal the separate ops", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
@@ -139,7 +139,7 @@ void CheckNormed(const NormedCase& c, WeightType type, TestBackend& backend) {
   CHECK(error <= 2 * RoundingError(WeightDType(type)) * most);
 }
 
-TEST_CASE("GEMM with fused norm", "[linear]") {
+TEST_CASE("GEMMs with fused norm equal the separate ops", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
       if (!WeightTypeSupported(type, backend.device())) continue;

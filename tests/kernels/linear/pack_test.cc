@@ -52,7 +52,7 @@ TEST_CASE("e4m3 conversion round-trips, rounds to even and saturates", "[linear]
   CHECK((F32ToF8(std::nanf("")) & 0x7f) == 0x7f);
 }
 
-TEST_CASE("packing weights of every dtype, layout and range", "[linear]") {
+TEST_CASE("packed weights equal the source for every dtype, layout and range", "[linear]") {
   for (WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16}) {
     if (!WeightTypeSupported(type, nullptr)) continue;
     for (bool gated : {false, true}) {

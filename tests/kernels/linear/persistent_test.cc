@@ -140,7 +140,7 @@ void Check(Case c) {
   });
 }
 
-TEST_CASE("16-bit GEMM of many rows, gated", "[linear][many]") {
+TEST_CASE("gated 16-bit GEMMs of many rows equal the reference", "[linear][many]") {
   const int64_t some = 1100;
   for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                 Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
@@ -160,7 +160,7 @@ TEST_CASE("16-bit GEMM of many rows, gated", "[linear][many]") {
   Check({.rows = some, .columns = 136, .k = 8, .gated = true, .bias = true});
 }
 
-TEST_CASE("16-bit GEMM of about a hundred rows, gated", "[linear][many]") {
+TEST_CASE("gated 16-bit GEMMs of about a hundred rows equal the reference", "[linear][many]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
     Check({.rows = rows,
            .columns = 5120,
@@ -177,7 +177,7 @@ TEST_CASE("16-bit GEMM of about a hundred rows, gated", "[linear][many]") {
   Check({.rows = 128, .columns = 2816, .k = 1024, .gated = true});
 }
 
-TEST_CASE("16-bit GEMM of many rows, scattered", "[linear][many]") {
+TEST_CASE("16-bit GEMMs of many rows with scattered output equal the reference", "[linear][many]") {
   for (bool x_f32 : {false, true}) {
     Check({.rows = 2100, .columns = 576, .k = 200, .x_f32 = x_f32, .chunk = 64});
     for (int64_t rows : Pick<int64_t>({255, 256, 257, 600}, {300})) {
@@ -188,7 +188,7 @@ TEST_CASE("16-bit GEMM of many rows, scattered", "[linear][many]") {
   Check({.rows = 8300, .columns = 256, .k = 64, .x_f32 = true, .chunk = 32});
 }
 
-TEST_CASE("16-bit GEMM of many rows, large", "[linear][many][sweep]") {
+TEST_CASE("large 16-bit GEMMs of many rows equal the reference", "[linear][many][sweep]") {
   Check({.rows = 4097,
          .columns = 5120,
          .k = 2048,

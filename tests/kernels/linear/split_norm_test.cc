@@ -183,7 +183,7 @@ void CheckHalves(const SplitNormCase& c, TestBackend& backend) {
   halves.CheckSecond(first, DType::kBF16);
 }
 
-TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
+TEST_CASE("GEMMs with split RMSNorm equal the separate ops", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
     for (int64_t rows : Pick<int64_t>({1, 2, 7, 8, 9, 15, 16, 17, 32, 33, 63, 64, 65, 128, 129},
                                       {1, 8, 9, 33, 129})) {
@@ -199,7 +199,7 @@ TEST_CASE("GEMMs with split RMSNorm", "[linear]") {
   });
 }
 
-TEST_CASE("the GEMMs that support split RMSNorm", "[linear]") {
+TEST_CASE("split RMSNorm is supported for the documented GEMMs only", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
     Device* device = backend.device();
     for (WeightType type : Types(device)) {
@@ -247,7 +247,7 @@ TEST_CASE("split RMSNorm of a row has the same bits alone and in a small batch",
   });
 }
 
-TEST_CASE("KV store of rows with split RMSNorm", "[linear]") {
+TEST_CASE("a fused KV store after split RMSNorm equals the separate ops", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
     if (!TakesBF16(backend)) return;
     for (int64_t rows : {3, 8, 13, 64}) {

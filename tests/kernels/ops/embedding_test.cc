@@ -66,7 +66,8 @@ void CheckEmbedding(TestBackend& backend, DType table_type, DType y_type, int64_
   CHECK(wrong == 0);
 }
 
-TEST_CASE("embedding of every dtype, with and without positions", "[embedding]") {
+TEST_CASE("embeddings of every dtype equal the reference, with and without positions",
+          "[embedding]") {
   ForEachBackend([](TestBackend& backend) {
     const std::vector<int64_t> few = Pick<int64_t>({1, 7, 16, 33, 64, 100, 768}, {33, 768});
     for (DType table_type : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -123,7 +124,7 @@ TEST_CASE("negative ids refer to chosen tokens, and ids are recorded by slot", "
   });
 }
 
-TEST_CASE("f16 tables with the smallest, largest and special values", "[embedding]") {
+TEST_CASE("f16 tables keep the smallest, largest and special values", "[embedding]") {
   const std::vector<uint16_t> bits = {0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
                                       0x7c00, 0x8000, 0x3c00, 0x3555, 0x0000, 0xfc00,
                                       0x0200, 0x83ff, 0x3bff, 0x4248};

@@ -63,7 +63,8 @@ void CheckRotary(TestBackend& backend, DType dtype, int64_t dim, RotaryArgs args
   }
 }
 
-TEST_CASE("rotary embedding, plain and xPos, both pairings, part of the channels", "[rotary]") {
+TEST_CASE("rotary embedding equals the reference: plain, xPos, both pairings, part of the channels",
+          "[rotary]") {
   ForEachBackend([](TestBackend& backend) {
     for (DType dtype : backend.float_types()) {
       for (int64_t dim : Pick<int64_t>({2, 24, 64, 80}, {24})) {

@@ -44,7 +44,7 @@ TEST_CASE("a moved buffer owns its memory", "[buffer]") {
   CHECK(c.as<char>()[99] == 7);
 }
 
-TEST_CASE("empty and impossible sizes", "[buffer]") {
+TEST_CASE("an empty buffer has 0 bytes, and impossible sizes are RESOURCE_EXHAUSTED", "[buffer]") {
   const Buffer empty = *Buffer::Allocate(0);
   CHECK(empty.bytes() == 0);
   for (int64_t size : {int64_t{1} << 60, std::numeric_limits<int64_t>::max()}) {

@@ -178,7 +178,8 @@ TEST_CASE("beam sampling equals a full sort of all keys: the vocabularies of T5 
   }
 }
 
-TEST_CASE("beam sampling of values that increase along the row", "[beam_sampling]") {
+TEST_CASE("beam sampling of values that increase along the row equals a full sort",
+          "[beam_sampling]") {
   Problem p = MakeProblem(20000, Filters::kNone, 2, 900);
   for (size_t i = 0; i < p.logits.size(); ++i) {
     p.logits[i] = 0.01f * static_cast<float>(i % static_cast<size_t>(p.vocab + p.gap));

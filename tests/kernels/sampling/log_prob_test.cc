@@ -149,7 +149,7 @@ std::vector<WeightType> Types(TestBackend& backend) {
   return types;
 }
 
-TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
+TEST_CASE("log-probabilities of targets and alternatives equal the reference", "[log_prob]") {
   ForEachBackend([](TestBackend& backend) {
     for (WeightType type : Types(backend)) {
       for (int64_t vocab : Pick<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
@@ -164,7 +164,7 @@ TEST_CASE("log-probabilities of targets and alternatives", "[log_prob]") {
   });
 }
 
-TEST_CASE("log-probabilities of more rows than one chunk", "[log_prob]") {
+TEST_CASE("log-probabilities of more rows than one chunk equal the reference", "[log_prob]") {
   ForEachBackend([](TestBackend& backend) {
     Case c;
     c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;

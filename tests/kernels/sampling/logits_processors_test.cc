@@ -188,17 +188,19 @@ TEST_CASE("logit rules equal their definitions", "[logits_processors]") {
   }
 }
 
-TEST_CASE("logit rules with long histories", "[logits_processors]") {
+TEST_CASE("logit rules equal their definitions with long histories", "[logits_processors]") {
   for (uint32_t seed = 100; seed < 103; ++seed) CheckProblem(MakeProblem(300, 4, 5000, seed));
 }
 
-TEST_CASE("logit rules with the vocabulary of T5 and a row without rules", "[logits_processors]") {
+TEST_CASE("logit rules equal their definitions for T5's vocabulary and a row without rules",
+          "[logits_processors]") {
   Problem p = MakeProblem(32128, 2, 300, 200);
   p.rules = {{.row = 1, .sequence = 2, .repetition_penalty = 1.2f, .ngram = 1}};
   CheckProblem(p);
 }
 
-TEST_CASE("logit rules with a vocabulary whose bitmap fills shared memory", "[logits_processors]") {
+TEST_CASE("logit rules equal their definitions for a vocabulary whose bitmap fills shared memory",
+          "[logits_processors]") {
   Problem p = MakeProblem(500000, 1, 300, 201);
   p.rules = {{.row = 0, .sequence = 1, .repetition_penalty = 1.2f}};
   CheckProblem(p);

@@ -252,7 +252,8 @@ TEST_CASE("sampling equals full sorts in double: the largest vocabulary", "[samp
   CheckProblem(MakeProblem(256206, Fill::kEqual, Pick(4, 2), 2001));
 }
 
-TEST_CASE("sampling with a single filter over the whole vocabulary", "[sampling]") {
+TEST_CASE("sampling with a single filter over the whole vocabulary equals full sorts",
+          "[sampling]") {
   Problem p = MakeProblem(32128, Fill::kNormal, 40, 3000);
   for (size_t i = 0; i < p.draws.size(); ++i) {
     WarpOptions& w = p.draws[i].warp;

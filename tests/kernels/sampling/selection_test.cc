@@ -197,12 +197,12 @@ TEST_CASE("top-k equals a stable full sort: the vocabulary of mT5", "[selection]
   }
 }
 
-TEST_CASE("top-k of 64 beams", "[selection]") {
+TEST_CASE("top-k of 64 beams equals a stable full sort", "[selection]") {
   CheckProblem(MakeProblem(503, Fill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
   CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
 }
 
-TEST_CASE("top-k of 32 beams with 16 EOS tokens, the largest supported k", "[selection]") {
+TEST_CASE("top-k of the largest supported k equals a stable full sort", "[selection]") {
   std::vector<int32_t> each_row(65);
   std::iota(each_row.begin(), each_row.end(), 0);
   for (Fill fill : Pick({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
@@ -212,12 +212,12 @@ TEST_CASE("top-k of 32 beams with 16 EOS tokens, the largest supported k", "[sel
   }
 }
 
-TEST_CASE("top-k of the largest vocabulary", "[selection]") {
+TEST_CASE("top-k of the largest vocabulary equals a stable full sort", "[selection]") {
   CheckProblem(MakeProblem(256206, Fill::kRandom, {0, 2}, {50}, 3201));
   CheckProblem(MakeProblem(256206, Fill::kEqual, {0, 1}, {50}, 3202));
 }
 
-TEST_CASE("top-k of rows at any alignment", "[selection]") {
+TEST_CASE("top-k of rows at any alignment equals a stable full sort", "[selection]") {
   for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
     const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
     const Answer expected = FullSort(p, 9);
@@ -228,7 +228,8 @@ TEST_CASE("top-k of rows at any alignment", "[selection]") {
   }
 }
 
-TEST_CASE("top-k of log-probabilities with log-sum-exp in the same pass", "[selection]") {
+TEST_CASE("top-k of log-probabilities equals a stable full sort, with log-sum-exp in the same pass",
+          "[selection]") {
   uint32_t seed = 4000;
   for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
     for (Fill fill : Fills()) {
@@ -284,7 +285,7 @@ TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
   }
 }
 
-TEST_CASE("log-sum-exp with any number of threads", "[selection][cpu]") {
+TEST_CASE("log-sum-exp has the same bits for any number of threads", "[selection][cpu]") {
   const std::vector<float> logits = RandomData(6).Values(20 * 5000, 12.0f);
   const auto run = [&](int threads) {
     ThreadPool pool(threads);
@@ -298,7 +299,7 @@ TEST_CASE("log-sum-exp with any number of threads", "[selection][cpu]") {
   CHECK(run(1) == run(3));
 }
 
-TEST_CASE("log-sum-exp of infinities and NaN", "[selection]") {
+TEST_CASE("log-sum-exp of infinities and NaN follows the definition", "[selection]") {
   ForEachBackend([](TestBackend& backend) {
     std::vector<float> row(100, -kInf);
     CHECK(RunLogSumExp(row, 100, backend)[0] == -kInf);

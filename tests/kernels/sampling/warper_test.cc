@@ -179,7 +179,7 @@ TEST_CASE("successive draws are independent") {
   CHECK(ChiSquare(pairs, std::vector<double>(16, 1.0 / 16), kDraws) < 37.7);  // 15 degrees, 0.1 %
 }
 
-TEST_CASE("draws without replacement: first from the softmax, second from the remaining tokens") {
+TEST_CASE("draws without replacement follow the softmax, then that of the remaining tokens") {
   const std::vector<float> row{0.0f, 1.0f, 2.0f, 0.5f};
   const std::vector<double> p = Softmax(row);
   std::vector<int> counts(16);

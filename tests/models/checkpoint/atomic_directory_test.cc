@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Writes a directory of two files that agree.
+// Writes a directory of two files with the same text.
 absl::Status WritePair(const std::string& target, const std::string& value,
                        const AtomicDirectoryOptions& options) {
   absl::StatusOr<AtomicDirectory> directory = AtomicDirectory::Create(target, options);
@@ -43,7 +43,7 @@ TEST_CASE("A directory appears at Commit and not before") {
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});
 }
 
-TEST_CASE("Without a Commit nothing stays behind") {
+TEST_CASE("Without Commit no file remains") {
   ScratchDirectory scratch;
   {
     auto directory = AtomicDirectory::Create(scratch / "model", {});
@@ -53,7 +53,7 @@ TEST_CASE("Without a Commit nothing stays behind") {
   CHECK(scratch.Entries().empty());
 }
 
-TEST_CASE("Targets that are refused") {
+TEST_CASE("A target that exists, is a link or a file, or has no parent is refused") {
   ScratchDirectory scratch;
   REQUIRE(WritePair(scratch / "model", "old", {}).ok());
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
@@ -69,7 +69,7 @@ TEST_CASE("Targets that are refused") {
   CHECK(scratch.Entries() == std::vector<std::string>{"file", "link", "model"});
 }
 
-TEST_CASE("A target that appears while we write is not lost") {
+TEST_CASE("A target that appears during writing is not overwritten") {
   ScratchDirectory scratch;
   auto directory = AtomicDirectory::Create(scratch / "model", {});
   REQUIRE(directory.ok());
@@ -78,7 +78,7 @@ TEST_CASE("A target that appears while we write is not lost") {
   CHECK(ReadText(scratch / "model/b") == "other");
 }
 
-TEST_CASE("Replacing, by exchange and by two renames") {
+TEST_CASE("An existing directory is replaced by exchange or by two renames") {
   for (bool exchange : {true, false}) {
     ScratchDirectory scratch;
     REQUIRE(WritePair(scratch / "model", "old", {}).ok());
@@ -90,7 +90,7 @@ TEST_CASE("Replacing, by exchange and by two renames") {
   }
 }
 
-TEST_CASE("A parent that cannot be written") {
+TEST_CASE("A parent that is not writable is an error") {
   ScratchDirectory scratch;
   fs::create_directory(scratch / "parent");
   fs::permissions(scratch / "parent", fs::perms::owner_read | fs::perms::owner_exec |
@@ -99,7 +99,7 @@ TEST_CASE("A parent that cannot be written") {
   const pid_t child = fork();
   if (child == 0) {
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
-      _exit(2);  // root writes everywhere
+      _exit(2);  // root may write everywhere
     const absl::Status status = WritePair(scratch / "parent/model", "new", {});
     _exit(status.code() == absl::StatusCode::kPermissionDenied ? 0 : 1);
   }
@@ -109,7 +109,7 @@ TEST_CASE("A parent that cannot be written") {
   CHECK(fs::is_empty(scratch / "parent"));
 }
 
-TEST_CASE("Leftovers: killed runs' are removed, running ones' and strangers' stay") {
+TEST_CASE("Temporary directories of killed runs are removed, those of running processes kept") {
   ScratchDirectory scratch;
   fs::create_directory(scratch / ".model.quintet-tmp-dead");
   WriteText(scratch / ".model.quintet-tmp-dead/a", "x");
@@ -129,13 +129,13 @@ TEST_CASE("A directory caught between two renames is restored by the next run") 
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "model/a") == "old");
-  // With something in its place it is only a leftover.
+  // If another file has taken its place, it is only a leftover.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});
 }
 
-// Writes "new" over "old" in a child that is killed after a random time.
+// Writes "new" over "old" in a child process that is killed after a random time.
 void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
   const pid_t child = fork();
   if (child == 0) {
@@ -148,10 +148,10 @@ void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
   kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
-  REQUIRE(WIFSIGNALED(status));  // it was still writing without an error
+  REQUIRE(WIFSIGNALED(status));  // the child was still writing without an error
 }
 
-TEST_CASE("Killed at 100 random moments: a whole directory, or with two renames a restored one") {
+TEST_CASE("A process killed at 100 random moments leaves a complete or a restorable directory") {
   std::mt19937 random(7);
   for (bool exchange : {true, false}) {
     ScratchDirectory scratch;

@@ -1,5 +1,5 @@
-// Checkpoints for tests: temporary directories, files with chosen bytes, and whole small models
-// whose every value is known.
+// Checkpoints for tests: temporary directories, files with given bytes, and complete small models
+// with known values.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// A directory of its own, removed at the end.
+// A temporary directory, removed by the destructor.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -26,13 +26,13 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-std::string FileBytes(const std::string& path);  // QT_CHECKs that it can be read
+std::string FileBytes(const std::string& path);  // aborts if it cannot be read
 void WriteBytes(const std::string& path, const std::string& bytes);
 
-// A safetensors file: the header's length, the header as given, then data_bytes zeros.
+// The bytes of a safetensors file: the header's length, the given header, then data_bytes zeros.
 std::string SafetensorsBytes(const std::string& header, size_t data_bytes);
 
-// Directory of a checked-in golden case.
+// The directory of a golden case of the repository.
 std::string GoldenDirectory(const std::string& name);
 
 struct TestTensor {
@@ -42,9 +42,9 @@ struct TestTensor {
 };
 using TestTensors = std::map<std::string, TestTensor>;
 
-// All tensors of a checkpoint as f32 (integer scalars too).
+// All tensors of a checkpoint as f32, including integer scalars.
 TestTensors ReadTensors(const std::string& directory);
-// Writes directory/model.safetensors (replacing it).
+// Writes or replaces directory/model.safetensors.
 void WriteTensors(const std::string& directory, const TestTensors& tensors,
                   const std::string& file = "model.safetensors");
 

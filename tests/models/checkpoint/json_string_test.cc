@@ -6,12 +6,13 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("Strings are read as the JSON library reads them", "[json_string]") {
+TEST_CASE("ReadJsonString accepts and returns the same strings as the JSON library",
+          "[json_string]") {
   const std::string cases[] = {
       R"("")", R"("plain text")", R"("\"\\\/\b\f\n\r\t")",
       R"("\u0041\u00e9\u20ac\ud83d\ude00\u0000")", "\"h\xc3\xa9llo \xe2\x82\xac \xf0\x9f\x98\x80\"",
       "\"\x7f\"", "\"\xf4\x8f\xbf\xbf\xed\x9f\xbf\xee\x80\x80\"",
-      // Refused: no quotes, no end, control characters, bad escapes, lone surrogates, bad UTF-8.
+      // Rejected: no quotes, no end, control characters, bad escapes, lone surrogates, bad UTF-8.
       "", "x", "\"", "\"a", "\"\\", "\"\\\"", "\"\n\"", std::string("\"\0\"", 3), R"("\x")",
       R"("\u12")", R"("\u12g4")", R"("\ud83d")", R"("\ud83d\n")", R"("\ud83dxx")",
       R"("\ud83d\u0041")", R"("\ude00")", "\"\x80\"", "\"\xc0\x80\"", "\"\xc1\xbf\"",
@@ -31,7 +32,7 @@ TEST_CASE("Strings are read as the JSON library reads them", "[json_string]") {
   }
 }
 
-TEST_CASE("Reading starts and stops where it should", "[json_string]") {
+TEST_CASE("Reading starts at the given position and stops after the string", "[json_string]") {
   const std::string text = R"(x"ab","c")";
   size_t at = 1;
   std::string value = "old";

@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("ParseJson builds what the text says", "[json]") {
+TEST_CASE("ParseJson returns the values of the text", "[json]") {
   auto json =
       ParseJson(R"( {"a": [1, -2, 2.5, true, null, {"b": []}], "c": {"a": "x"}} )", "f.json");
   REQUIRE(json.ok());
@@ -24,7 +24,7 @@ TEST_CASE("ParseJson builds what the text says", "[json]") {
   CHECK(ParseJson("\xEF\xBB\xBF{}", "f.json")->is_object());
 }
 
-TEST_CASE("ParseJson refuses damaged text and says where", "[json]") {
+TEST_CASE("ParseJson rejects damaged text and names the position", "[json]") {
   const struct {
     std::string text;
     const char* message;
@@ -53,7 +53,7 @@ TEST_CASE("ParseJson refuses damaged text and says where", "[json]") {
   CHECK(ParseJson(std::string(32, '[') + std::string(32, ']'), "f.json").ok());
 }
 
-TEST_CASE("ReadFile bounds what it reads", "[json]") {
+TEST_CASE("ReadFile rejects files above its size limit", "[json]") {
   std::string path = "/tmp/quintet_json_test_XXXXXX";
   close(mkstemp(path.data()));
   std::ofstream(path, std::ios::binary) << "{\"a\": 1}";

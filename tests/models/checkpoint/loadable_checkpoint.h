@@ -1,5 +1,5 @@
-// A golden checkpoint that can be changed before it is loaded, and a view of everything that
-// loading gave.
+// A golden checkpoint that a test can change before it is loaded, and all loaded values in one
+// vector.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// A golden checkpoint that can be changed before it is loaded.
+// A golden checkpoint that a test can change before it is loaded.
 struct Checkpoint {
   explicit Checkpoint(const std::string& golden)
       : config(nlohmann::json::parse(FileBytes(GoldenDirectory(golden) + "/config.json"))),
@@ -46,7 +46,7 @@ struct Checkpoint {
 
   nlohmann::json config;
   TestTensors tensors;
-  ModelConfig model;  // as last loaded
+  ModelConfig model;  // of the last Load
 };
 
 inline std::vector<float> Rows(const LinearWeight& w, int64_t begin, int64_t rows) {

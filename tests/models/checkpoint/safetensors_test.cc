@@ -24,7 +24,7 @@ absl::Status OpenBytes(const std::string& bytes) {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_CASE("What is written is read", "[safetensors]") {
+TEST_CASE("Written tensors are read back unchanged", "[safetensors]") {
   TemporaryDirectory directory;
   const std::vector<TensorSpec> specs = {{"b", StoredType::kF32, {2, 3}},
                                          {"empty", StoredType::kI8, {0, 7}},
@@ -38,7 +38,7 @@ TEST_CASE("What is written is read", "[safetensors]") {
         "0123456789abcdefghijklmn"
         "XY"
         "0123456701234567";
-    // Any pieces do.
+    // Pieces may have any size.
     REQUIRE(writer->Append(data.data(), 5).ok());
     REQUIRE(writer->Append(data.data() + 5, static_cast<int64_t>(data.size()) - 5).ok());
     REQUIRE(writer->Finish().ok());
@@ -71,7 +71,7 @@ TEST_CASE("What is written is read", "[safetensors]") {
   CHECK(FileBytes(path) == first);
 }
 
-TEST_CASE("The writer refuses names that no header can hold", "[safetensors]") {
+TEST_CASE("The writer rejects names that are not valid in a header", "[safetensors]") {
   TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
   for (const std::vector<TensorSpec>& specs :
@@ -85,7 +85,7 @@ TEST_CASE("The writer refuses names that no header can hold", "[safetensors]") {
   }
 }
 
-TEST_CASE("Headers that are accepted", "[safetensors]") {
+TEST_CASE("Unusual but valid headers are accepted", "[safetensors]") {
   const struct {
     const char* header;
     size_t data;
@@ -94,7 +94,7 @@ TEST_CASE("Headers that are accepted", "[safetensors]") {
       {"{}    \n", 0},
       {R"({"__metadata__":{}})", 0},
       {R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4},
-      // Order is free, and empty tensors may lie anywhere that another one begins or ends.
+      // The order is free, and an empty tensor may be at the begin or end of any other.
       {R"({"a":{"data_offsets":[4,8],"shape":[2],"dtype":"BF16"},)"
        R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
        R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]},)"
@@ -200,14 +200,14 @@ TEST_CASE("Every rule of the header is checked", "[safetensors]") {
   }
 }
 
-TEST_CASE("Limits of size and number", "[safetensors]") {
+TEST_CASE("Headers above the limits of size and number are rejected", "[safetensors]") {
   const std::string tail = "{}";
   std::string length = "\x01\xe1\xf5\x05";  // 100,000,001
   length.resize(8, '\0');
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("exceeds the limit of 100000000"));
   CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)),
              Contains("exceeds the limit of 100000000"));
-  length[0] = '\0';  // 100,000,000, which the file does not have
+  length[0] = '\0';  // 100,000,000: longer than the file
   CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the header ends at byte 100000008"));
   CHECK_THAT(Message(OpenBytes("")), Contains("expected at least 8 bytes"));
   CHECK_THAT(Message(OpenBytes("1234567")), Contains("expected at least 8 bytes, got 7"));
@@ -233,7 +233,7 @@ TEST_CASE("Limits of size and number", "[safetensors]") {
              Contains("more than 10000 keys"));
 }
 
-TEST_CASE("A file cut anywhere is an error", "[safetensors]") {
+TEST_CASE("A file truncated at any byte is an error", "[safetensors]") {
   const std::string whole =
       SafetensorsBytes(R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16);
   REQUIRE(OpenBytes(whole).ok());
@@ -243,7 +243,7 @@ TEST_CASE("A file cut anywhere is an error", "[safetensors]") {
   }
 }
 
-TEST_CASE("A file cut after it was opened is an error", "[safetensors]") {
+TEST_CASE("A file truncated after it was opened is an error", "[safetensors]") {
   TemporaryDirectory directory;
   const std::string path = directory / "model.safetensors";
   WriteBytes(path,
@@ -258,7 +258,7 @@ TEST_CASE("A file cut after it was opened is an error", "[safetensors]") {
   CHECK_THAT(Message(status), Contains("the file is truncated at byte 4096"));
 }
 
-TEST_CASE("Only regular files are opened, links only on request", "[safetensors]") {
+TEST_CASE("Only regular files are opened, symbolic links only on request", "[safetensors]") {
   TemporaryDirectory directory;
   const std::string path = directory / "model.safetensors";
   CHECK(absl::IsNotFound(SafetensorsReader::Open(directory.path()).status()));
@@ -283,7 +283,7 @@ TEST_CASE("Only regular files are opened, links only on request", "[safetensors]
   CHECK(!SafetensorsReader::Open(directory.path(), true).ok());
 }
 
-TEST_CASE("A directory with pickle files only says how to convert them", "[safetensors]") {
+TEST_CASE("The error for a directory of pickle files says how to convert them", "[safetensors]") {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     TemporaryDirectory directory;
     WriteBytes(directory / name, "x");
@@ -328,7 +328,7 @@ TEST_CASE("Shards are read through their index", "[safetensors]") {
   CHECK(byte == '\0');
 }
 
-TEST_CASE("Indexes that attack are refused", "[safetensors]") {
+TEST_CASE("Malicious shard indexes are rejected", "[safetensors]") {
   Shards shards;
   std::filesystem::create_symlink(shards / "b.safetensors", shards / "link.safetensors");
   std::filesystem::create_directory(shards / "sub");
@@ -377,7 +377,8 @@ TEST_CASE("Indexes that attack are refused", "[safetensors]") {
   CHECK(shards.Open(a + "link.safetensors\"}}", true).ok());
 }
 
-TEST_CASE("Tensors must be where the index says, once", "[safetensors]") {
+TEST_CASE("Each tensor must be in the shard that the index names, and only there",
+          "[safetensors]") {
   Shards shards;
   std::filesystem::copy(shards / "a.safetensors", shards / "c.safetensors");
   const auto twice = shards.Open(

@@ -19,7 +19,7 @@ std::string Hash(const std::string& text, size_t piece) {
   return hash.Finish();
 }
 
-TEST_CASE("SHA-256: vectors of FIPS 180-4, whole and in pieces") {
+TEST_CASE("SHA-256 equals the vectors of FIPS 180-4, whole and in pieces") {
   const std::string two_blocks = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
   const std::pair<std::string, std::string> vectors[] = {
       {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
@@ -32,7 +32,7 @@ TEST_CASE("SHA-256: vectors of FIPS 180-4, whole and in pieces") {
   }
 }
 
-TEST_CASE("SHA-256 of a file") {
+TEST_CASE("The SHA-256 of a file equals that of its bytes") {
   const std::string path = "/tmp/quintet_sha256_" + std::to_string(getpid());
   std::ofstream(path, std::ios::binary) << std::string(1000000, 'a');
   Sha256 hash;

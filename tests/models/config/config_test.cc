@@ -24,7 +24,7 @@ ModelConfig Parse(const json& config) {
   return *parsed;
 }
 
-TEST_CASE("Defaults of each family", "[config]") {
+TEST_CASE("Each family has its own defaults", "[config]") {
   const ModelConfig t5 = Parse({{"model_type", "t5"}});
   CHECK(t5.family == Family::kT5);
   CHECK(t5.head == Head::kLanguageModel);
@@ -88,7 +88,7 @@ TEST_CASE("Defaults of each family", "[config]") {
   CHECK(gpt2.decoder_start_id == -1);
 }
 
-TEST_CASE("properties that stand for the family outside models/") {
+TEST_CASE("Code outside models/ can test properties of a config instead of its family") {
   ModelConfig config;
   config.encoder_layers = config.decoder_layers = 2;
   config.max_positions = 512;
@@ -112,7 +112,7 @@ TEST_CASE("properties that stand for the family outside models/") {
   CHECK(config.classifies_input());
 }
 
-TEST_CASE("Fields are read", "[config]") {
+TEST_CASE("Every field of config.json is read", "[config]") {
   const ModelConfig t5 = Parse({{"model_type", "t5"},
                                 {"vocab_size", 384},
                                 {"d_model", 1472},
@@ -169,7 +169,7 @@ TEST_CASE("Fields are read", "[config]") {
   CHECK(gpt2.eos_ids.empty());
 }
 
-TEST_CASE("FAT5's position encodings", "[config]") {
+TEST_CASE("FAT5's position encodings are read with their parameters", "[config]") {
   json base = {{"model_type", "flash_t5"}, {"d_kv", 32}, {"attention_scale", 1.0}};
   json rope = base;
   rope.update({{"position_encoding_type", "RoPE"},
@@ -234,12 +234,12 @@ TEST_CASE("feed_forward_proj names the activation", "[config]") {
     CHECK(Parse(config).activation == c.activation);
     CHECK(Parse(config).gated == c.gated);
   }
-  const json multilingual = {{"model_type", "mt5"}, {"dense_act_fn", "silu"}};  // gated unless told
+  const json multilingual = {{"model_type", "mt5"}, {"dense_act_fn", "silu"}};  // gated by default
   CHECK(Parse(multilingual).activation == Activation::kSilu);
   CHECK(Parse(multilingual).gated);
 }
 
-TEST_CASE("The class decides the head", "[config]") {
+TEST_CASE("The class name in architectures determines the head", "[config]") {
   const struct {
     const char* type;
     const char* name;
@@ -272,9 +272,9 @@ TEST_CASE("The class decides the head", "[config]") {
   }
 }
 
-TEST_CASE("When logits are scaled", "[config]") {
+TEST_CASE("Logits are scaled as scale_decoder_outputs and tie_word_embeddings say", "[config]") {
   const auto scale = [](json fields) { return Parse(fields).scale_logits; };
-  const std::optional<bool> open;  // whether lm_head.weight is stored decides
+  const std::optional<bool> open;  // depends on whether lm_head.weight is stored
   CHECK(scale({{"model_type", "t5"},
                {"scale_decoder_outputs", true},
                {"tie_word_embeddings", false}}) == true);
@@ -301,7 +301,7 @@ TEST_CASE("When logits are scaled", "[config]") {
   CHECK(Parse({{"model_type", "mt5"}, {"quintet", converted}}).converted_dtype == "int8");
 }
 
-TEST_CASE("Labels", "[config]") {
+TEST_CASE("Labels and their kind come from id2label, num_labels and problem_type", "[config]") {
   const json seqcls = {{"model_type", "t5"}, {"architectures", {"T5ForSequenceClassification"}}};
   json named = seqcls;
   named["id2label"] = {{"0", "no"}, {"1", "yes"}, {"2", 7}};
@@ -324,7 +324,7 @@ TEST_CASE("Labels", "[config]") {
   CHECK(kind(1, "regression") == LabelKind::kValues);
 }
 
-TEST_CASE("Configurations that are refused", "[config]") {
+TEST_CASE("Invalid configurations are rejected", "[config]") {
   const struct {
     const char* fields;
     const char* message;
@@ -431,7 +431,7 @@ TEST_CASE("Configurations that are refused", "[config]") {
   }
 }
 
-TEST_CASE("What the engine does not compute is UNIMPLEMENTED", "[config]") {
+TEST_CASE("Features that the engine does not compute are UNIMPLEMENTED", "[config]") {
   for (const char* text :
        {R"({"model_type":"bart"})", R"({"model_type":"t5","feed_forward_proj":"gated-mish"})",
         R"({"model_type":"t5","dense_act_fn":"mish"})",
@@ -450,7 +450,7 @@ TEST_CASE("What the engine does not compute is UNIMPLEMENTED", "[config]") {
   }
 }
 
-TEST_CASE("Text that is no configuration", "[config]") {
+TEST_CASE("Text that is not a JSON object is rejected", "[config]") {
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[]"), std::string("7"),
         std::string("\xff\xfe"), std::string(100000, '['),

@@ -26,8 +26,8 @@ TEST_CASE("A missing file and an empty object give no defaults", "[generation_co
   CHECK(Read("{}").ok());
 }
 
-// The fields of transformers 5.23's GenerationConfig that change what it generates and that are not
-// supported here, each with a value that does.
+// The fields of GenerationConfig in transformers 5.23 that change the generated tokens and that
+// Quintet does not support, each with a value that has an effect.
 const std::pair<const char*, const char*> kNotFollowed[] = {
     {"constraints", "[1]"},
     {"diversity_penalty", "0.5"},
@@ -52,7 +52,7 @@ const std::pair<const char*, const char*> kNotFollowed[] = {
     {"watermarking_config", "{\"bias\":2.0}"},
 };
 
-TEST_CASE("Each field that is not followed is named with its value, and refused for generation",
+TEST_CASE("Each unsupported field is named with its value and rejected for generation",
           "[generation_config]") {
   for (const auto& [name, value] : kNotFollowed) {
     INFO(name);
@@ -68,7 +68,7 @@ TEST_CASE("Each field that is not followed is named with its value, and refused 
     REQUIRE(absent.ok());
     CHECK(absent->unsupported_fields.empty());
   }
-  // Values are cut, and hold no characters that a terminal would follow.
+  // Values are shortened, and characters with a meaning for terminals are escaped.
   const auto longest =
       Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
   REQUIRE(longest.ok());
@@ -82,7 +82,7 @@ TEST_CASE("Each field that is not followed is named with its value, and refused 
   CHECK_THAT(std::string(CheckGenerationSupported(*two).message()), Contains("max_time is 2"));
 }
 
-TEST_CASE("Values that change nothing, and fields for speed alone, are ignored",
+TEST_CASE("Values without effect and fields that change only speed are ignored",
           "[generation_config]") {
   const auto neutral = Read(R"({"sequence_bias": null, "num_beam_groups": 1,
     "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
@@ -96,7 +96,7 @@ TEST_CASE("Values that change nothing, and fields for speed alone, are ignored",
   CHECK(CheckGenerationSupported(*neutral).ok());
 }
 
-TEST_CASE("Without generation_config.json the fields of config.json count, except the special ids",
+TEST_CASE("Without generation_config.json the fields of config.json apply, except the special ids",
           "[generation_config]") {
   TemporaryDirectory directory;
   WriteBytes(directory / "config.json",
@@ -122,7 +122,7 @@ TEST_CASE("Without generation_config.json the fields of config.json count, excep
   CHECK(!both->num_beams.has_value());
 }
 
-TEST_CASE("config.json's bad_words_ids are named as its own", "[generation_config]") {
+TEST_CASE("Errors about bad_words_ids of config.json name that file", "[generation_config]") {
   TemporaryDirectory directory;
   WriteBytes(directory / "config.json", R"({"bad_words_ids": [[-1]]})");
   const auto status = ReadGenerationDefaults(directory.path()).status();
@@ -130,7 +130,7 @@ TEST_CASE("config.json's bad_words_ids are named as its own", "[generation_confi
   CHECK_THAT(std::string(status.message()), !Contains("generation_config.json"));
 }
 
-TEST_CASE("Every field is read", "[generation_config]") {
+TEST_CASE("Every field of generation_config.json is read", "[generation_config]") {
   const auto d = Read(R"({
     "max_new_tokens": 64, "max_length": 200, "min_new_tokens": 2, "min_length": 3, "num_beams": 4,
     "num_return_sequences": 2, "length_penalty": 0.6, "temperature": 0.7, "top_p": 0.9,
@@ -167,7 +167,7 @@ TEST_CASE("Every field is read", "[generation_config]") {
   CHECK(d->bad_words_ids == std::vector<std::vector<uint32_t>>{{1}, {2, 3}});
 }
 
-TEST_CASE("Hugging Face's old default length means nothing", "[generation_config]") {
+TEST_CASE("Hugging Face's old default max_length of 20 is ignored", "[generation_config]") {
   CHECK(!Read(R"({"max_length": 20})")->max_length.has_value());
   CHECK(Read(R"({"max_length": 21})")->max_length == 21);
   CHECK(Read(R"({"early_stopping": true})")->early_stopping == EarlyStopping::kFirst);
@@ -175,7 +175,7 @@ TEST_CASE("Hugging Face's old default length means nothing", "[generation_config
   CHECK(!Read(R"({"early_stopping": null, "num_beams": null})")->num_beams.has_value());
 }
 
-TEST_CASE("Generation defaults that are refused", "[generation_config]") {
+TEST_CASE("Invalid generation defaults are rejected", "[generation_config]") {
   const std::pair<const char*, const char*> cases[] = {
       {"", "generation_config.json"},
       {"[]", "expected an object"},

@@ -78,7 +78,7 @@ std::vector<std::string> AllCases() {
   return names;
 }
 
-// Copies a case's checkpoint, so that a test can damage it.
+// Copies the checkpoint of a case, so that a test can modify it.
 std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   const std::string target = scratch / "source";
   fs::create_directory(target);
@@ -89,7 +89,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   return target;
 }
 
-// Writes a checkpoint's tensors again, changed by `edit`, over `shards` files.
+// Writes the tensors of a checkpoint again, changed by `edit`, to `shards` files.
 void Rewrite(const std::string& directory, int shards,
              const std::function<void(const StoredTensor&, std::vector<char>*)>& edit = nullptr) {
   nlohmann::json index;
@@ -128,7 +128,7 @@ void EditConfig(const std::string& directory, const std::function<void(nlohmann:
   WriteText(directory + "/config.json", config.dump());
 }
 
-TEST_CASE("Packed in f32, every case loads bit for bit like its source") {
+TEST_CASE("Checkpoints packed in f32 load bit-identical to their source") {
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
     MustConvert(Packed(kCases + name, scratch / "out", DType::kF32));
@@ -143,7 +143,7 @@ TEST_CASE("Packed in f32, every case loads bit for bit like its source") {
   }
 }
 
-TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like its source") {
+TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical to their source") {
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
     INFO(name);
@@ -155,15 +155,15 @@ TEST_CASE("Packed in int8 or as the source, every case loads bit for bit like it
     const Loaded same = MustLoad(scratch / "same", WeightType::kF32);
     CHECK(DifferenceOfWeights(MustLoad(kCases + name, WeightType::kF32).weights, same.weights) ==
           "");
-    // Converting what is converted changes nothing either.
+    // Converting a converted directory changes nothing either.
     MustConvert(Packed(scratch / "int8", scratch / "again", std::nullopt));
     CHECK(Sha256OfFile(scratch / "int8/model.safetensors") ==
           Sha256OfFile(scratch / "again/model.safetensors"));
   }
 }
 
-// A CPU has no products of fp8: it loads what the values stand for.
-TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and load on a CPU") {
+// A CPU has no fp8 GEMM; it loads the dequantized values.
+TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and load on a CPU") {
   for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -177,7 +177,7 @@ TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and 
       if (t.name != stem + ".weight") continue;
       CHECK(scaled == (t.type == StoredType::kF8E4M3));
       quantized += scaled;
-      if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // as in the source
+      if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // unchanged
     }
     CHECK(quantized >= 6);
     const Loaded source = MustLoad(kCases + name, WeightType::kF32);
@@ -193,7 +193,8 @@ TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and 
       const auto end = row + static_cast<size_t>(a.k());
       float most = 0;
       for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
-      // Half a step: of three bits of mantissa, or below the normals of the row's scale.
+      // The tolerance is half the distance of neighbouring values: 3 bits of mantissa, or the
+      // subnormals of the row's scale.
       for (size_t i = row; i < end; ++i) {
         const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
         worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);
@@ -207,7 +208,7 @@ TEST_CASE("Packed in fp8, matrices but ffn_out are e4m3 with a scale a row, and 
   }
 }
 
-TEST_CASE("A tied head is stored once, a converted file holds packed tensors only") {
+TEST_CASE("A tied head is stored once, and a converted file contains packed tensors only") {
   ScratchDirectory scratch;
   MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", DType::kI8));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "out");
@@ -221,7 +222,7 @@ TEST_CASE("A tied head is stored once, a converted file holds packed tensors onl
   CHECK(files.Find("encoder.layers.1.qkv.scales")->shape == std::vector<int64_t>{3 * 64});
 }
 
-TEST_CASE("Half types round matrices and nothing else") {
+TEST_CASE("bf16 and f16 round the matrices only") {
   for (const auto& [type, bits] : {std::pair(DType::kBF16, 8), std::pair(DType::kF16, 11)}) {
     ScratchDirectory scratch;
     MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", type));
@@ -242,7 +243,7 @@ TEST_CASE("Half types round matrices and nothing else") {
   }
 }
 
-TEST_CASE("The same bytes in every run, from one file or from shards") {
+TEST_CASE("Conversion writes the same bytes in every run, from one file or from shards") {
   for (ConvertForm form : {ConvertForm::kPacked, ConvertForm::kFat5}) {
     ScratchDirectory scratch;
     const std::string source = CopyCase("t5-v1_1", scratch);
@@ -272,7 +273,7 @@ TEST_CASE("The same bytes in every run, from one file or from shards") {
   }
 }
 
-TEST_CASE("An existing directory is replaced with force only, and only when it is a model's") {
+TEST_CASE("An existing directory is replaced only with force and only if it contains a model") {
   ScratchDirectory scratch;
   MustConvert(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
   const std::string before = ReadText(scratch / "out/config.json");
@@ -291,7 +292,7 @@ TEST_CASE("An existing directory is replaced with force only, and only when it i
   CHECK(scratch.Entries() == std::vector<std::string>{"home", "out"});
 }
 
-TEST_CASE("A model is not replaced by its own conversion, by whatever path") {
+TEST_CASE("A model directory is never replaced by its own conversion, whatever the path") {
   ScratchDirectory scratch;
   const std::string source = CopyCase("t5-v1_1", scratch);
   fs::create_directory_symlink(source, scratch / "link");
@@ -315,7 +316,7 @@ TEST_CASE("A model is not replaced by its own conversion, by whatever path") {
   CHECK(scratch.Entries() == std::vector<std::string>{"link", "source"});
 }
 
-TEST_CASE("Names of the target are refused where they cannot be made, and taken up to there") {
+TEST_CASE("Target names are accepted up to the length that the file system supports") {
   ScratchDirectory scratch;
   const std::string source = kCases + "t5-v1_1";
   const int64_t longest = NAME_MAX - kTemporaryNameBytes;
@@ -333,7 +334,7 @@ TEST_CASE("Names of the target are refused where they cannot be made, and taken 
   CHECK(scratch.Entries().size() == 1);
 }
 
-TEST_CASE("Directories within each other are refused") {
+TEST_CASE("Source and target inside each other are rejected") {
   ScratchDirectory scratch;
   const std::string source = CopyCase("t5-v1_1", scratch);
   CHECK(Failure(Packed(source, source + "/out", DType::kF32)).code() ==
@@ -344,7 +345,7 @@ TEST_CASE("Directories within each other are refused") {
   CHECK(fs::exists(source + "/config.json"));
 }
 
-TEST_CASE("Symbolic links are followed on demand only") {
+TEST_CASE("Symbolic links are followed only on request") {
   for (const char* file : {"config.json", "model.safetensors", "spiece.model"}) {
     ScratchDirectory scratch;
     const std::string source = CopyCase("t5-v1_1", scratch);
@@ -371,7 +372,7 @@ void Poison(const std::string& directory, const std::string& name, float value) 
   });
 }
 
-TEST_CASE("Values that the result cannot hold are errors and leave nothing behind") {
+TEST_CASE("Values that the output type cannot represent are errors, and no file remains") {
   const std::string tensor = "encoder.block.1.layer.1.DenseReluDense.wo.weight";
   for (float value : {70000.0f, NAN}) {
     for (ConvertForm form : {ConvertForm::kPacked, ConvertForm::kFat5}) {
@@ -388,7 +389,7 @@ TEST_CASE("Values that the result cannot hold are errors and leave nothing behin
   }
 }
 
-TEST_CASE("A rejected or stopped conversion leaves nothing behind") {
+TEST_CASE("A rejected or cancelled conversion leaves no file") {
   ScratchDirectory scratch;
   ConvertOptions options = Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32);
   options.accept = [&](const std::string& directory, const ConvertResult&) {
@@ -404,12 +405,12 @@ TEST_CASE("A rejected or stopped conversion leaves nothing behind") {
   CHECK(scratch.Entries().empty());
 }
 
-TEST_CASE("A full disk is a clear error and leaves nothing behind") {
+TEST_CASE("A full disk is a clear error, and no file remains") {
   ScratchDirectory scratch;
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {200000, 200000};  // of a file: writes beyond it fail as on a full disk
+    const rlimit limit = {200000, 200000};  // larger files fail as on a full disk
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
     const absl::Status status = Failure(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
     _exit(status.code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
@@ -420,9 +421,9 @@ TEST_CASE("A full disk is a clear error and leaves nothing behind") {
   CHECK(scratch.Entries().empty());
 }
 
-// ---- T5 as FAT5 and back ----
+// ---- Conversion from T5 to FAT5 and back ----
 
-TEST_CASE("T5 as FAT5 and back holds the very tensors it had") {
+TEST_CASE("T5 converted to FAT5 and back has identical tensors") {
   for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "t5-encoder", "t5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -442,7 +443,7 @@ TEST_CASE("T5 as FAT5 and back holds the very tensors it had") {
   }
 }
 
-TEST_CASE("FAT5 as T5 and back: also without 'act.' in the names of plain feed-forward layers") {
+TEST_CASE("FAT5 converted to T5 and back has identical tensors, also without 'act.' in names") {
   for (const char* name : {"fat5-t5", "fat5-t5-shared-only", "fat5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
@@ -454,7 +455,7 @@ TEST_CASE("FAT5 as T5 and back: also without 'act.' in the names of plain feed-f
   }
 }
 
-TEST_CASE("The scale of tied logits moves into FAT5's head, exactly where that is possible") {
+TEST_CASE("The scale of tied logits moves into FAT5's head if that is exact") {
   ScratchDirectory scratch;  // 64^-0.5 = 1/8
   MustConvert(Renamed(kCases + "t5-v1_0", scratch / "fat5", ConvertForm::kFat5));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "fat5");
@@ -465,8 +466,8 @@ TEST_CASE("The scale of tied logits moves into FAT5's head, exactly where that i
   CHECK_FALSE(MustLoad(scratch / "fat5", WeightType::kF32).config.scale_logits.value());
 }
 
-TEST_CASE("A scale that rounds makes the head f32, and still comes back as a tied model") {
-  ScratchDirectory scratch;  // t5-v1_1 is bf16 with d_model 128: tie it
+TEST_CASE("A scale that is not exact makes the head f32, and converting back gives a tied model") {
+  ScratchDirectory scratch;  // t5-v1_1 is bf16 with d_model 128; the head is tied below
   const std::string source = CopyCase("t5-v1_1", scratch);
   EditConfig(source, [](nlohmann::json* config) {
     (*config)["tie_word_embeddings"] = true;
@@ -487,8 +488,8 @@ TEST_CASE("A scale that rounds makes the head f32, and still comes back as a tie
   CHECK(MustLoad(scratch / "t5", WeightType::kF32).config.scale_logits.value());
 }
 
-TEST_CASE("FAT5's attention scale moves into T5's queries") {
-  ScratchDirectory scratch;  // null: 1 / sqrt(4 heads)
+TEST_CASE("FAT5's attention scale moves into T5's query weights") {
+  ScratchDirectory scratch;  // attention_scale null: 1 / sqrt(4 heads)
   MustConvert(Renamed(kCases + "fat5-scale-null", scratch / "t5", ConvertForm::kT5));
   const Loaded fat5 = MustLoad(kCases + "fat5-scale-null", WeightType::kF32);
   const Loaded t5 = MustLoad(scratch / "t5", WeightType::kF32);
@@ -501,7 +502,7 @@ TEST_CASE("FAT5's attention scale moves into T5's queries") {
   for (size_t i = 0; i < x.size(); ++i) REQUIRE(y[i] == 0.5f * x[i]);
 }
 
-TEST_CASE("What the other family cannot express is refused before anything is written") {
+TEST_CASE("Features that the other family lacks are rejected before any file is written") {
   ScratchDirectory scratch;
   for (const char* name : {"umt5", "t5-long", "t5-seqcls", "t5-qa", "gpt2", "fat5-t5"}) {
     INFO(name);
@@ -523,9 +524,9 @@ TEST_CASE("What the other family cannot express is refused before anything is wr
   CHECK(scratch.Entries() == std::vector<std::string>{"packed"});
 }
 
-// ---- Killed while it converts ----
+// ---- Processes killed during a conversion ----
 
-TEST_CASE("Killed at 100 random moments: the old model loads, and nothing partial stays") {
+TEST_CASE("A conversion killed at 100 random moments leaves the old model and no partial files") {
   std::mt19937 random(11);
   ScratchDirectory scratch;
   const auto convert = [&](const std::string& name) {

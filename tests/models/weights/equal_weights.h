@@ -1,4 +1,4 @@
-// Whether two loaded models compute with the very same numbers.
+// Compares the weights of two loaded models bit by bit.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// Names the first parameter that differs in a bit of its value; empty when none does. Embeddings
-// may differ in type as long as the values are the same.
+// Returns the name of the first parameter with different bits, or an empty string. Embeddings may
+// have different types if their values are equal.
 std::string DifferenceOfWeights(const ModelWeights& a, const ModelWeights& b);
 
 }  // namespace quintet

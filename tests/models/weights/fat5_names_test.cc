@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-TEST_CASE("T5 and FAT5 names of the same tensors") {
+TEST_CASE("T5 and FAT5 names of the same tensors map to each other") {
   const std::pair<const char*, const char*> names[] = {
       {"shared.weight", "shared.weight"},
       {"lm_head.weight", "lm_head.weight"},
@@ -38,7 +38,7 @@ TEST_CASE("T5 and FAT5 names of the same tensors") {
   }
 }
 
-TEST_CASE("Names that differ in one direction only") {
+TEST_CASE("Some names map in one direction only") {
   CHECK(*T5NameOfFat5("decoder.block.3.ff_layer.wi.weight", Head::kLanguageModel) ==
         "decoder.block.3.layer.2.DenseReluDense.wi.weight");
   CHECK(*Fat5NameOfT5("transformer.encoder.final_layer_norm.weight") ==
@@ -48,7 +48,7 @@ TEST_CASE("Names that differ in one direction only") {
   CHECK(*T5NameOfFat5("classifier.bias", Head::kTokenClassification) == "classifier.bias");
 }
 
-TEST_CASE("Tensors that do not travel, and strangers") {
+TEST_CASE("Tensors without a counterpart and unknown names are not mapped") {
   CHECK(Fat5NameOfT5("encoder.embed_tokens.weight")->empty());
   CHECK(T5NameOfFat5("decoder.embed_tokens.weight", Head::kNone)->empty());
   CHECK(Fat5NameOfT5("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")
@@ -71,7 +71,7 @@ ModelConfig Config(Family family) {
   return config;
 }
 
-TEST_CASE("What the other family cannot express is refused") {
+TEST_CASE("Features that the other family lacks are rejected") {
   CHECK(CheckExpressibleAsFat5(Config(Family::kT5)).ok());
   CHECK(CheckExpressibleAsFat5(Config(Family::kMT5)).ok());
   CHECK(CheckExpressibleAsT5(Config(Family::kFat5)).ok());
@@ -98,7 +98,7 @@ TEST_CASE("What the other family cannot express is refused") {
   }
 }
 
-TEST_CASE("config.json of the other family") {
+TEST_CASE("The config.json of the other family is written") {
   ModelConfig config = Config(Family::kT5);
   config.gated = true;
   config.pad_id = 0;

@@ -221,7 +221,8 @@ TEST_CASE("FIRE's tabulated network equals the network", "[position]") {
   }
 }
 
-TEST_CASE("FIRE: degenerate hidden units", "[position]") {
+TEST_CASE("FIRE's tabulated network equals the network with degenerate hidden units",
+          "[position]") {
   FireNetwork network;
   // Units 0 and 1: slope 0, never on and always on. Units 2 and 3: both have their knot at 0. Unit
   // 4: its knot overflows f32. Unit 5: slope -0.

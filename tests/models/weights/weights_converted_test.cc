@@ -1,4 +1,4 @@
-// Loading what quintet convert writes: the same weights as from the source.
+// Loading the output of quintet convert gives the same weights as loading its source.
 #include <cmath>
 
 #include "catch2/catch.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The same model under the names of converted checkpoints; matrices as int8 when `quantize`.
+// The same model under the names of converted checkpoints. `quantize`: matrices as int8.
 TestTensors Convert(Checkpoint& c, bool quantize) {
   TemporaryDirectory directory;
   WriteTensors(directory.path(), c.tensors);
@@ -58,7 +58,7 @@ TestTensors Convert(Checkpoint& c, bool quantize) {
   return out;
 }
 
-TEST_CASE("A converted checkpoint loads as its source does", "[weights]") {
+TEST_CASE("A converted checkpoint loads with the values of its source", "[weights]") {
   for (const char* golden : {"t5-v1_0", "t5-v1_1", "umt5", "fat5-fire-32", "fat5-alibi",
                              "gpt2-variant", "t5-seqcls", "fat5-qa", "t5-encoder"}) {
     INFO(golden);
@@ -77,7 +77,7 @@ TEST_CASE("A converted checkpoint loads as its source does", "[weights]") {
   }
 }
 
-TEST_CASE("A tied head need not be stored in a converted checkpoint", "[weights]") {
+TEST_CASE("A converted checkpoint loads without a stored tied head", "[weights]") {
   Checkpoint c("t5-v1_0");
   const auto expected = c.Load();
   c.tensors = Convert(c, false);

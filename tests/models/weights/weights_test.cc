@@ -49,7 +49,7 @@ TEST_CASE("Every golden checkpoint loads", "[weights]") {
   CHECK(cases >= 29);
 }
 
-TEST_CASE("T5's tensors are packed where they belong", "[weights]") {
+TEST_CASE("T5's tensors are packed into their fields", "[weights]") {
   Checkpoint c("t5-v1_1");
   const auto w = c.Load();
   REQUIRE(w.ok());
@@ -86,7 +86,7 @@ TEST_CASE("T5's tensors are packed where they belong", "[weights]") {
   CHECK(Values(w->decoder.final_norm) == t.at("decoder.final_layer_norm.weight").values);
   CHECK(w->logit_scale == 1.0f);
 
-  // One table a stack, shared by its layers.
+  // One bias table per stack, shared by its layers.
   const auto& table = t.at("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
   const PositionBias& bias = d.bias;
   REQUIRE(bias.kind == BiasKind::kTable);
@@ -100,7 +100,7 @@ TEST_CASE("T5's tensors are packed where they belong", "[weights]") {
   CHECK(w->parameters == parameters);
 }
 
-TEST_CASE("FAT5's tensors are packed where they belong", "[weights]") {
+TEST_CASE("FAT5's tensors are packed into their fields", "[weights]") {
   Checkpoint c("fat5-fire-32");
   const auto w = c.Load();
   REQUIRE(w.ok());
@@ -164,10 +164,10 @@ TEST_CASE("Wide transposed weights are read in blocks", "[weights]") {
   CHECK(Rows(l.ffn_out, 0, 128) == Transposed(c.tensors.at("transformer.h.1.mlp.c_proj.weight")));
 }
 
-TEST_CASE("Task heads", "[weights]") {
+TEST_CASE("The tensors of each task head are loaded", "[weights]") {
   const struct {
     const char* golden;
-    const char* dense;  // or null
+    const char* dense;  // null: none
     const char* head;
     int64_t labels;
   } cases[] = {
@@ -204,7 +204,7 @@ TEST_CASE("Task heads", "[weights]") {
   CHECK(!w->classifier_bias.defined());
 }
 
-// A row of models/README.md's table of logit scales.
+// A row of the table of logit scales in models/README.md.
 struct ScaleCase {
   const char* checkpoint;
   nlohmann::json tied, scale;  // null: absent
@@ -272,14 +272,14 @@ TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs an
     CHECK_THAT(warning, Contains("config.json: tie_word_embeddings is "));
     CHECK_THAT(warning, Contains("\"scale_decoder_outputs\": " + chosen));
     CHECK_THAT(warning, Contains("or to " + other));
-    // What the warning says settles it.
+    // The field that the warning names resolves the ambiguity.
     c.config["scale_decoder_outputs"] = !one.scaled;
     CHECK(c.Load()->logit_scale == (one.scaled ? 1.0f : factor));
     CHECK(c.model.logit_scale_warning.empty());
   }
 }
 
-TEST_CASE("The embedding goes by several names", "[weights]") {
+TEST_CASE("The embedding is found under each of its names", "[weights]") {
   Checkpoint c("t5-v1_0");
   const std::vector<float> values = c.tensors.at("shared.weight").values;
   const auto embedding = [&] {
@@ -299,7 +299,7 @@ TEST_CASE("The embedding goes by several names", "[weights]") {
   CHECK(embedding()[0] == 9.0f);
 }
 
-TEST_CASE("Other names and left-overs that are accepted", "[weights]") {
+TEST_CASE("Alternative names and known unused tensors are accepted", "[weights]") {
   Checkpoint t5("t5-v1_0");
   t5.tensors["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] =
       t5.tensors["decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"];
@@ -332,7 +332,7 @@ TEST_CASE("Other names and left-overs that are accepted", "[weights]") {
   CHECK_THAT(gpt2.Problem(), Contains("with and without the prefix"));
 }
 
-TEST_CASE("Everything that does not fit is reported at once", "[weights]") {
+TEST_CASE("All missing, unexpected and misshapen tensors are reported in one error", "[weights]") {
   Checkpoint c("t5-v1_1");
   c.tensors.erase("encoder.block.0.layer.0.SelfAttention.k.weight");
   c.tensors.erase("decoder.final_layer_norm.weight");
@@ -371,7 +371,7 @@ TEST_CASE("FAT5 files from before March 2024 are recognised", "[weights]") {
   CHECK_THAT(std::string(w.status().message()), Contains("before March 2024"));
 }
 
-TEST_CASE("Values that are not finite are refused by name", "[weights]") {
+TEST_CASE("A tensor with a value that is not finite is rejected by name", "[weights]") {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};
@@ -388,7 +388,7 @@ TEST_CASE("Values that are not finite are refused by name", "[weights]") {
   }
 }
 
-TEST_CASE("A model cut anywhere is refused", "[weights]") {
+TEST_CASE("A truncated model is rejected", "[weights]") {
   Checkpoint c("fat5-seqcls");
   TemporaryDirectory directory;
   const std::string path = directory / "model.safetensors";
@@ -401,7 +401,7 @@ TEST_CASE("A model cut anywhere is refused", "[weights]") {
   }
 }
 
-// Nothing to compare: the sanitizers and QT_CHECK say whether damage got through.
+// Compares nothing: sanitizers and QT_CHECK detect damage that is not rejected.
 TEST_CASE("Damaged headers and configurations never crash the loader", "[weights]") {
   const std::string golden = GoldenDirectory("fat5-seqcls");
   const std::string file = FileBytes(golden + "/model.safetensors");
@@ -432,7 +432,7 @@ TEST_CASE("Damaged headers and configurations never crash the loader", "[weights
   CHECK(refused > 300);
 }
 
-TEST_CASE("Threads and shards do not change what is loaded", "[weights]") {
+TEST_CASE("The loaded weights do not depend on the number of threads or shards", "[weights]") {
   Checkpoint c("umt5");
   const auto one = c.Load(WeightType::kF32, 1);
   REQUIRE(one.ok());

@@ -1,5 +1,5 @@
-// The driver against a target that answers in virtual order: what is sent, when, and what is
-// recorded. No test depends on how fast the machine is.
+// The load driver with a simulated target: which requests are sent, when, and which results are
+// recorded. No test depends on the speed of the machine.
 #include "tools/load/driver.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 namespace quintet {
 namespace {
 
-// Answers one open request, the oldest, at every poll, with one message of two tokens first. All
-// of that is told later than it happened.
+// Completes the oldest open request at every poll, after two messages of 2 and 1 tokens. The times
+// that it reports are in the past.
 class OneByOne : public LoadTarget {
  public:
-  // Holds back all answers until so many requests are open or `hold_us` has passed.
+  // Completes nothing until `hold_until_open` requests have been open or `hold_us` has passed.
   explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
       : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
 
@@ -64,7 +64,7 @@ class OneByOne : public LoadTarget {
   std::vector<size_t> sent_input_;
   size_t most_open_ = 0;
   int answered_ = 0;
-  bool draining_ = false;  // some have been answered, not all
+  bool draining_ = false;  // some requests of the batch are complete, others are not
   int sent_while_draining_ = 0;
 };
 
@@ -100,14 +100,14 @@ TEST_CASE("a closed loop keeps its concurrency and completes every request") {
 TEST_CASE(
     "an open loop does not wait for requests in flight; latency counts from the scheduled time") {
   constexpr int64_t kHoldUs = 100'000;
-  OneByOne target(1000, kHoldUs);  // never so many: nothing is answered for a while
+  OneByOne target(1000, kHoldUs);  // never reached: nothing completes for 100 ms
   LoadPlan plan = MakePlan(2000), same = MakePlan(2000);
   const LoadRecord record = RunLoad({.warmup = 10, .requests = 90}, &plan, &target);
   REQUIRE(record.outcomes.size() == 100);
   CHECK(target.most_open_ > 8);
   const int64_t start_us = record.outcomes[0].scheduled_us - same.Next().at_us;
   for (size_t i = 1; i < 100; ++i) {
-    // The oldest is answered first, so that ends are in the order of the plan.
+    // The oldest request completes first, so the order of completion is that of the plan.
     CHECK(record.outcomes[i].scheduled_us == start_us + same.Next().at_us);
     CHECK(record.outcomes[i].sent_us >= record.outcomes[i].scheduled_us);
     CHECK(record.outcomes[i].measured == (i >= 10));
@@ -125,7 +125,8 @@ TEST_CASE("a static batch is sent after the previous batch has ended") {
   CHECK(target.most_open_ <= 4);
   CHECK(target.sent_while_draining_ == 0);
   CHECK(Measured(record) == 150);
-  // The window opens with a batch that holds a measured request, not when that was due.
+  // The window begins when the first batch with a measured request is sent, not at its scheduled
+  // time.
   const auto measured = [](const RequestOutcome& outcome) { return outcome.measured; };
   const RequestOutcome& first =
       *std::find_if(record.outcomes.begin(), record.outcomes.end(), measured);
@@ -135,7 +136,7 @@ TEST_CASE("a static batch is sent after the previous batch has ended") {
 
 TEST_CASE("a padded batch runs as long as its longest row and counts only requested tokens") {
   OneByOne target;
-  // All are due at once, so that batches are full however fast they are answered.
+  // All requests are scheduled at once, so batches are full at any speed.
   LoadPlan plan = MakePlan(1e9, {1, 4}), same = MakePlan(1e9, {1, 4});
   const LoadRecord record =
       RunLoad({.static_batch = 4, .padded = true, .requests = 200}, &plan, &target);
@@ -148,18 +149,18 @@ TEST_CASE("a padded batch runs as long as its longest row and counts only reques
     CHECK(sent >= wanted);
     CHECK(target.sent_input_[i] >= planned.ids.size());
     longer += sent > wanted && target.sent_input_[i] > planned.ids.size() ? 1 : 0;
-    // All of a batch are sent alike; a batch begins where nothing is open.
+    // All requests of a batch have the same lengths. A batch begins when no request is open.
     if (target.open_when_sent_[i] > 1) {
       CHECK(sent == target.sent_tokens_[i - 1]);
       CHECK(target.sent_input_[i] == target.sent_input_[i - 1]);
     }
-    // Every tenth is refused.
+    // Every tenth request is rejected.
     if (record.outcomes[i].ok()) CHECK(record.outcomes[i].output_tokens == wanted);
   }
   CHECK(longer > 0);
 }
 
-TEST_CASE("streamed tokens, errors and counts") {
+TEST_CASE("streamed tokens and errors are counted") {
   OneByOne target;
   LoadPlan plan = MakePlan(0);
   const LoadRecord record = RunLoad({.concurrency = 1, .requests = 100}, &plan, &target);
@@ -175,7 +176,8 @@ TEST_CASE("streamed tokens, errors and counts") {
   }
   CHECK(refused == 10);
   CHECK(record.gaps_ms.size() == 90);
-  // All ended before the sending stopped: three tokens of four were streamed, one came at the end.
+  // All requests ended before sending stopped. Three of their four tokens were streamed; the last
+  // one came with the result.
   CHECK(record.window_requests == 90);
   CHECK(record.window_output_tokens == 360);
   CHECK(record.window_input_tokens == 450);

@@ -60,7 +60,7 @@ TEST_CASE("without a rate all requests are scheduled at time 0") {
   for (const PlannedRequest& request : Plan(shape, 50)) CHECK(request.at_us == 0);
 }
 
-TEST_CASE("lengths fill their ranges") {
+TEST_CASE("lengths cover their ranges") {
   std::set<size_t> inputs;
   std::set<uint32_t> outputs;
   for (const PlannedRequest& request : Plan(Shape(), 2000)) {
@@ -98,7 +98,7 @@ TEST_CASE("equal seeds give equal plans; the rate changes only the arrival times
   CHECK(quick.back().at_us < plan.back().at_us);
 }
 
-TEST_CASE("shared prompts and the share of beams") {
+TEST_CASE("prompts are shared, and beams are used, in the given proportions") {
   LoadShape shape = Shape();
   shape.distinct_prompts = 5;
   shape.beam_share = 0.25;
@@ -124,7 +124,7 @@ TEST_CASE("prompt lines are sent in order") {
   CHECK(plan[0].ids.empty());
 }
 
-TEST_CASE("token ranges") {
+TEST_CASE("token ranges are parsed and checked") {
   CHECK(ParseTokenRange("--x", "8:128")->low == 8);
   CHECK(ParseTokenRange("--x", "8:128")->high == 128);
   CHECK(ParseTokenRange("--x", "64")->low == 64);

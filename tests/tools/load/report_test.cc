@@ -7,7 +7,7 @@
 namespace quintet {
 namespace {
 
-// Due at 1 s, sent 2 ms late, first token after 50 ms, 11 tokens, 10 ms each after the first.
+// Scheduled at 1 s, sent 2 ms late, first token after 50 ms, 11 tokens at intervals of 10 ms.
 RequestOutcome Answered() {
   RequestOutcome outcome;
   outcome.measured = true;
@@ -78,12 +78,13 @@ TEST_CASE("goodput counts requests within every limit") {
     CHECK(IsGood(Answered(), *ParseGoodput(c.limits)) == c.good);
   }
   CHECK_FALSE(IsGood(Refused(), {}));
-  // Nothing streamed: held to the first token's limit by its end, and to no pace.
+  // Unary response: its end counts as the first token, and the limit on time per token does not
+  // apply.
   RequestOutcome whole = Answered();
   whole.first_us = -1;
   CHECK(IsGood(whole, *ParseGoodput({"ttft:150", "tpot:0.1"})));
   CHECK_FALSE(IsGood(whole, *ParseGoodput({"ttft:149"})));
-  // One token has no pace.
+  // A single token has no time per token.
   RequestOutcome single = Answered();
   single.output_tokens = 1;
   CHECK(IsGood(single, *ParseGoodput({"tpot:0.1"})));
@@ -110,7 +111,7 @@ TEST_CASE("a summary counts what was measured") {
   warmup.measured = false;
   RequestOutcome slow = Answered();
   slow.first_us = 1'140'000;
-  RequestOutcome after = Answered();  // good, but its answer came after the window
+  RequestOutcome after = Answered();  // good, but completed after the window
   after.done_us = 3'100'000;
   record.outcomes = {warmup, Answered(), slow, Refused(), after};
   record.sent = 5;

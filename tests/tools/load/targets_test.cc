@@ -1,4 +1,4 @@
-// The two targets of a load, a real server and an engine, with the shipped model.
+// The two load targets, a real server and an engine, with the shipped model.
 #include <algorithm>
 
 #include "catch2/catch.hpp"
@@ -42,7 +42,7 @@ Totals TotalsOf(const LoadRecord& record) {
   return totals;
 }
 
-// Requests with beams stream nothing before their end, or little.
+// Beam search streams little or nothing before its end.
 int64_t GreedyRequests(int requests) {
   LoadPlan plan(Shape());
   int64_t greedy = 0;
@@ -81,7 +81,7 @@ TEST_CASE("the gRPC and engine targets process the same requests") {
   }
 }
 
-TEST_CASE("unary answers come whole, over an open loop and in batches") {
+TEST_CASE("unary responses are complete, in an open loop and in batches") {
   GrpcTarget::Options options;
   RunningServer server([&](ServerOptions* flags) { options.address = flags->listen; });
   options.stream = false;
