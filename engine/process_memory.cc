@@ -1,5 +1,6 @@
 #include "engine/process_memory.h"
 
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -118,9 +119,16 @@ void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// Parses a line such as "MemTotal: 24683644 kB".
+// Parses a line such as "MemTotal: 24683644 kB". A service with ProcSubset=pid (deploy/systemd)
+// does not see /proc/meminfo: then the system call says how much memory there is.
 void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
-  for (const std::string& line : ReadLines(root + "/proc/meminfo")) {
+  const std::vector<std::string> lines = ReadLines(root + "/proc/meminfo");
+  struct sysinfo system;
+  if (lines.empty() && sysinfo(&system) == 0) {
+    const auto bytes = static_cast<int64_t>(system.totalram) * system.mem_unit;
+    Lower(bytes, "physical memory by sysinfo(2)", limit);
+  }
+  for (const std::string& line : lines) {
     absl::string_view rest = line;
     int64_t kib = 0;
     if (!absl::ConsumePrefix(&rest, "MemTotal:") || !absl::ConsumeSuffix(&rest, "kB")) continue;

@@ -25,8 +25,9 @@ struct ProcessMemory {
   Kind resident, address_space;
 };
 
-// Reads limits and current use. Absent or unreadable files set no limit. `root` is prepended to
-// every path (for tests); empty: the running system.
+// Reads limits and current use. Absent or unreadable files set no limit, except that physical
+// memory then comes from sysinfo(2). `root` is prepended to every path (for tests); empty: the
+// running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
 // Returns the resident memory of this process in bytes; 0 if the kernel does not report it.

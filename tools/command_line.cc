@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/runtime/cpu_features.h"
 #include "tools/flag_values.h"
 #include "tools/logging.h"
 #include "tools/version.h"
@@ -54,14 +55,20 @@ absl::Status CheckIsaVariable() {
       "QUINTET_CPU_ISA: expected baseline, avx2, avx512, avx512vnni or best, got \"", value, "\""));
 }
 
+std::string VersionText() {
+  return absl::StrCat("quintet ", Version(), " (", Commit(), ")\nCUDA: ", CudaBuild(),
+                      "\nCPU instruction sets: ", CompiledIsaNames(),
+                      "\nUsed on this CPU: ", UsedIsaNames());
+}
+
 }  // namespace
 
 CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and GPT-2.", "quintet") {
   app_.formatter(std::make_shared<HelpFormatter>());
   app_.option_defaults()->always_capture_default();
   app_.set_help_flag("-h,--help", "Show this help.");
-  app_.set_version_flag("--version", absl::StrCat("quintet ", Version(), " (", Commit(), ")"),
-                        "Show version and commit.");
+  app_.set_version_flag("--version", VersionText,
+                        "Show version, commit, CUDA version and instruction sets.");
   app_.require_subcommand(0, 1);
   app_.allow_extras();  // ReportUnknown reports unknown words with a suggestion
   app_.footer(

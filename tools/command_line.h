@@ -75,5 +75,6 @@ void AddBenchCommand(CommandLine& line);
 void AddBenchServeCommand(CommandLine& line);   // after AddBenchCommand
 void AddBenchEngineCommand(CommandLine& line);  // after AddBenchCommand
 void AddCompletionCommand(CommandLine& line);
+void AddManCommand(CommandLine& line);
 
 }  // namespace quintet

@@ -1,59 +1,209 @@
-// quintet completion SHELL: prints a script that completes subcommands and flags, generated from
-// the registered flags.
+// quintet completion SHELL: prints a script that completes subcommands, flags and the values of
+// flags with a fixed set, generated from the registered flags.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "tools/command_line.h"
 #include "tools/flag_values.h"
 
 namespace quintet {
 namespace {
 
-std::vector<std::string> Names(const std::vector<CLI::App*>& commands) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : commands) names.push_back(command->get_name());
-  return names;
+struct Word {
+  std::string text;         // a subcommand, or a flag with its dashes
+  std::string description;  // one sentence
+  std::string values;       // of a flag: "auto f32 int8"; empty if any value is allowed
+  bool takes_value = false;
+};
+
+// What may follow one subcommand on the command line.
+struct Choices {
+  std::string path;  // "bench serve"; empty before a subcommand
+  std::vector<Word> commands, flags;
+};
+
+std::string FirstSentence(const std::string& text) { return text.substr(0, text.find(". ")); }
+
+// "f32 bf16" for an option whose type name is "TYPE:{f32,bf16}"; otherwise empty.
+std::string FixedValues(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t open = type.find(":{");
+  if (open == std::string::npos || type.back() != '}') return "";
+  return absl::StrReplaceAll(type.substr(open + 2, type.size() - open - 3), {{",", " "}});
 }
 
-std::string BashScript(CLI::App* root) {
-  const std::vector<std::string> names = Names(root->get_subcommands({}));
-  // List subcommands before their parents: the first matching pattern of the case wins.
+std::vector<std::string> Split(const std::string& values) {
+  return absl::StrSplit(values, ' ', absl::SkipEmpty());
+}
+
+Choices ChoicesOf(const CLI::App& command) {
+  Choices choices;
+  if (command.get_parent() != nullptr) choices.path = CommandPath(command, " ");
+  for (const CLI::App* below : command.get_subcommands({})) {
+    choices.commands.push_back({below->get_name(), FirstSentence(below->get_description())});
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string description = FirstSentence(option->get_description());
+    const std::string values = FixedValues(*option);
+    if (!option->get_lnames().empty()) {  // further long names are aliases
+      choices.flags.push_back({"--" + option->get_lnames().front(), description, values,
+                               option->get_expected_max() != 0});
+    } else {
+      for (const std::string& value : Split(values)) {
+        choices.commands.push_back({value, description});
+      }
+    }
+  }
+  return choices;
+}
+
+// The deepest subcommands first, since the first matching pattern of a shell's case wins.
+std::vector<Choices> AllChoices(CLI::App* root) {
+  std::vector<Choices> all = {ChoicesOf(*root)};
+  for (const CLI::App* command : AllCommands(root)) all.push_back(ChoicesOf(*command));
+  std::reverse(all.begin(), all.end());
+  return all;
+}
+
+std::string Pattern(const Choices& choices) {
+  return choices.path.empty() ? "*" : absl::StrCat("\"", choices.path, " \"*");
+}
+
+std::string Quoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string Names(const std::vector<Word>& words) {
+  return absl::StrJoin(words, " ",
+                       [](std::string* out, const Word& word) { out->append(word.text); });
+}
+
+// "NAME:DESCRIPTION" for each word, as zsh's _describe reads them.
+std::string Described(const std::vector<Word>& words) {
+  return absl::StrJoin(words, " ", [](std::string* out, const Word& word) {
+    out->append(Quoted(absl::StrCat(word.text, ":", word.description)));
+  });
+}
+
+// The flags with a fixed set of values, each joined with its values by `join`.
+template <typename Join>
+std::string FixedFlags(const std::vector<Word>& flags, Join join) {
+  std::string text;
+  for (const Word& flag : flags) {
+    if (!flag.values.empty()) absl::StrAppend(&text, join(flag));
+  }
+  return text;
+}
+
+std::string BashScript(const std::vector<Choices>& all) {
   std::string cases;
-  for (CLI::App* command : AllCommands(root)) {
-    std::vector<std::string> words = Names(command->get_subcommands({}));
-    for (const std::string& flag : FlagNames(*command)) words.push_back(flag);
-    cases = absl::StrCat("    \"", CommandPath(*command, " "), " \"*) words=\"",
-                         absl::StrJoin(words, " "), "\" ;;\n", cases);
+  for (const Choices& choices : all) {
+    absl::StrAppend(
+        &cases, "    ", Pattern(choices), ")\n      commands=\"", Names(choices.commands),
+        "\"\n      flags=\"", Names(choices.flags), "\"\n      values=(",
+        FixedFlags(
+            choices.flags,
+            [](const Word& w) { return absl::StrCat("[", w.text, "]=\"", w.values, "\" "); }),
+        ") ;;\n");
   }
   return absl::StrCat(
       "_quintet() {\n"
-      "  local words current=\"${COMP_WORDS[COMP_CWORD]}\"\n"
-      "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]} \" in\n",
-      cases, "    *) words=\"", absl::StrJoin(names, " "), " --help --version\" ;;\n",
+      "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD - "
+      "1]:-.}\"\n"
+      "  local commands flags\n"
+      "  local -A values\n"
+      "  case \"${COMP_WORDS[*]:1:COMP_CWORD - 1} \" in\n",
+      cases,
       "  esac\n"
-      "  if [[ \"$COMP_CWORD\" -gt 1 && \"$current\" != -* ]]; then\n"
-      "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+      "  if [[ -n \"${values[$previous]}\" ]]; then\n"
+      "    COMPREPLY=($(compgen -W \"${values[$previous]}\" -- \"$current\"))\n"
+      "  elif [[ \"$current\" == -* ]]; then\n"
+      "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
       "  else\n"
-      "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+      "    COMPREPLY=($(compgen -W \"$commands\" -- \"$current\"))\n"
+      "    if [[ \"$COMP_CWORD\" -gt 1 ]]; then\n"
+      "      COMPREPLY+=($(compgen -f -- \"$current\"))\n"
+      "    fi\n"
       "  fi\n"
       "}\n"
       "complete -o filenames -F _quintet quintet\n");
 }
 
-std::string FishScript(CLI::App* root) {
-  std::string script = "complete -c quintet -n __fish_use_subcommand -f\n";
-  for (CLI::App* command : AllCommands(root)) {
-    const CLI::App* parent = command->get_parent();
-    const std::string before =
-        parent == root ? "__fish_use_subcommand"
-                       : absl::StrCat("__fish_seen_subcommand_from ", parent->get_name());
-    absl::StrAppend(&script, "complete -c quintet -n '", before, "' -a ", command->get_name(),
-                    "\n");
-    for (const std::string& flag : FlagNames(*command)) {
-      absl::StrAppend(&script, "complete -c quintet -n '__fish_seen_subcommand_from ",
-                      command->get_name(), "' -l ", flag.substr(2), "\n");
+// A script that zsh sources, or autoloads from a folder of its fpath as _quintet.
+std::string ZshScript(const std::vector<Choices>& all) {
+  std::string cases;
+  for (const Choices& choices : all) {
+    absl::StrAppend(
+        &cases, "    ", Pattern(choices), ")\n      commands=(", Described(choices.commands),
+        ")\n      flags=(", Described(choices.flags), ")\n      values=(",
+        FixedFlags(choices.flags,
+                   [](const Word& w) { return absl::StrCat(w.text, " ", Quoted(w.values), " "); }),
+        ") ;;\n");
+  }
+  return absl::StrCat(
+      "#compdef quintet\n"
+      "compdef _quintet quintet\n"
+      "_quintet() {\n"
+      "  local -a commands flags\n"
+      "  local -A values\n"
+      "  case \"${words[2,CURRENT-1]} \" in\n",
+      cases,
+      "  esac\n"
+      "  local fixed=\"${values[${words[CURRENT-1]}]}\"\n"
+      "  if [[ -n \"$fixed\" ]]; then\n"
+      "    compadd -- ${=fixed}\n"
+      "  elif [[ \"$PREFIX\" == -* ]]; then\n"
+      "    _describe -o flag flags\n"
+      "  else\n"
+      "    (( $#commands )) && _describe subcommand commands\n"
+      "    (( CURRENT > 2 )) && _files\n"
+      "  fi\n"
+      "}\n"
+      "if [[ \"${funcstack[1]}\" == _quintet ]]; then _quintet \"$@\"; fi\n");
+}
+
+std::string FishScript(const std::vector<Choices>& all) {
+  std::string script =
+      "# Whether the words before the cursor begin with one of the given subcommands.\n"
+      "function __quintet_after\n"
+      "  set -l words (commandline -opc)\n"
+      "  for path in $argv\n"
+      "    string match -q -- \"$path *\" (string join ' ' $words[2..])' '; and return 0\n"
+      "  end\n"
+      "  return 1\n"
+      "end\n"
+      "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
+  for (const Choices& choices : all) {
+    // A subcommand with subcommands of its own ends where those begin.
+    std::vector<std::string> below;
+    for (const Choices& other : all) {
+      const bool is_below =
+          choices.path.empty() ? !other.path.empty() : other.path.rfind(choices.path + " ", 0) == 0;
+      if (is_below) below.push_back(absl::StrCat("\"", other.path, "\""));
+    }
+    std::vector<std::string> conditions;
+    if (!choices.path.empty()) {
+      conditions.push_back(absl::StrCat("__quintet_after \"", choices.path, "\""));
+    }
+    if (!below.empty()) {
+      conditions.push_back(absl::StrCat("not __quintet_after ", absl::StrJoin(below, " ")));
+    }
+    const std::string start =
+        absl::StrCat("complete -c quintet -n ", Quoted(absl::StrJoin(conditions, "; and ")), " ");
+    for (const Word& word : choices.commands) {
+      absl::StrAppend(&script, start, "-a ", word.text, " -d ", Quoted(word.description), "\n");
+    }
+    for (const Word& flag : choices.flags) {
+      const std::string value = !flag.values.empty() ? " -x -a " + Quoted(flag.values)
+                                : flag.takes_value   ? " -r"
+                                                     : "";
+      absl::StrAppend(&script, start, "-l ", flag.text.substr(2), value, " -d ",
+                      Quoted(flag.description), "\n");
     }
   }
   return script;
@@ -71,11 +221,10 @@ void AddCompletionCommand(CommandLine& line) {
       line.AddCommand({"completion", "Print a completion script for bash, zsh or fish.",
                        "quintet completion bash > /etc/bash_completion.d/quintet"},
                       [state] {
-                        const std::string script = state->shell == "fish" ? FishScript(state->root)
-                                                                          : BashScript(state->root);
-                        // zsh runs the bash function through its own emulation.
-                        if (state->shell == "zsh")
-                          std::fputs("autoload -U +X bashcompinit && bashcompinit\n", stdout);
+                        const std::vector<Choices> all = AllChoices(state->root);
+                        const std::string script = state->shell == "fish"  ? FishScript(all)
+                                                   : state->shell == "zsh" ? ZshScript(all)
+                                                                           : BashScript(all);
                         std::fputs(script.c_str(), stdout);
                         return kExitDone;
                       });

@@ -55,5 +55,6 @@ int main(int argc, char** argv) {
   quintet::AddBenchServeCommand(line);
   quintet::AddBenchEngineCommand(line);
   quintet::AddCompletionCommand(line);
+  quintet::AddManCommand(line);
   return quintet::AfterOutput(line.Run(argc, argv));
 }

@@ -12,6 +12,8 @@ packages=(
 if [ "${1:-}" != --build-only ]; then
   # The programs that read the files of deploy/, for tests/deploy.
   packages+=(python3-venv openssl binutils haproxy prometheus systemd)
+  # For the Debian packages, their manual pages and completions.
+  packages+=(dpkg-dev file groff-base zsh fish)
 fi
 
 as_root=()

@@ -1,5 +1,5 @@
-# Writes OUTPUT, a C++ file with the version and commit of SOURCE. Runs at every build and leaves
-# the file untouched if nothing changed.
+# Writes OUTPUT, a C++ file with the version and commit of SOURCE and the CUDA version of the build.
+# Runs at every build and leaves the file untouched if nothing changed.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=10 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT commit)
@@ -11,6 +11,7 @@ namespace quintet {
 
 const char* Version() { return \"${VERSION}\"; }
 const char* Commit() { return \"${commit}\"; }
+const char* CudaBuild() { return \"${CUDA}\"; }
 
 }  // namespace quintet
 ")

@@ -1,4 +1,4 @@
-// Version and commit of the build.
+// Version and commit of the build, and what it was built with.
 #pragma once
 
 namespace quintet {
@@ -7,5 +7,8 @@ namespace quintet {
 const char* Version();
 // Abbreviated git commit, with "-dirty" if files differed; "unknown" outside git.
 const char* Commit();
+// Version of nvcc and the architectures it compiled for, "13.0.88 for sm_90a, compute_80"; "none"
+// in a build without CUDA.
+const char* CudaBuild();
 
 }  // namespace quintet

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "hwy/highway.h"
 #include "kernels/base/check.h"
 
@@ -116,6 +118,30 @@ const char* CpuIsaName() {
   const int64_t targets = hwy::SupportedTargets();
   hwy::GetChosenTarget().Update(targets);  // asking has chosen among all that the CPU has
   return hwy::TargetName(targets & -targets);
+}
+
+std::string CompiledIsaNames() {
+  std::vector<const char*> names;
+#if defined(__x86_64__)
+  names = {"AMX", "AVX512_BF16", "AVX512_VNNI"};  // amx.cc and avx512.cc of kernels/linear
+#endif
+  // Each target is a bit; a lower bit is a better target.
+  for (int64_t left = HWY_TARGETS; left != 0; left &= left - 1) {
+    names.push_back(hwy::TargetName(left & -left));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string UsedIsaNames() {
+  ApplyCpuIsaLimit();
+  std::vector<const char*> names;
+  if (CpuHasAmx()) names.push_back("AMX");
+  if (CpuHasAvx512Bf16()) names.push_back("AVX512_BF16");
+  if (CpuHasAvx512Vnni()) names.push_back("AVX512_VNNI");
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());  // as in CpuIsaName
+  names.push_back(hwy::TargetName(targets & -targets));
+  return absl::StrJoin(names, ", ");
 }
 
 }  // namespace quintet

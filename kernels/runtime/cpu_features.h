@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace quintet {
 
@@ -30,5 +31,10 @@ bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this proc
 int64_t CpuSecondLevelCacheBytes();
 // Name of the Highway target that f32 ops use: "AVX3", "AVX2", "SSE4", ...
 const char* CpuIsaName();
+// Instruction sets that the CPU kernels are compiled for, best first:
+// "AMX, AVX512_BF16, AVX512_VNNI, AVX3_DL, AVX3, AVX2, SSE4, SSSE3, SSE2".
+std::string CompiledIsaNames();
+// Those of this CPU that the kernels use, under the current limit: "AVX512_VNNI, AVX3_DL".
+std::string UsedIsaNames();
 
 }  // namespace quintet

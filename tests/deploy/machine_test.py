@@ -162,7 +162,7 @@ def test_systemd_unit(tmp_path):
     flags = settled_flags(["serve", "--config", str(DEPLOY / "systemd" / "serve.toml")])
     assert (
         flags["listen"].startswith("127.0.0.1:")
-        and flags["model"] == "g2p=/var/lib/quintet/models/g2p"
+        and flags["model"] == "g2p=/usr/share/quintet/models/g2p"
     )
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])
     assert drain_s < float(re.search(r"TimeoutStopSec=(\d+)", unit).group(1))
@@ -170,5 +170,13 @@ def test_systemd_unit(tmp_path):
 
 def test_setup_installs_the_tools_of_these_tests():
     setup = (ROOT / "tools" / "setup.sh").read_text()
-    for package in ("haproxy", "prometheus", "systemd", "openssl"):
+    for package in (
+        "haproxy",
+        "prometheus",
+        "systemd",
+        "openssl",
+        "dpkg-dev",
+        "groff-base",
+        "fish",
+    ):
         assert re.search(rf"\b{package}\b", setup), package

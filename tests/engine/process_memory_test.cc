@@ -116,10 +116,13 @@ TEST_CASE("resource limits bound the address space, physical memory the resident
   CHECK(memory.address_space.limit.source == "RLIMIT_DATA (ulimit -d)");
 }
 
-TEST_CASE("without any of the files there is no limit") {
+TEST_CASE("without any of the files physical memory is the only limit") {
   const FakeRoot root;
   const ProcessMemory memory = ReadProcessMemory(root.path());
-  CHECK(memory.resident.limit.bytes == MemoryLimit::kNone);
+  // As with ProcSubset=pid in deploy/systemd/quintet.service.
+  CHECK(memory.resident.limit.bytes ==
+        int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
+  CHECK(memory.resident.limit.source == "physical memory by sysinfo(2)");
   CHECK(memory.address_space.limit.bytes == MemoryLimit::kNone);
 }
 

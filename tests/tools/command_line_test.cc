@@ -7,13 +7,16 @@
 #include <fstream>
 
 #include "catch2/catch.hpp"
+#include "kernels/runtime/cpu_features.h"
 #include "tests/tools/run_binary.h"
 #include "tools/flag_values.h"
+#include "tools/version.h"
 
 namespace quintet {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 std::string WriteConfig(const std::string& text) {
   const std::string path = std::string("/tmp/quintet_config_") + std::to_string(getpid()) + ".toml";
@@ -122,7 +125,8 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
                                                                                 {"bench", "engine"},
                                                                                 {"convert"},
                                                                                 {"inspect"},
-                                                                                {"completion"}}) {
+                                                                                {"completion"},
+                                                                                {"man"}}) {
     INFO(command.back());
     command.push_back("--help");
     const Outcome outcome = RunBinary({command, "", {}});
@@ -137,6 +141,25 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   CHECK_THAT(serve, Contains("--max-running SEQUENCES ") && !Contains("--max-num-seqs"));
   CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
+}
+
+TEST_CASE("--version names commit, CUDA and the instruction sets built and used") {
+  const std::vector<std::string> lines = Lines(RunBinary({{"--version"}, "", {}}).out);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0] == std::string("quintet ") + Version() + " (" + Commit() + ")");
+#ifdef QUINTET_CUDA
+  CHECK_THAT(lines[1], Contains(" for sm_"));
+#else
+  CHECK(lines[1] == "CUDA: none");
+#endif
+  CHECK(lines[2] == "CPU instruction sets: " + CompiledIsaNames());
+  CHECK(lines[3] == "Used on this CPU: " + UsedIsaNames());
+#if defined(__x86_64__)
+  CHECK_THAT(lines[2], Contains("AMX") && Contains("AVX3") && Contains("SSE4"));
+  const Outcome capped = RunBinary({{"--version"}, "", {{"QUINTET_CPU_ISA", "baseline"}}});
+  REQUIRE(Lines(capped.out).size() == 4);
+  CHECK_THAT(Lines(capped.out)[3], StartsWith("Used on this CPU: SSE") && !Contains("AVX"));
+#endif
 }
 
 TEST_CASE("every decoding field is a flag") {

@@ -1,0 +1,49 @@
+# Run by `cmake --install` with quintet_binary and quintet_source set: installs the manual pages and
+# completions, which the binary itself writes, and the systemd unit and its configuration with the
+# paths of the prefix.
+function(install_file folder name)
+  file(INSTALL "${work}/${name}" DESTINATION "${folder}" TYPE FILE)
+endfunction()
+
+function(run)
+  execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+set(prefix "${CMAKE_INSTALL_PREFIX}")
+# Below /usr the files of packages, elsewhere those of the administrator.
+if(prefix STREQUAL "/usr")
+  set(etc /etc)
+  set(zsh vendor-completions)
+else()
+  set(etc "${prefix}/etc")
+  set(zsh site-functions)
+endif()
+
+execute_process(COMMAND mktemp -d OUTPUT_VARIABLE work OUTPUT_STRIP_TRAILING_WHITESPACE
+                COMMAND_ERROR_IS_FATAL ANY)
+
+run("${quintet_binary}" man "${work}")
+file(GLOB pages "${work}/*.1")
+run(gzip -9n ${pages})
+file(GLOB pages RELATIVE "${work}" "${work}/*.1.gz")
+foreach(page ${pages})
+  install_file("${prefix}/share/man/man1" ${page})
+endforeach()
+
+run("${quintet_binary}" completion bash OUTPUT_FILE "${work}/quintet")
+run("${quintet_binary}" completion zsh OUTPUT_FILE "${work}/_quintet")
+run("${quintet_binary}" completion fish OUTPUT_FILE "${work}/quintet.fish")
+install_file("${prefix}/share/bash-completion/completions" quintet)
+install_file("${prefix}/share/zsh/${zsh}" _quintet)
+install_file("${prefix}/share/fish/vendor_completions.d" quintet.fish)
+
+foreach(name quintet.service serve.toml)
+  file(READ "${quintet_source}/deploy/systemd/${name}" text)
+  string(REPLACE "/usr/" "${prefix}/" text "${text}")
+  string(REPLACE "/etc/" "${etc}/" text "${text}")
+  file(WRITE "${work}/${name}" "${text}")
+endforeach()
+install_file("${prefix}/lib/systemd/system" quintet.service)
+install_file("${etc}/quintet" serve.toml)
+
+file(REMOVE_RECURSE "${work}")

@@ -1,0 +1,163 @@
+// quintet man DIR: writes a manual page for the binary and for each subcommand, generated from the
+// registered flags like --help.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "tools/command_line.h"
+#include "tools/flag_values.h"
+#include "tools/version.h"
+
+namespace quintet {
+namespace {
+
+// Escapes text for troff: backslashes, and characters that troff prints as typographic ones.
+std::string Escaped(const std::string& text) {
+  const std::string line = absl::StrReplaceAll(text, {{"\\", "\\e"},
+                                                      {"-", "\\-"},
+                                                      {"'", "\\(aq"},
+                                                      {"`", "\\(ga"},
+                                                      {"^", "\\(ha"},
+                                                      {"~", "\\(ti"}});
+  // A dot at the start of a line would be a request.
+  return !line.empty() && line[0] == '.' ? "\\&" + line : line;
+}
+
+std::string Upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string PageName(const CLI::App& command) {
+  return command.get_parent() == nullptr ? "quintet" : "quintet-" + CommandPath(command, "-");
+}
+
+// "Generate text." becomes "generate text", as in the list of apropos.
+std::string Summary(const CLI::App& command) {
+  std::string text = command.get_description();
+  if (!text.empty() && text.back() == '.') text.pop_back();
+  const bool acronym = text.size() > 1 && std::isupper(static_cast<unsigned char>(text[1]));
+  if (!text.empty() && !acronym) {
+    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  }
+  return Escaped(text);
+}
+
+std::string Synopsis(const CLI::App& command) {
+  const std::string path = command.get_parent() == nullptr ? "" : " " + CommandPath(command, " ");
+  std::string text = absl::StrCat(".B quintet", path, "\n[\\fIOPTIONS\\fR]");
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional()) absl::StrAppend(&text, " \\fI", option->get_name(), "\\fR");
+  }
+  if (!command.get_subcommands({}).empty()) absl::StrAppend(&text, " [\\fISUBCOMMAND\\fR]");
+  return text + "\n";
+}
+
+// One group of flags with the texts of --help.
+std::string GroupSection(const CLI::App& command, const std::string& group) {
+  const auto formatter = std::static_pointer_cast<CLI::Formatter>(command.get_formatter());
+  std::string text;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group() != group) continue;
+    absl::StrAppend(&text, ".TP\n\\fB",
+                    Escaped(formatter->make_option_name(option, option->get_positional())), "\\fR",
+                    Escaped(formatter->make_option_opts(option)), "\n",
+                    Escaped(formatter->make_option_desc(option)), "\n");
+  }
+  return text.empty() ? "" : absl::StrCat(".SS ", Escaped(group), "\n", text);
+}
+
+// The footer of --help: blocks with a heading become sections whose lines are kept, the others
+// paragraphs of the description.
+struct Footer {
+  std::string paragraphs, sections;
+};
+
+Footer FooterOf(const CLI::App& command) {
+  Footer footer;
+  const std::string text = command.get_footer();
+  for (const std::string& block : std::vector<std::string>(absl::StrSplit(text, "\n\n"))) {
+    std::vector<std::string> lines = absl::StrSplit(block, '\n', absl::SkipEmpty());
+    if (lines.empty()) continue;
+    const bool heading = lines[0].back() == ':' && lines.size() > 1 && lines[1][0] == ' ';
+    std::string* out = heading ? &footer.sections : &footer.paragraphs;
+    if (heading) {
+      lines[0].pop_back();
+      absl::StrAppend(out, ".SH ", Upper(Escaped(lines[0])), "\n.EX\n");
+      lines.erase(lines.begin());
+    } else {
+      absl::StrAppend(out, ".PP\n");
+    }
+    for (const std::string& line : lines) absl::StrAppend(out, Escaped(line), "\n");
+    if (heading) absl::StrAppend(out, ".EE\n");
+  }
+  return footer;
+}
+
+std::string Page(const CLI::App& command) {
+  const Footer footer = FooterOf(command);
+  // Lines are neither hyphenated nor justified: they hold names that are copied.
+  std::string page = absl::StrCat(
+      ".TH ", Upper(Escaped(PageName(command))), " 1 \"\" \"quintet ", Escaped(Version()),
+      "\" \"Quintet\"\n.nh\n.ad l\n.SH NAME\n", Escaped(PageName(command)), " \\- ",
+      Summary(command), "\n.SH SYNOPSIS\n", Synopsis(command), ".SH DESCRIPTION\n",
+      Escaped(command.get_description()), "\n", footer.paragraphs, ".SH OPTIONS\n");
+  std::vector<std::string> groups;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string& group = option->get_group();
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  for (const std::string& group : groups) absl::StrAppend(&page, GroupSection(command, group));
+  const std::vector<const CLI::App*> below = command.get_subcommands({});
+  if (!below.empty()) absl::StrAppend(&page, ".SH SUBCOMMANDS\n");
+  for (const CLI::App* sub : below) {
+    absl::StrAppend(&page, ".TP\n.BR ", Escaped(PageName(*sub)), " (1)\n",
+                    Escaped(sub->get_description()), "\n");
+  }
+  absl::StrAppend(&page, footer.sections);
+  if (command.get_parent() != nullptr) absl::StrAppend(&page, ".SH SEE ALSO\n.BR quintet (1)\n");
+  return page;
+}
+
+int WritePages(CLI::App* root, const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);  // a failure shows when a page is written
+  std::vector<CLI::App*> commands = AllCommands(root);
+  commands.push_back(root);
+  for (const CLI::App* command : commands) {
+    const std::filesystem::path path = folder / (PageName(*command) + ".1");
+    std::ofstream file(path);
+    file << Page(*command);
+    file.close();
+    if (!file) {
+      return Fail(kExitFailed,
+                  absl::UnavailableError(absl::StrCat("cannot write ", path.string())));
+    }
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddManCommand(CommandLine& line) {
+  struct State {
+    std::string folder;
+    CLI::App* root = nullptr;
+  };
+  auto state = std::make_shared<State>();
+  CLI::App* command = line.AddCommand(
+      {"man", "Write the manual pages of quintet and its subcommands.", "quintet man man1"},
+      [state] { return WritePages(state->root, state->folder); });
+  state->root = command->get_parent();
+  line.Require(
+      command->add_option("folder", state->folder, "Folder for the pages; created if missing.")
+          ->type_name("DIR"));
+}
+
+}  // namespace quintet
