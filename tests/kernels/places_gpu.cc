@@ -5,8 +5,8 @@
 #include <cstring>
 #include <deque>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
+#include "tests/catch.h"
 #include "tests/kernels/place.h"
 
 namespace quintet {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/place.h"
 #include "tests/kernels/random_data.h"
 
