@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs tools/demo.sh, twice, and tools/test.sh in a bare Debian, warnings being errors, and prints
-# the seconds that each took. Makes a chroot of Debian's packages by mmdebstrap, from the mirror
-# that this machine's apt uses, and clones HEAD into it. The chroot has the machine's DNS, CA
-# certificates, and proxy and pip settings. Needs root, and 8 GB in /var/tmp; removes everything at
-# its end.
+# the seconds and CPU seconds that each took. Makes a chroot of Debian's packages by mmdebstrap,
+# from the mirror that this machine's apt uses, and clones HEAD into it. The chroot has the
+# machine's DNS, CA certificates, and proxy and pip settings. Needs root, and 8 GB in /var/tmp;
+# removes everything at its end.
 #
 #   tools/try_debian.sh SUITE
 #
@@ -58,10 +58,11 @@ inside() {
     QUINTET_WERROR=ON "${settings[@]}" "$@"
 }
 results=()
+TIMEFORMAT='%0R %0U %0S'
 for script in demo.sh demo.sh test.sh; do
-  begin=$SECONDS
-  inside "/root/quintet/tools/$script"
-  results+=("$((SECONDS - begin)) s  tools/$script")
+  { time inside "/root/quintet/tools/$script" 2>&3; } 3>&2 2>"$root/root/time"
+  read -r real user system <"$root/root/time"
+  results+=("$real s, $((user + system)) CPU s: tools/$script")
 done
 echo
 compiler=$(inside "${CXX:-g++}" --version | sed -n 1p)
