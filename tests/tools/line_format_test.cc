@@ -1,7 +1,7 @@
 // What a line of output is made of.
 #include "tools/line_format.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {
