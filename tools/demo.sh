@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a clean clone to phonemes: sets up, builds every target into build/, and pronounces the given
+# From a clean clone to phonemes: installs packages, builds build/quintet, and pronounces the given
 # words (or a few built-in ones) with the model in deploy/models/g2p: first with the command line,
 # then with a server and its Python client, as a stream. The demo's own output goes to standard
 # output, everything else to standard error.
@@ -7,7 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/build.sh >&2
+tools/setup.sh --demo
+tools/build.sh quintet >&2
 
 if [ $# -eq 0 ]; then
   set -- quintet phoneme transformer inference serendipity

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Creates .venv/ with the packages of tools/requirements.txt, for tools/client.py and tests/python.
-# Does nothing, without network, if .venv/ is up to date.
+# Installs Python packages into .venv/, creating it if necessary: those of tools/requirements.txt,
+# for tools/client.py, and those of tests/requirements.txt unless --client is given. Does nothing,
+# without network, if .venv/ is up to date.
+# usage: tools/python.sh [--client]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cmp -s tools/requirements.txt .venv/requirements.txt && exit 0
-echo "setup: installing the Python packages of tools/requirements.txt into .venv/" >&2
-python3 -m venv --clear .venv
-.venv/bin/pip install --quiet --disable-pip-version-check --requirement tools/requirements.txt >&2
-cp tools/requirements.txt .venv/requirements.txt  # last, so that an incomplete .venv is rebuilt
+files=(tools/requirements.txt)
+[ "${1:-}" = --client ] || files+=(tests/requirements.txt)
+for file in "${files[@]}"; do
+  installed=.venv/${file/\//-}  # a copy of the file that was installed
+  cmp -s "$file" "$installed" && continue
+  echo "setup: installing the Python packages of $file into .venv/" >&2
+  [ "$file" != tools/requirements.txt ] || python3 -m venv --clear .venv
+  .venv/bin/pip install --quiet --disable-pip-version-check --requirement "$file" >&2
+  cp "$file" "$installed"  # last, so that an incomplete installation is repeated
+done

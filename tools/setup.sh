@@ -1,19 +1,33 @@
 #!/usr/bin/env bash
-# Installs the packages for build and tests on Debian 12 and the Python packages into .venv/; with
-# --build-only only the packages for the build. Does nothing, without network, if all are installed.
+# Installs Debian packages, and Python packages into .venv/: what the build of the product, the demo
+# and all tests need. Does nothing, without network, if everything is installed. The compiler is
+# g++, or the one that the variable CXX names (clang++-16, g++-13, ...).
+#
+#   tools/setup.sh                everything
+#   tools/setup.sh --demo         what tools/demo.sh needs: no packages of tests
+#   tools/setup.sh --build-only   what the build of the product needs: no Python packages either
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build pkg-config git ccache xz-utils
+  g++ cmake ninja-build pkg-config git
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev
   libgrpc++-dev libssl-dev protobuf-compiler-grpc prometheus-cpp-dev libboost-dev
-  zlib1g-dev libzstd-dev libdnnl-dev libhwy-dev libcli11-dev libspdlog-dev catch2
+  libhwy-dev libcli11-dev libspdlog-dev zlib1g-dev libzstd-dev
 )
-if [ "${1:-}" != --build-only ]; then
-  # The programs that read the files of deploy/, for tests/deploy.
-  packages+=(python3-venv openssl binutils haproxy prometheus systemd)
-  # For the Debian packages, their manual pages and completions.
-  packages+=(dpkg-dev file groff-base zsh fish)
+case "${1:-}" in
+  --build-only) ;;
+  --demo) packages+=(python3-venv) ;;
+  "")
+    # catch2 and xz-utils for tests, libdnnl-dev for a benchmark, the rest for tests/deploy: the
+    # programs that read the files of deploy/.
+    packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils haproxy prometheus systemd)
+    # For tests of the Debian packages, their manual pages and completions.
+    packages+=(dpkg-dev file groff-base zsh fish)
+    ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+if [ -n "${CXX:-}" ] && ! command -v "$CXX" >/dev/null; then
+  packages+=("${CXX/clang++/clang}")
 fi
 
 as_root=()
@@ -52,7 +66,8 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
   install_packages "${missing[@]}"
 fi
-if [ "${1:-}" != --build-only ]; then
-  "$(dirname "$0")/python.sh"
-fi
+case "${1:-}" in
+  --demo) "$(dirname "$0")/python.sh" --client ;;
+  "") "$(dirname "$0")/python.sh" ;;
+esac
 echo "setup: everything is installed" >&2

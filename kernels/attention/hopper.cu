@@ -1,24 +1,19 @@
 // bf16 / f16 attention for many queries on Hopper (wgmma, TMA): launcher for calls without a
-// position bias or with a bias table. attention/hopper_alibi_fire.cu has ALiBi and FIRE.
+// position bias or with a bias table. hopper_alibi.cu has ALiBi, hopper_fire.cu FIRE; they are
+// separate files because each takes nvcc about a minute.
 #include "kernels/attention/hopper_kernel.cuh"
 
 namespace quintet::cuda {
 
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
-  if (call.bias.kind == BiasKind::kAlibi || call.bias.kind == BiasKind::kFire) {
-    return AttendHopperFunction<T>(call, rows_total, stream);
-  }
-  const bool cached = call.kv_lens != nullptr;
-  if (call.head_dim <= 64) {
-    using Cached = HopperTraits<64, 2, 128, 2, true>;
-    using Packed = HopperTraits<64, 3, 128, 2, true>;
-    cached ? LaunchHopper<T, Cached, true, BiasKind::kNone>(call, rows_total, stream)
-           : LaunchHopper<T, Packed, false, BiasKind::kNone>(call, rows_total, stream);
-  } else {
-    using S = HopperTraits<128, 2, 128, 2, true>;
-    cached ? LaunchHopper<T, S, true, BiasKind::kNone>(call, rows_total, stream)
-           : LaunchHopper<T, S, false, BiasKind::kNone>(call, rows_total, stream);
+  switch (call.bias.kind) {
+    case BiasKind::kAlibi:
+      return AttendHopperAlibi<T>(call, rows_total, stream);
+    case BiasKind::kFire:
+      return AttendHopperFire<T>(call, rows_total, stream);
+    default:
+      return LaunchHopperForShape<T, BiasKind::kNone>(call, rows_total, stream);
   }
 }
 template void AttendHopper<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);

@@ -180,8 +180,11 @@ struct HopperTensorMaps {
   CUtensorMap q, k, v;
 };
 
-// AttendHopper for ALiBi and FIRE (attention/hopper_alibi_fire.cu).
+// AttendHopper for calls with ALiBi (attention/hopper_alibi.cu) and with FIRE
+// (attention/hopper_fire.cu).
 template <typename T>
-void AttendHopperFunction(const AttentionCall& call, int64_t rows_total, Stream& stream);
+void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, Stream& stream);
+template <typename T>
+void AttendHopperFire(const AttentionCall& call, int64_t rows_total, Stream& stream);
 
 }  // namespace quintet::cuda

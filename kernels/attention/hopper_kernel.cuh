@@ -103,4 +103,20 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
          AttendHopperKernel<T, S, kCached, kFunction>, call, maps);
 }
 
+// Launches the instantiation for the call's head_dim and for packed or cached keys.
+template <typename T, BiasKind kFunction>
+void LaunchHopperForShape(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+  const bool cached = call.kv_lens != nullptr;
+  if (call.head_dim <= 64) {
+    using Cached = HopperTraits<64, 2, 128, 2, true>;
+    using Packed = HopperTraits<64, 3, 128, 2, true>;
+    cached ? LaunchHopper<T, Cached, true, kFunction>(call, rows_total, stream)
+           : LaunchHopper<T, Packed, false, kFunction>(call, rows_total, stream);
+  } else {
+    using S = HopperTraits<128, 2, 128, 2, true>;
+    cached ? LaunchHopper<T, S, true, kFunction>(call, rows_total, stream)
+           : LaunchHopper<T, S, false, kFunction>(call, rows_total, stream);
+  }
+}
+
 }  // namespace quintet::cuda

@@ -61,7 +61,12 @@ struct Bf16Op {
   static HWY_INLINE X Broadcast(const char* p) {
     int32_t unit;
     std::memcpy(&unit, p, 4);
-    return _mm512_set1_epi32(unit);
+    X units = _mm512_set1_epi32(unit);
+#if defined(__clang__)
+    // Clang 16 crashes when it folds the broadcast into a bf16 product.
+    asm("" : "+v"(units));
+#endif
+    return units;
   }
   static HWY_INLINE V MulAdd(X x, W w, V sum) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));

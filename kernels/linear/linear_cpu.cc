@@ -50,7 +50,7 @@ struct F32Op {
 void PanelF32(const cpu::PanelProduct& p) { RunPanelProduct<F32Op>(p); }
 cpu::PanelKernel KernelF32() { return {&PanelF32, F32Op::kMaxRows, 1}; }
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 // Exact without VPDPBUSD: even and odd bytes are widened to 16 bits and multiplied in pairs into 32
 // bits (VPMADDWD), which cannot saturate.
 struct I8Op {

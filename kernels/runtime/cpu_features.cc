@@ -26,7 +26,7 @@ void SetCap(CpuIsa isa) {
   isa_cap.store(isa);
   int64_t disabled = 0;
 #if defined(__x86_64__)
-  if (isa < CpuIsa::kAvx512) disabled |= HWY_AVX3 | HWY_AVX3_DL;
+  if (isa < CpuIsa::kAvx512) disabled |= HWY_AVX3;
   if (isa < CpuIsa::kAvx2) disabled |= HWY_AVX2;
 #endif
   hwy::DisableTargets(disabled);
@@ -117,7 +117,8 @@ int64_t CpuSecondLevelCacheBytes() {
 const char* CpuIsaName() {
   const int64_t targets = hwy::SupportedTargets();
   hwy::GetChosenTarget().Update(targets);  // asking has chosen among all that the CPU has
-  return hwy::TargetName(targets & -targets);
+  const int64_t compiled = targets & HWY_TARGETS;
+  return hwy::TargetName(compiled == 0 ? HWY_STATIC_TARGET : compiled & -compiled);
 }
 
 std::string CompiledIsaNames() {

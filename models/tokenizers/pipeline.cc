@@ -127,7 +127,7 @@ absl::Status Pipeline::RunNormalized(AlignedText text, Growth* growth, TokenList
 
 void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {
   SplitText split{std::move(text), {}};
-  split.pieces = {{0, static_cast<uint32_t>(split.text.text.size())}};
+  split.pieces.push_back({0, static_cast<uint32_t>(split.text.text.size())});
   if (parts_.pre_tokenizer != nullptr) parts_.pre_tokenizer->Apply(&split);
   for (const SplitText::Piece& piece : split.pieces) {
     size_t token = tokens->spans.size();

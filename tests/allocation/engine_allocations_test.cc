@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
 #include "kernels/base/out_of_memory.h"
 #include "tests/allocation/injection.h"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

@@ -3,12 +3,12 @@
 #include <functional>
 #include <string>
 
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "tests/allocation/injection.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -2,8 +2,8 @@
 #include <atomic>
 #include <new>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/thread_pool.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -1,5 +1,5 @@
 // Tokens chosen on a GPU compared with those chosen on the CPU, in f32.
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/async_scheduling_tokens.h"
 
 namespace quintet {

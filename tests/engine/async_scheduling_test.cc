@@ -1,6 +1,6 @@
 #include "tests/engine/async_scheduling_tokens.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/reference_search.h"
 
 namespace quintet {

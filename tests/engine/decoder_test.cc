@@ -1,6 +1,6 @@
 // Which sequences join a step that is enqueued before the tokens of the previous one are known.
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

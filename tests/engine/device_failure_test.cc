@@ -3,8 +3,8 @@
 #include <cstring>
 #include <memory>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/dispatch.h"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

@@ -1,6 +1,6 @@
 #include "tests/engine/engine_harness.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

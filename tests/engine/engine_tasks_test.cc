@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/reference_search.h"
 
@@ -304,10 +304,11 @@ TEST_CASE("score: options that the model does not support are refused with a rea
   };
   CHECK(message(true, 5, false).empty());
   CHECK(message(true, 0, true).empty());
-  CHECK_THAT(message(true, 5, true), Catch::StartsWith("sliding_window: cannot be combined"));
-  CHECK_THAT(message(true, -1, false), Catch::StartsWith("sliding_window: -1"));
-  CHECK_THAT(message(false, 5, false), Catch::StartsWith("sliding_window: only causal"));
-  CHECK_THAT(message(false, 0, true), Catch::StartsWith("prefix_lm: only causal"));
+  CHECK_THAT(message(true, 5, true),
+             Catch::Matchers::StartsWith("sliding_window: cannot be combined"));
+  CHECK_THAT(message(true, -1, false), Catch::Matchers::StartsWith("sliding_window: -1"));
+  CHECK_THAT(message(false, 5, false), Catch::Matchers::StartsWith("sliding_window: only causal"));
+  CHECK_THAT(message(false, 0, true), Catch::Matchers::StartsWith("prefix_lm: only causal"));
 }
 
 // Checks log-probabilities of a result's tokens against the raw logits after each history.

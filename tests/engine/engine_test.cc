@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/reference_search.h"
 

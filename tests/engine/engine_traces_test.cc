@@ -5,7 +5,7 @@
 #include <random>
 #include <thread>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

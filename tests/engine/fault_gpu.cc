@@ -3,8 +3,8 @@
 #include <memory>
 #include <optional>
 
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
+#include "tests/catch.h"
 #include "tests/engine/illegal_access_gpu.h"
 
 namespace quintet {

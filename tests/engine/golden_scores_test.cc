@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/golden/scores.h"
 
 namespace quintet {

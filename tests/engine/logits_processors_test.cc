@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/reference_search.h"
 
 namespace quintet {

@@ -1,7 +1,7 @@
 #include "engine/memory_plan.h"
 
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <limits>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

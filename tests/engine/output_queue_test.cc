@@ -1,7 +1,7 @@
 // When a step's results are delivered: at its end, or, with async scheduling, after the next step
 // has been enqueued.
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "kernels/runtime/stream.h"
 
 namespace quintet {

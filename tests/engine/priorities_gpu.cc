@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "engine/engine.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

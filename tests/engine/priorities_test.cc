@@ -1,7 +1,7 @@
 // Requests of several priorities at once: higher ones keep their pace and lower ones make progress.
 // (Equal results are tested in engine_traces_test.cc, whose traffic has all priorities.)
-#include "catch2/catch.hpp"
 #include "engine/scheduler.h"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/dense_gpt2.h"
 #include "tests/engine/engine_harness.h"
 

@@ -1,5 +1,5 @@
 // Scores of GPT-2 on a GPU against the dense reference.
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/scoring_cases.h"
 
 namespace quintet {

@@ -1,5 +1,5 @@
 // Scores of GPT-2 on the CPU: equal to a dense reference, and bit-identical in any batch.
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/scoring_cases.h"
 

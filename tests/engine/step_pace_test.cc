@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
 
 namespace quintet {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/tools/run_binary.h"
 
 namespace quintet {

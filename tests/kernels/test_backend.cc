@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 

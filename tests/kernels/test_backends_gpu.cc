@@ -6,8 +6,8 @@
 #include <cstring>
 #include <deque>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 
 namespace quintet {

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string>
 
-#include "catch2/catch.hpp"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
+#include "tests/catch.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {

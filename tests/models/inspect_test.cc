@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <string>
 
-#include "catch2/catch.hpp"
 #include "models/convert/convert.h"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "catch2/catch.hpp"
 #include "models/checkpoint/sha256.h"
+#include "tests/catch.h"
 
 namespace quintet {
 

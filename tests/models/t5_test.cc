@@ -7,8 +7,8 @@
 #include <numeric>
 #include <string>
 
-#include "catch2/catch.hpp"
 #include "models/checkpoint/json.h"
+#include "tests/catch.h"
 #include "tests/models/allocation_count.h"
 #include "tests/models/row_runner.h"
 
@@ -350,11 +350,13 @@ TEST_CASE("Model: Load names the limit that is out of range") {
     return std::string(model.status().message());
   };
   CHECK(message({.max_encode_tokens = 0}) == "max_encode_tokens: 0 is not in [1, 16777216]");
-  CHECK_THAT(message({.max_step_tokens = -1}), Catch::Contains("max_step_tokens"));
+  CHECK_THAT(message({.max_step_tokens = -1}),
+             Catch::Matchers::ContainsSubstring("max_step_tokens"));
   CHECK_THAT(message({.max_step_sequences = int64_t{1} << 40}),
-             Catch::Contains("max_step_sequences"));
-  CHECK_THAT(message({.cache_pages = int64_t{1} << 31}), Catch::Contains("cache_pages"));
-  CHECK_THAT(message({.page_size = 0}), Catch::Contains("page_size"));
+             Catch::Matchers::ContainsSubstring("max_step_sequences"));
+  CHECK_THAT(message({.cache_pages = int64_t{1} << 31}),
+             Catch::Matchers::ContainsSubstring("cache_pages"));
+  CHECK_THAT(message({.page_size = 0}), Catch::Matchers::ContainsSubstring("page_size"));
 }
 
 TEST_CASE("Model: Load names a weight type that the CPU does not support") {

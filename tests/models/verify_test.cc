@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/convert/convert.h"
 #include "models/model.h"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {

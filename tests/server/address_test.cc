@@ -1,6 +1,6 @@
 #include "server/address.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 

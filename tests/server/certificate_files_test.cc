@@ -1,7 +1,7 @@
 #include "server/certificate_files.h"
 
 #include "absl/strings/match.h"
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/server/certificates.h"
 

@@ -3,9 +3,9 @@
 #include <atomic>
 #include <functional>
 
-#include "catch2/catch.hpp"
 #include "openssl/pem.h"
 #include "openssl/x509v3.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -6,7 +6,7 @@
 #include <future>
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 

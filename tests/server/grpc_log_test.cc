@@ -1,6 +1,6 @@
 #include "server/grpc_log.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

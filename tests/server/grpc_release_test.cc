@@ -1,8 +1,8 @@
 #include "server/grpc_release.h"
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "grpcpp/grpcpp.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

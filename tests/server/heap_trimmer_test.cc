@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "engine/process_memory.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

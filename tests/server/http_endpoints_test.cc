@@ -14,8 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "prometheus/gauge.h"
+#include "tests/catch.h"
 #include "tests/server/http_client.h"
 
 namespace quintet {

@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/server/failing_allocation.h"
 #include "tests/server/http_client.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 #include "tests/server/stub_model.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "spdlog/logger.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "server/metrics.h"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"

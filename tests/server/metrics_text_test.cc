@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "catch2/catch.hpp"
 #include "prometheus/text_serializer.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

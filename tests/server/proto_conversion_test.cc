@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "google/protobuf/text_format.h"
 
 namespace quintet {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "engine/clock.h"
 #include "grpc/health/v1/health.pb.h"
 #include "grpc/reflection/v1/reflection.pb.h"
@@ -21,6 +20,7 @@
 #include "server/message_bytes.h"
 #include "server/methods.h"
 #include "server/reflection.h"
+#include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/failing_allocation.h"
 #include "tests/server/running_server.h"

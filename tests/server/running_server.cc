@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "grpcpp/grpcpp.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

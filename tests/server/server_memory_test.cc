@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "grpcpp/generic/generic_stub.h"
+#include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/server/calls.h"
 #include "tests/server/certificates.h"

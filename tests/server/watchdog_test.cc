@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/cpu_features.h"
+#include "tests/catch.h"
 #include "tests/tools/run_binary.h"
 #include "tools/flag_values.h"
 #include "tools/version.h"
@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
 std::string WriteConfig(const std::string& text) {
@@ -82,7 +82,7 @@ TEST_CASE("usage errors exit with 2 and a message") {
   for (const Case& c : cases) {
     const Outcome outcome = RunBinary({c.args, "", {}});
     CHECK(outcome.exit_code == kExitUsage);
-    CHECK_THAT(outcome.err, Contains(c.message));
+    CHECK_THAT(outcome.err, ContainsSubstring(c.message));
     CHECK(outcome.out.empty());
   }
 }
@@ -131,16 +131,16 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
     command.push_back("--help");
     const Outcome outcome = RunBinary({command, "", {}});
     CHECK(outcome.exit_code == kExitDone);
-    CHECK_THAT(outcome.out, Contains("Example:\n  "));
-    CHECK_THAT(outcome.out, Contains("$QUINTET_LOG_FORMAT"));
+    CHECK_THAT(outcome.out, ContainsSubstring("Example:\n  "));
+    CHECK_THAT(outcome.out, ContainsSubstring("$QUINTET_LOG_FORMAT"));
   }
   const std::string help = RunBinary({{"generate", "--help"}, "", {}}).out;
-  CHECK_THAT(help, Contains("--max-new-tokens TOKENS"));
+  CHECK_THAT(help, ContainsSubstring("--max-new-tokens TOKENS"));
   const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
-  CHECK_THAT(serve, Contains("--limit-new-tokens TOKENS "));  // not the validator's text
-  CHECK_THAT(serve, Contains("--max-running SEQUENCES ") && !Contains("--max-num-seqs"));
-  CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, Contains("[1,8] ($QUINTET_BATCH)"));
-  CHECK_THAT(help, Contains("[256] ($QUINTET_MAX_NEW_TOKENS)"));
+  CHECK_THAT(serve, ContainsSubstring("--limit-new-tokens TOKENS "));  // not the validator's text
+  CHECK_THAT(serve, ContainsSubstring("--max-running SEQUENCES ") && !ContainsSubstring("--max-num-seqs"));
+  CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, ContainsSubstring("[1,8] ($QUINTET_BATCH)"));
+  CHECK_THAT(help, ContainsSubstring("[256] ($QUINTET_MAX_NEW_TOKENS)"));
 }
 
 TEST_CASE("--version names commit, CUDA and the instruction sets built and used") {
@@ -148,17 +148,17 @@ TEST_CASE("--version names commit, CUDA and the instruction sets built and used"
   REQUIRE(lines.size() == 4);
   CHECK(lines[0] == std::string("quintet ") + Version() + " (" + Commit() + ")");
 #ifdef QUINTET_CUDA
-  CHECK_THAT(lines[1], Contains(" for sm_"));
+  CHECK_THAT(lines[1], ContainsSubstring(" for sm_"));
 #else
   CHECK(lines[1] == "CUDA: none");
 #endif
   CHECK(lines[2] == "CPU instruction sets: " + CompiledIsaNames());
   CHECK(lines[3] == "Used on this CPU: " + UsedIsaNames());
 #if defined(__x86_64__)
-  CHECK_THAT(lines[2], Contains("AMX") && Contains("AVX3") && Contains("SSE4"));
+  CHECK_THAT(lines[2], ContainsSubstring("AMX") && ContainsSubstring("AVX3") && ContainsSubstring("SSE4"));
   const Outcome capped = RunBinary({{"--version"}, "", {{"QUINTET_CPU_ISA", "baseline"}}});
   REQUIRE(Lines(capped.out).size() == 4);
-  CHECK_THAT(Lines(capped.out)[3], StartsWith("Used on this CPU: SSE") && !Contains("AVX"));
+  CHECK_THAT(Lines(capped.out)[3], StartsWith("Used on this CPU: SSE") && !ContainsSubstring("AVX"));
 #endif
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("every decoding field is a flag") {
                            "skip-special-tokens",
                            "add-special-tokens",
                            "truncate"}) {
-    CHECK_THAT(help, Contains(std::string("--") + flag + " "));
+    CHECK_THAT(help, ContainsSubstring(std::string("--") + flag + " "));
   }
 }
 
@@ -238,26 +238,27 @@ TEST_CASE("a subcommand of a subcommand has its own section in the file") {
   const std::string file =
       WriteConfig("[bench]\nseed = 3\n[bench.serve]\nseed = 5\n[serve]\nthreads = 7\n");
   CHECK_THAT(RunBinary({{"bench", "--print-config", "--config", file}, "", {}}).out,
-             Contains("[bench]\n") && Contains("\nseed = \"3\"\n"));
+             ContainsSubstring("[bench]\n") && ContainsSubstring("\nseed = \"3\"\n"));
   CHECK_THAT(RunBinary({{"bench", "serve", "--print-config", "--config", file}, "", {}}).out,
-             Contains("[bench.serve]\n") && Contains("\nseed = \"5\"\n"));
-  CHECK_THAT(RunBinary({{"completion", "bash"}, "", {}}).out, Contains("\"bench serve \"*)"));
+             ContainsSubstring("[bench.serve]\n") && ContainsSubstring("\nseed = \"5\"\n"));
+  CHECK_THAT(RunBinary({{"completion", "bash"}, "", {}}).out,
+             ContainsSubstring("\"bench serve \"*)"));
 }
 
 TEST_CASE("bad values of variables and files are usage errors that name their source") {
   Outcome outcome = RunBinary({{"generate"}, "", {{"QUINTET_NUM_BEAMS", "x"}}});
   CHECK(outcome.exit_code == kExitUsage);
-  CHECK_THAT(outcome.err, Contains("QUINTET_NUM_BEAMS"));
+  CHECK_THAT(outcome.err, ContainsSubstring("QUINTET_NUM_BEAMS"));
   outcome = RunBinary({{"generate", "--model", G2pModel()}, "", {{"QUINTET_CPU_ISA", "mmx"}}});
   CHECK(outcome.exit_code == kExitUsage);
-  CHECK_THAT(outcome.err, Contains("QUINTET_CPU_ISA"));
+  CHECK_THAT(outcome.err, ContainsSubstring("QUINTET_CPU_ISA"));
   for (const char* text : {"num-beans = 4\n", "[generat]\nnum-beams = 4\n", "num-beams = \"x\"\n",
                            "[generate]\nhelp = true\n", "[generate.deep]\nnum-beams = 1\n"}) {
     const std::string file = WriteConfig(text);
     outcome = RunBinary({{"generate", "--config", file}, "", {}});
     INFO(text);
     CHECK(outcome.exit_code == kExitUsage);
-    CHECK_THAT(outcome.err, Contains(file));
+    CHECK_THAT(outcome.err, ContainsSubstring(file));
   }
 }
 

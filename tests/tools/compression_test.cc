@@ -3,7 +3,7 @@
 #include <random>
 #include <string>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

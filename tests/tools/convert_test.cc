@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/tools/run_binary.h"
 

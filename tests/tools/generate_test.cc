@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/tools/run_binary.h"
 #include "tools/exit_code.h"
@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using nlohmann::json;
 
 Outcome OnModel(const std::string& command, std::vector<std::string> flags,
@@ -38,8 +38,8 @@ TEST_CASE("a model that needs more memory than allowed is rejected before loadin
   const Outcome refused = OnModel("generate", {"--max-memory", "20"}, "oros\n");
   CHECK(refused.exit_code == kExitFailed);
   CHECK(refused.out.empty());
-  CHECK_THAT(refused.err, Contains("--max-memory allows 20971520"));
-  CHECK_THAT(refused.err, Contains("weights"));
+  CHECK_THAT(refused.err, ContainsSubstring("--max-memory allows 20971520"));
+  CHECK_THAT(refused.err, ContainsSubstring("weights"));
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
 }
 
@@ -68,20 +68,20 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
     CHECK(refused.exit_code == kExitModel);
     for (const char* part : {"generation_config.json: max_time is 2.5", "guidance_scale is 2",
                              "--ignore-generation-fields"}) {
-      CHECK_THAT(refused.err, Contains(part));
+      CHECK_THAT(refused.err, ContainsSubstring(part));
     }
-    CHECK_THAT(refused.err, !Contains("num_beams"));
+    CHECK_THAT(refused.err, !ContainsSubstring("num_beams"));
     command.push_back("--ignore-generation-fields");
     const Outcome ignored = run(command, odd);
     CHECK(ignored.exit_code == kExitDone);
-    CHECK_THAT(ignored.err, Contains("generation_config.json: max_time is 2.5: ignored"));
+    CHECK_THAT(ignored.err, ContainsSubstring("generation_config.json: max_time is 2.5: ignored"));
     command.pop_back();
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
   // encode does not decode, so the fields have no effect.
   CHECK(run({"encode"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
-  CHECK_THAT(run({"inspect"}, odd).out, Contains("max_time is 2.5"));
+  CHECK_THAT(run({"inspect"}, odd).out, ContainsSubstring("max_time is 2.5"));
 }
 
 TEST_CASE(
@@ -113,7 +113,7 @@ TEST_CASE("SIGINT ends a command with 130 after a complete line") {
   kill(binary.pid, SIGINT);
   const Outcome outcome = Finish(binary);
   CHECK(outcome.exit_code == kExitInterrupted);
-  CHECK_THAT(outcome.err, Contains("interrupted after "));
+  CHECK_THAT(outcome.err, ContainsSubstring("interrupted after "));
   REQUIRE(!outcome.out.empty());
   CHECK(outcome.out.back() == '\n');
   CHECK(Lines(outcome.out).size() < 200000);
@@ -131,8 +131,8 @@ TEST_CASE("serve names the model and its directory in warnings about its files")
                                      {}});
   CHECK(outcome.exit_code == kExitModel);
   CHECK_THAT(outcome.err,
-             Contains("model a: generation_config.json: penalty_alpha is 0.6: ignored\n"));
-  CHECK_THAT(outcome.err, Contains("quintet: serve: model a: " + model + ": "));
+             ContainsSubstring("model a: generation_config.json: penalty_alpha is 0.6: ignored\n"));
+  CHECK_THAT(outcome.err, ContainsSubstring("quintet: serve: model a: " + model + ": "));
 }
 
 TEST_CASE("a text that a normalizer makes too long fails only its line") {
@@ -156,7 +156,8 @@ TEST_CASE("a text that a normalizer makes too long fails only its line") {
   CHECK(!lines[0].empty());
   CHECK(lines[1].empty());
   CHECK(lines[2] == lines[0]);
-  CHECK_THAT(outcome.err, Contains("to lengthen a text of 5000 bytes by at most 16777216 bytes"));
+  CHECK_THAT(outcome.err,
+             ContainsSubstring("to lengthen a text of 5000 bytes by at most 16777216 bytes"));
 }
 
 TEST_CASE("bench rejects invalid decoding options before it measures") {
@@ -168,7 +169,7 @@ TEST_CASE("bench rejects invalid decoding options before it measures") {
     const Outcome outcome = OnModel("bench", {"--do-sample", flag, value}, "");
     CHECK(outcome.exit_code == kExitUsage);
     CHECK(outcome.out.empty());
-    CHECK_THAT(outcome.err, Contains(message));
+    CHECK_THAT(outcome.err, ContainsSubstring(message));
   }
 }
 
@@ -194,8 +195,8 @@ TEST_CASE("a failed line keeps its place and does not change the others") {
       OnModel("generate", {"--max-input-tokens", "20"}, "oros\n" + longer + "\nwagner\n");
   CHECK(outcome.exit_code == kExitFailed);
   CHECK(outcome.out == "AO1 R OW0 Z\n\nW AE1 G N ER0\n");
-  CHECK_THAT(outcome.err, Contains("line 2"));
-  CHECK_THAT(outcome.err, !Contains(longer));  // no input text in messages
+  CHECK_THAT(outcome.err, ContainsSubstring("line 2"));
+  CHECK_THAT(outcome.err, !ContainsSubstring(longer));  // no input text in messages
 
   outcome = OnModel("generate", {"--input", "json", "--output", "json"},
                     "{\"text\":\"oros\"}\nnot "
@@ -224,7 +225,7 @@ TEST_CASE("text output without a tokenizer is a usage error") {
   const Outcome text = run("text");
   CHECK(text.exit_code == kExitModel);
   CHECK(text.out.empty());
-  CHECK_THAT(text.err, Contains("tokenizer"));
+  CHECK_THAT(text.err, ContainsSubstring("tokenizer"));
 }
 
 TEST_CASE("truncation keeps the end of sequence") {
@@ -294,7 +295,8 @@ TEST_CASE("special characters in outputs are escaped") {
   const Outcome outcome =
       OnModel("generate", {"--decoder-prefix", "K", "--echo", "--output", "json"}, "cat\n");
   REQUIRE(outcome.exit_code == kExitDone);
-  CHECK_THAT(json::parse(outcome.out)["sequences"][0]["text"].get<std::string>(), Contains("K"));
+  CHECK_THAT(json::parse(outcome.out)["sequences"][0]["text"].get<std::string>(),
+             ContainsSubstring("K"));
 }
 
 TEST_CASE("score sums the log-probabilities of tokens and prefers the right answer") {
@@ -326,7 +328,7 @@ TEST_CASE("attention flags that a model does not support are a usage error of sc
     INFO(flags[0]);
     CHECK(outcome.exit_code == kExitUsage);
     CHECK(outcome.out.empty());
-    CHECK_THAT(outcome.err, Contains(flags[0] == "--prefix-lm" ? "prefix" : "sliding"));
+    CHECK_THAT(outcome.err, ContainsSubstring(flags[0] == "--prefix-lm" ? "prefix" : "sliding"));
   }
 }
 
@@ -340,7 +342,7 @@ TEST_CASE("encode gives the same values as json, raw and NumPy") {
   REQUIRE(npy.out.size() == 128 + raw.out.size());
   CHECK(npy.out.substr(128) == raw.out);
   CHECK(npy.out.substr(0, 6) == "\x93NUMPY");
-  CHECK_THAT(npy.out.substr(0, 128), Contains("'shape': (2, 256)"));
+  CHECK_THAT(npy.out.substr(0, 128), ContainsSubstring("'shape': (2, 256)"));
   double norm = 0;
   for (size_t row = 0; row < 2; ++row) {
     const json embedding = json::parse(Lines(text.out)[row])["embedding"];

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {
@@ -151,6 +151,18 @@ TEST_CASE("families of a library include only themselves and the families before
         INFO("includes " << included);
         CHECK(InOrder(families, family, to_family));
       }
+    }
+  }
+}
+
+TEST_CASE("only tests/catch.h includes Catch2") {
+  for (const auto& [folder, allowed] : Allowed()) {
+    for (const fs::path& path : Sources(folder)) {
+      if (fs::relative(path, QUINTET_SOURCE_DIR) == "tests/catch.h") continue;
+      std::ifstream file(path);
+      const std::vector<std::string> folders = IncludedFolders(file);
+      INFO(path.string());
+      CHECK(std::find(folders.begin(), folders.end(), "catch2") == folders.end());
     }
   }
 }

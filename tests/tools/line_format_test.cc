@@ -1,7 +1,7 @@
 // Escaping of output lines and parsing of input lines.
 #include "tools/line_format.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -7,12 +7,12 @@
 #include <iterator>
 #include <string>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 
 class TemporaryFile {
  public:
@@ -147,14 +147,14 @@ TEST_CASE("binary records keep their size, and the header gets their number") {
 
 TEST_CASE("outputs that cannot be used are refused with the flag and the reason") {
   const TemporaryFile file(".txt"), compressed(".gz");
-  CHECK_THAT(OpenError("", true), Contains("--resume: needs --output-file"));
+  CHECK_THAT(OpenError("", true), ContainsSubstring("--resume: needs --output-file"));
   CHECK_THAT(OpenError("/nonexistent/out.txt", false),
-             Contains("--output-file: opening /nonexistent/out.txt: No such file"));
-  CHECK_THAT(OpenError("/dev/null", true), Contains("/dev/null is not a regular file"));
+             ContainsSubstring("--output-file: opening /nonexistent/out.txt: No such file"));
+  CHECK_THAT(OpenError("/dev/null", true), ContainsSubstring("/dev/null is not a regular file"));
   CHECK_THAT(OpenError(compressed.path(), false, {.record_bytes = 4}),
-             Contains("which binary output cannot be"));
+             ContainsSubstring("which binary output cannot be"));
   const auto output = Open(file.path(), false);
-  CHECK_THAT(OpenError(file.path(), true), Contains("is in use by another process"));
+  CHECK_THAT(OpenError(file.path(), true), ContainsSubstring("is in use by another process"));
 }
 
 }  // namespace

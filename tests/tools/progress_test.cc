@@ -1,6 +1,6 @@
 #include "tools/progress.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 extern char** environ;
 

@@ -5,15 +5,15 @@
 #include <cstdio>
 #include <fstream>
 
-#include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tools/flag_values.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 
 // The flags of serve, parsed from a command line and optionally a config file.
 class Settled {
@@ -66,7 +66,7 @@ TEST_CASE("serve caches encoder outputs by default on a CPU, on a GPU only if re
     const Settled settled(c.arguments, c.file);
     CHECK(settled.EncoderCacheBytes() == c.bytes);
     const std::string shown = "encoder-cache-bytes = \"" + std::to_string(c.bytes) + "\"\n";
-    CHECK_THAT(settled.Printed(), Contains((c.given ? "\n" : "\n# ") + shown));
+    CHECK_THAT(settled.Printed(), ContainsSubstring((c.given ? "\n" : "\n# ") + shown));
     if (!c.given) CHECK(settled.Help() == std::to_string(c.bytes));
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("vLLM's names of the batch limits are aliases that --help does not sho
   const Settled settled("--max-num-seqs 7", "max-num-batched-tokens = 5000\nmax-running = 9\n");
   CHECK(settled.Host().engine.max_running_sequences == 7);
   CHECK(settled.Host().load.limits.max_encode_tokens == 5000);
-  CHECK_THAT(settled.Printed(), Contains("\nmax-running = \"7\"\n"));
+  CHECK_THAT(settled.Printed(), ContainsSubstring("\nmax-running = \"7\"\n"));
 }
 
 TEST_CASE("serve runs a converted directory in its own type where the device computes with it") {

@@ -1,4 +1,4 @@
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/attention/attention_problem.h"
 
 namespace quintet::attention_test {

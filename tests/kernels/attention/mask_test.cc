@@ -1,6 +1,6 @@
 #include "kernels/attention/mask.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/attention/attention_problem.h"
 
 namespace quintet::attention_test {

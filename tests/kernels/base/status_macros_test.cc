@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

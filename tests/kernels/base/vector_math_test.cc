@@ -18,7 +18,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <cmath>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet::cpu {

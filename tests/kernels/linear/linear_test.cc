@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/cpu_features.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
 

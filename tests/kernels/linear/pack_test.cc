@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/linear/linear.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

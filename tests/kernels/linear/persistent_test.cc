@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/linear/linear.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/linear/linear_weights.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

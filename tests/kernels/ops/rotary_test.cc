@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

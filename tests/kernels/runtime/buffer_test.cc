@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

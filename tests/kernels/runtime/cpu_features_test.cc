@@ -1,7 +1,7 @@
 #include "kernels/runtime/cpu_features.h"
 
-#include "catch2/catch.hpp"
 #include "hwy/targets.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/thread_pool.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

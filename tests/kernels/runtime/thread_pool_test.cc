@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/device.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 
 namespace quintet {

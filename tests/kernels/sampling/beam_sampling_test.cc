@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "catch2/catch.hpp"
 #include "kernels/base/random.h"
 #include "kernels/sampling/warper.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/sampling/candidate_logits.h"
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "kernels/runtime/cpu_features.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 
 namespace quintet {

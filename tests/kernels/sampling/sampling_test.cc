@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "catch2/catch.hpp"
 #include "kernels/base/random.h"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

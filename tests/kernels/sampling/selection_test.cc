@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/random_data.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {

@@ -1,7 +1,7 @@
 #include "models/checkpoint/json_string.h"
 
-#include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -7,12 +7,12 @@
 #include <fstream>
 #include <string>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("ParseJson returns the values of the text", "[json]") {
@@ -48,7 +48,7 @@ TEST_CASE("ParseJson rejects damaged text and names the position", "[json]") {
     auto json = ParseJson(test.text, "f.json");
     REQUIRE(json.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(std::string(json.status().message()),
-               StartsWith("f.json: ") && Contains(test.message));
+               StartsWith("f.json: ") && ContainsSubstring(test.message));
   }
   CHECK(ParseJson(std::string(32, '[') + std::string(32, ']'), "f.json").ok());
 }
@@ -59,7 +59,8 @@ TEST_CASE("ReadFile rejects files above its size limit", "[json]") {
   std::ofstream(path, std::ios::binary) << "{\"a\": 1}";
   CHECK(ReadFile(path, 8).value() == "{\"a\": 1}");
   CHECK((*ReadJsonFile(path, 8))["a"] == 1);
-  CHECK_THAT(std::string(ReadFile(path, 7).status().message()), Contains("at most 7 bytes, got 8"));
+  CHECK_THAT(std::string(ReadFile(path, 7).status().message()),
+             ContainsSubstring("at most 7 bytes, got 8"));
   std::remove(path.c_str());
   CHECK(ReadFile(path, 8).status().code() == absl::StatusCode::kNotFound);
   CHECK(ReadFile("/", 8).status().code() == absl::StatusCode::kInvalidArgument);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/weights/weights.h"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/checkpoint/checkpoint.h"
 
 namespace quintet {

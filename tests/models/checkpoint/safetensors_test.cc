@@ -8,13 +8,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/models/checkpoint/checkpoint.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 
 absl::Status OpenBytes(const std::string& bytes) {
   TemporaryDirectory directory;
@@ -195,8 +195,8 @@ TEST_CASE("Every rule of the header is checked", "[safetensors]") {
     INFO(c.header.substr(0, 200));
     const absl::Status status = OpenBytes(SafetensorsBytes(c.header, c.data));
     CHECK(absl::IsInvalidArgument(status));
-    CHECK_THAT(Message(status), Contains("model.safetensors"));
-    CHECK_THAT(Message(status), Contains(c.message));
+    CHECK_THAT(Message(status), ContainsSubstring("model.safetensors"));
+    CHECK_THAT(Message(status), ContainsSubstring(c.message));
   }
 }
 
@@ -204,16 +204,17 @@ TEST_CASE("Headers above the limits of size and number are rejected", "[safetens
   const std::string tail = "{}";
   std::string length = "\x01\xe1\xf5\x05";  // 100,000,001
   length.resize(8, '\0');
-  CHECK_THAT(Message(OpenBytes(length + tail)), Contains("exceeds the limit of 100000000"));
+  CHECK_THAT(Message(OpenBytes(length + tail)),
+             ContainsSubstring("exceeds the limit of 100000000"));
   CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)),
-             Contains("exceeds the limit of 100000000"));
+             ContainsSubstring("exceeds the limit of 100000000"));
   length[0] = '\0';  // 100,000,000: longer than the file
-  CHECK_THAT(Message(OpenBytes(length + tail)), Contains("the header ends at byte 100000008"));
-  CHECK_THAT(Message(OpenBytes("")), Contains("expected at least 8 bytes"));
-  CHECK_THAT(Message(OpenBytes("1234567")), Contains("expected at least 8 bytes, got 7"));
+  CHECK_THAT(Message(OpenBytes(length + tail)), ContainsSubstring("the header ends at byte 100000008"));
+  CHECK_THAT(Message(OpenBytes("")), ContainsSubstring("expected at least 8 bytes"));
+  CHECK_THAT(Message(OpenBytes("1234567")), ContainsSubstring("expected at least 8 bytes, got 7"));
   CHECK_THAT(
       Message(OpenBytes("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")),
-      Contains("model.safetensors: is a Git LFS pointer"));
+      ContainsSubstring("model.safetensors: is a Git LFS pointer"));
 
   const auto with_tensors = [](int n) {
     std::string header = "{";
@@ -224,13 +225,14 @@ TEST_CASE("Headers above the limits of size and number are rejected", "[safetens
     return SafetensorsBytes(header + "}", 0);
   };
   CHECK(OpenBytes(with_tensors(100000)).ok());
-  CHECK_THAT(Message(OpenBytes(with_tensors(100001))), Contains("more than 100000 tensors"));
+  CHECK_THAT(Message(OpenBytes(with_tensors(100001))),
+             ContainsSubstring("more than 100000 tensors"));
 
   std::string metadata = "{\"__metadata__\":{";
   for (int i = 0; i < 10000; ++i) absl::StrAppend(&metadata, i == 0 ? "" : ",", "\"", i, "\":\"\"");
   CHECK(OpenBytes(SafetensorsBytes(metadata + "}}", 0)).ok());
   CHECK_THAT(Message(OpenBytes(SafetensorsBytes(metadata + ",\"x\":\"\"}}", 0))),
-             Contains("more than 10000 keys"));
+             ContainsSubstring("more than 10000 keys"));
 }
 
 TEST_CASE("A file truncated at any byte is an error", "[safetensors]") {
@@ -255,7 +257,7 @@ TEST_CASE("A file truncated after it was opened is an error", "[safetensors]") {
   std::vector<char> bytes(100000);
   const absl::Status status = reader->Read(*reader->Find("a"), 0, 100000, bytes.data());
   CHECK(absl::IsInvalidArgument(status));
-  CHECK_THAT(Message(status), Contains("the file is truncated at byte 4096"));
+  CHECK_THAT(Message(status), ContainsSubstring("the file is truncated at byte 4096"));
 }
 
 TEST_CASE("Only regular files are opened, symbolic links only on request", "[safetensors]") {
@@ -267,17 +269,17 @@ TEST_CASE("Only regular files are opened, symbolic links only on request", "[saf
 
   REQUIRE(mkfifo(path.c_str(), 0600) == 0);
   CHECK_THAT(Message(SafetensorsReader::Open(directory.path()).status()),
-             Contains("not a regular file"));
+             ContainsSubstring("not a regular file"));
   std::filesystem::remove(path);
   std::filesystem::create_directory(path);
   CHECK_THAT(Message(SafetensorsReader::Open(directory.path()).status()),
-             Contains("not a regular file"));
+             ContainsSubstring("not a regular file"));
   std::filesystem::remove(path);
 
   WriteBytes(directory / "blob", SafetensorsBytes("{}", 0));
   std::filesystem::create_symlink(directory / "blob", path);
   CHECK_THAT(Message(SafetensorsReader::Open(directory.path()).status()),
-             Contains("symbolic link"));
+             ContainsSubstring("symbolic link"));
   CHECK(SafetensorsReader::Open(directory.path(), true).ok());
   std::filesystem::remove(directory / "blob");
   CHECK(!SafetensorsReader::Open(directory.path(), true).ok());
@@ -289,7 +291,7 @@ TEST_CASE("The error for a directory of pickle files says how to convert them", 
     WriteBytes(directory / name, "x");
     const absl::Status status = SafetensorsReader::Open(directory.path()).status();
     CHECK(absl::IsInvalidArgument(status));
-    CHECK_THAT(Message(status), Contains("python3 -c \"import"));
+    CHECK_THAT(Message(status), ContainsSubstring("python3 -c \"import"));
     CHECK(!absl::StrContains(Message(status), directory.path()));
   }
 }
@@ -371,7 +373,7 @@ TEST_CASE("Malicious shard indexes are rejected", "[safetensors]") {
       continue;
     }
     CHECK(!reader.ok());
-    CHECK_THAT(Message(reader.status()), Contains(c.message));
+    CHECK_THAT(Message(reader.status()), ContainsSubstring(c.message));
     CHECK(!absl::StrContains(Message(reader.status()), "/etc/passwd: "));
   }
   CHECK(shards.Open(a + "link.safetensors\"}}", true).ok());
@@ -383,13 +385,13 @@ TEST_CASE("Each tensor must be in the shard that the index names, and only there
   std::filesystem::copy(shards / "a.safetensors", shards / "c.safetensors");
   const auto twice = shards.Open(
       R"({"weight_map":{"a":"a.safetensors","b":"b.safetensors","c":"c.safetensors"}})");
-  CHECK_THAT(Message(twice.status()), Contains("tensor a appears twice, here and in"));
+  CHECK_THAT(Message(twice.status()), ContainsSubstring("tensor a appears twice, here and in"));
   WriteBytes(shards / "b.safetensors",
              SafetensorsBytes(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                               R"("x":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})",
                               1));
   const auto extra = shards.Open(R"({"weight_map":{"a":"a.safetensors","b":"b.safetensors"}})");
-  CHECK_THAT(Message(extra.status()), Contains("names 2 tensors, but the shards hold 3"));
+  CHECK_THAT(Message(extra.status()), ContainsSubstring("names 2 tensors, but the shards hold 3"));
 }
 
 }  // namespace

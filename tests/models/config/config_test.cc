@@ -5,14 +5,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/checkpoint/checkpoint.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using nlohmann::json;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
@@ -426,8 +426,8 @@ TEST_CASE("Invalid configurations are rejected", "[config]") {
     const auto parsed = ParseModelConfig(text, "config.json");
     REQUIRE(!parsed.ok());
     CHECK(absl::IsInvalidArgument(parsed.status()));
-    CHECK_THAT(Message(parsed.status()), Contains("config.json"));
-    CHECK_THAT(Message(parsed.status()), Contains(c.message));
+    CHECK_THAT(Message(parsed.status()), ContainsSubstring("config.json"));
+    CHECK_THAT(Message(parsed.status()), ContainsSubstring(c.message));
   }
 }
 
@@ -457,7 +457,7 @@ TEST_CASE("Text that is not a JSON object is rejected", "[config]") {
         std::string(R"({"model_type":"t5","model_type":"t5"})")}) {
     const auto parsed = ParseModelConfig(text, "config.json");
     CHECK(absl::IsInvalidArgument(parsed.status()));
-    CHECK_THAT(Message(parsed.status()), Contains("config.json"));
+    CHECK_THAT(Message(parsed.status()), ContainsSubstring("config.json"));
   }
   TemporaryDirectory directory;
   CHECK(absl::IsNotFound(ReadModelConfig(directory.path()).status()));

@@ -1,14 +1,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "models/config/generation_config.h"
+#include "tests/catch.h"
 #include "tests/models/checkpoint/checkpoint.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 
 absl::StatusOr<GenerationDefaults> Read(const std::string& text) {
   TemporaryDirectory directory;
@@ -62,8 +62,8 @@ TEST_CASE("Each unsupported field is named with its value and rejected for gener
     CHECK(d->unsupported_fields == std::vector<std::string>{what});
     const absl::Status refused = CheckGenerationSupported(*d);
     CHECK(absl::IsUnimplemented(refused));
-    CHECK_THAT(std::string(refused.message()), Contains(what));
-    CHECK_THAT(std::string(refused.message()), Contains("--ignore-generation-fields"));
+    CHECK_THAT(std::string(refused.message()), ContainsSubstring(what));
+    CHECK_THAT(std::string(refused.message()), ContainsSubstring("--ignore-generation-fields"));
     const auto absent = Read(absl::StrCat("{\"", name, "\": null}"));
     REQUIRE(absent.ok());
     CHECK(absent->unsupported_fields.empty());
@@ -74,12 +74,14 @@ TEST_CASE("Each unsupported field is named with its value and rejected for gener
   REQUIRE(longest.ok());
   REQUIRE(longest->unsupported_fields.size() == 1);
   CHECK(longest->unsupported_fields[0].size() < 150);
-  CHECK_THAT(longest->unsupported_fields[0], Contains(R"(stop_strings is ["\u001b\u00e9xxx)"));
+  CHECK_THAT(longest->unsupported_fields[0],
+             ContainsSubstring(R"(stop_strings is ["\u001b\u00e9xxx)"));
   const auto two = Read(R"({"max_time": 2, "guidance_scale": 1.5})");
   REQUIRE(two.ok());
   CHECK_THAT(std::string(CheckGenerationSupported(*two).message()),
-             Contains("guidance_scale is 1.5"));
-  CHECK_THAT(std::string(CheckGenerationSupported(*two).message()), Contains("max_time is 2"));
+             ContainsSubstring("guidance_scale is 1.5"));
+  CHECK_THAT(std::string(CheckGenerationSupported(*two).message()),
+             ContainsSubstring("max_time is 2"));
 }
 
 TEST_CASE("Values without effect and fields that change only speed are ignored",
@@ -126,8 +128,8 @@ TEST_CASE("Errors about bad_words_ids of config.json name that file", "[generati
   TemporaryDirectory directory;
   WriteBytes(directory / "config.json", R"({"bad_words_ids": [[-1]]})");
   const auto status = ReadGenerationDefaults(directory.path()).status();
-  CHECK_THAT(std::string(status.message()), Contains("config.json: bad_words_ids"));
-  CHECK_THAT(std::string(status.message()), !Contains("generation_config.json"));
+  CHECK_THAT(std::string(status.message()), ContainsSubstring("config.json: bad_words_ids"));
+  CHECK_THAT(std::string(status.message()), !ContainsSubstring("generation_config.json"));
 }
 
 TEST_CASE("Every field of generation_config.json is read", "[generation_config]") {
@@ -206,7 +208,7 @@ TEST_CASE("Invalid generation defaults are rejected", "[generation_config]") {
     INFO(text);
     const auto d = Read(text);
     CHECK(absl::IsInvalidArgument(d.status()));
-    CHECK_THAT(std::string(d.status().message()), Contains(message));
+    CHECK_THAT(std::string(d.status().message()), ContainsSubstring(message));
   }
 }
 

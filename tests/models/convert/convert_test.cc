@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/checkpoint/atomic_directory.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/weights/weights.h"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/models/weights/equal_weights.h"
 

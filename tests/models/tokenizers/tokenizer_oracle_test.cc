@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/checkpoint/json.h"
 #include "models/tokenizers/tokenizer.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

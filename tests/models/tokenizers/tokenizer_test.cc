@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/tokenizers/sentencepiece.pb.h"
+#include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {

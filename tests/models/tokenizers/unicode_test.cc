@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "models/tokenizers/normalizer.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

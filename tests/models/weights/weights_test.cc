@@ -6,15 +6,15 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
 #include "models/weights/table.h"
 #include "nlohmann/json.hpp"
+#include "tests/catch.h"
 #include "tests/models/checkpoint/loadable_checkpoint.h"
 
 namespace quintet {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using nlohmann::json;
 
 std::vector<float> Transposed(const TestTensor& t) {
@@ -269,9 +269,9 @@ TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs an
     CHECK(warning.empty() != one.doubtful);
     if (!one.doubtful) continue;
     const std::string chosen = one.scaled ? "true" : "false", other = one.scaled ? "false" : "true";
-    CHECK_THAT(warning, Contains("config.json: tie_word_embeddings is "));
-    CHECK_THAT(warning, Contains("\"scale_decoder_outputs\": " + chosen));
-    CHECK_THAT(warning, Contains("or to " + other));
+    CHECK_THAT(warning, ContainsSubstring("config.json: tie_word_embeddings is "));
+    CHECK_THAT(warning, ContainsSubstring("\"scale_decoder_outputs\": " + chosen));
+    CHECK_THAT(warning, ContainsSubstring("or to " + other));
     // The field that the warning names resolves the ambiguity.
     c.config["scale_decoder_outputs"] = !one.scaled;
     CHECK(c.Load()->logit_scale == (one.scaled ? 1.0f : factor));
@@ -329,7 +329,7 @@ TEST_CASE("Alternative names and known unused tensors are accepted", "[weights]"
   gpt2.tensors["h.0.attn.masked_bias"] = {StoredType::kF32, {}, {-1e4f}};
   CHECK(gpt2.Load().ok());
   gpt2.tensors["transformer.ln_f.bias"] = gpt2.tensors["ln_f.bias"];
-  CHECK_THAT(gpt2.Problem(), Contains("with and without the prefix"));
+  CHECK_THAT(gpt2.Problem(), ContainsSubstring("with and without the prefix"));
 }
 
 TEST_CASE("All missing, unexpected and misshapen tensors are reported in one error", "[weights]") {
@@ -340,26 +340,28 @@ TEST_CASE("All missing, unexpected and misshapen tensors are reported in one err
   c.tensors["lm_head.weight"].shape = {128, 256};
   c.tensors["shared.weight"] = {StoredType::kI64, {256, 128}, std::vector<float>(256 * 128)};
   const std::string problem = c.Problem();
-  CHECK_THAT(problem, Contains("missing: decoder.final_layer_norm.weight, "
-                               "encoder.block.0.layer.0.SelfAttention.k.weight;"));
-  CHECK_THAT(problem, Contains("unexpected: surprise;"));
-  CHECK_THAT(problem, Contains("lm_head.weight is BF16 [128, 256], expected [256, 128]"));
-  CHECK_THAT(problem, Contains("shared.weight is I64 [256, 128], expected F32, BF16 or F16"));
+  CHECK_THAT(problem, ContainsSubstring("missing: decoder.final_layer_norm.weight, "
+                                        "encoder.block.0.layer.0.SelfAttention.k.weight;"));
+  CHECK_THAT(problem, ContainsSubstring("unexpected: surprise;"));
+  CHECK_THAT(problem, ContainsSubstring("lm_head.weight is BF16 [128, 256], expected [256, 128]"));
+  CHECK_THAT(problem,
+             ContainsSubstring("shared.weight is I64 [256, 128], expected F32, BF16 or F16"));
 
   Checkpoint wrong_family("t5-v1_0");
   wrong_family.config["model_type"] = "umt5";
   wrong_family.config["feed_forward_proj"] = "relu";
-  CHECK_THAT(wrong_family.Problem(),
-             Contains("missing: decoder.block.1.layer.0.SelfAttention.relative_attention_bias"));
+  CHECK_THAT(
+      wrong_family.Problem(),
+      ContainsSubstring("missing: decoder.block.1.layer.0.SelfAttention.relative_attention_bias"));
   Checkpoint none("t5-v1_0");
   none.tensors.clear();
-  CHECK_THAT(none.Problem(), Contains("and 40 more"));
+  CHECK_THAT(none.Problem(), ContainsSubstring("and 40 more"));
   Checkpoint layers("t5-v1_0");
   layers.config["num_layers"] = 1024;
-  CHECK_THAT(layers.Problem(), Contains("more"));
+  CHECK_THAT(layers.Problem(), ContainsSubstring("more"));
   Checkpoint fat5("fat5-t5");
   fat5.tensors.erase("lm_head.weight");
-  CHECK_THAT(fat5.Problem(), Contains("missing: lm_head.weight"));
+  CHECK_THAT(fat5.Problem(), ContainsSubstring("missing: lm_head.weight"));
 }
 
 TEST_CASE("FAT5 files from before March 2024 are recognised", "[weights]") {
@@ -368,7 +370,7 @@ TEST_CASE("FAT5 files from before March 2024 are recognised", "[weights]") {
   c.Rename(self + "Wk.weight", self + "Wkv.weight");
   const auto w = c.Load();
   CHECK(absl::IsUnimplemented(w.status()));
-  CHECK_THAT(std::string(w.status().message()), Contains("before March 2024"));
+  CHECK_THAT(std::string(w.status().message()), ContainsSubstring("before March 2024"));
 }
 
 TEST_CASE("A tensor with a value that is not finite is rejected by name", "[weights]") {
@@ -383,7 +385,7 @@ TEST_CASE("A tensor with a value that is not finite is rejected by name", "[weig
       values[values.size() * 2 / 3] = bad[name.size() % 3];
       INFO(name);
       CHECK_THAT(c.Problem(),
-                 Contains(absl::StrCat("tensor ", name, " holds a NaN or an infinity")));
+                 ContainsSubstring(absl::StrCat("tensor ", name, " holds a NaN or an infinity")));
     }
   }
 }

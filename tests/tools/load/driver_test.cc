@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "catch2/catch.hpp"
 #include "engine/clock.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

@@ -1,7 +1,7 @@
 // The two load targets, a real server and an engine, with the shipped model.
 #include <algorithm>
 
-#include "catch2/catch.hpp"
+#include "tests/catch.h"
 #include "tests/server/running_server.h"
 #include "tests/tools/run_binary.h"
 #include "tools/load/engine_target.h"
