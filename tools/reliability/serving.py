@@ -47,7 +47,7 @@ def _end_children():
 
 
 def container_command(image: str, model) -> list[str]:
-    """The command for `quintet` in a container with our network, which ends with this process.
+    """The command for `quintet` in a container with this machine's network, removed at our exit.
 
     The model is the folder /model there. podman passes signals on and ends with the exit code of
     the container.
