@@ -77,8 +77,8 @@ if [ "${1:-}" = --cuda ]; then
   echo "== CUDA image =="
   # Of the shared libraries only those that the build and the image need.
   find /usr/local/cuda/ ! -type d \( ! -name 'lib*.so*' -o -name 'libcublasLt.so.*' \
-    -o -name 'libcudart.so*' -o -name 'libnvvm.so*' \) -print0 |
-    tar -c --null --absolute-names --files-from=- -f "$work/cuda.tar"
+    -o -name 'libcudart.so*' -o -name 'libnvvm.so*' \) -printf 'usr/local/cuda/%P\0' |
+    tar -c --null -C / --files-from=- -f "$work/cuda.tar"
   podman import --quiet "$work/cuda.tar" "$cuda_base" >/dev/null
   rm "$work/cuda.tar"
   build --build-arg CUDA_IMAGE="$cuda_base" --target runtime-cuda --tag "$cuda_image"
