@@ -29,6 +29,14 @@ struct HealthFlags {
 // Limit for each of connect, send and receive. A server answers within 1 s under any load.
 constexpr int kTimeoutSeconds = 3;
 
+// The error of a failed system call.
+absl::Status Failure(const char* call) {
+  if (errno == EAGAIN || errno == EINPROGRESS) {
+    return absl::DeadlineExceededError(absl::StrCat("no answer within ", kTimeoutSeconds, " s"));
+  }
+  return absl::ErrnoToStatus(errno, call);
+}
+
 // Connects to the first address of `address` that accepts. Linux connects 0.0.0.0 and [::] to the
 // loopback interface, so the address that a server listens on is also one to probe.
 absl::StatusOr<int> Connect(const Address& address) {
@@ -43,14 +51,14 @@ absl::StatusOr<int> Connect(const Address& address) {
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
     const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
     if (fd < 0) {
-      failed = absl::ErrnoToStatus(errno, "socket");
+      failed = Failure("socket");
       continue;
     }
     const timeval limit{.tv_sec = kTimeoutSeconds, .tv_usec = 0};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // also limits connect
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) return fd;
-    failed = absl::ErrnoToStatus(errno, "connect");
+    failed = Failure("connect");
     close(fd);
   }
   return failed;
@@ -64,15 +72,13 @@ absl::StatusOr<int> Get(const Address& address, const std::string& path) {
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   // So few bytes fit into the send buffer of a new connection.
-  if (send(*fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) {
-    return absl::ErrnoToStatus(errno, "send");
-  }
+  if (send(*fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return Failure("send");
   constexpr size_t kStatusBytes = sizeof("HTTP/1.1 200") - 1;
   std::string answer(kStatusBytes, '\0');
   size_t received = 0;
   while (received < kStatusBytes) {
     const ssize_t part = recv(*fd, &answer[received], kStatusBytes - received, 0);
-    if (part < 0) return absl::ErrnoToStatus(errno, "receive");
+    if (part < 0) return Failure("receive");
     if (part == 0) return absl::UnavailableError("the connection was closed before an answer");
     received += static_cast<size_t>(part);
   }
@@ -85,7 +91,10 @@ absl::StatusOr<int> Get(const Address& address, const std::string& path) {
 
 int Run(const HealthFlags& flags) {
   const absl::StatusOr<Address> address = ParseAddress("--http-listen", flags.http_listen);
-  if (!address.ok()) return Fail(kExitUsage, address.status());
+  if (!address.ok()) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                                "--http-listen: expected HOST:PORT, got ", flags.http_listen)));
+  }
   const std::string path = flags.live ? "/healthz" : "/readyz";
   const std::string url = absl::StrCat("http://", flags.http_listen, path);
   const absl::StatusOr<int> code = Get(*address, path);
