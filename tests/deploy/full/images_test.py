@@ -39,7 +39,7 @@ def podman(*arguments, stdin: str = "", code: int = 0) -> str:
         check=False,
     )
     assert done.returncode == code, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
-    return done.stdout if code == 0 else done.stderr
+    return done.stdout or done.stderr
 
 
 def inspected(container: str, field: str) -> str:
@@ -82,24 +82,31 @@ def check_confinement(container: str) -> None:
     assert "ro" in root.split(",")
 
 
-def check_service(ports: Ports, container: str) -> None:
+def check_service(ports: Ports) -> None:
     assert [ports.status("/healthz"), ports.status("/readyz")] == [200, 200]
-    podman("healthcheck", "run", container)
     with ports.client() as client:
         assert client.generate("phoneme").sequences[0].text == "F OW1 N IY0 M"
 
 
-def check_drain(ports: Ports, container: str, stop) -> None:
-    """Calls `stop`, which returns when the container has ended, and watches the drain."""
+def print_end(container: str) -> None:
+    """Prints the exit code and the last line of the log; the exit code must be 0."""
+    code = inspected(container, ".State.ExitCode")
+    print("exit code", code, "after:", podman("logs", container).splitlines()[-1])
+    assert code == "0"
+
+
+@contextlib.contextmanager
+def draining(ports: Ports, stop):
+    """Calls `stop`, which returns when the container has ended; the with-block is in its drain."""
     stopping = threading.Thread(target=stop)
     stopping.start()
     try:
         assert eventually(lambda: ports.status("/readyz") == 503, 20)
         assert ports.status("/healthz") == 200
-        podman("healthcheck", "run", container, code=1)
         # Balancers still send calls until they see /readyz.
         with ports.client() as client:
             assert client.generate("phoneme").sequences
+        yield
     finally:
         stopping.join(60)
     assert not stopping.is_alive()
@@ -157,10 +164,12 @@ def test_serve_and_drain():
     serve = ["serve", "--model", MODEL, "--allow-plaintext", "--threads", "1"]
     with running(ports, *CONFINED, IMAGE, *serve) as container:
         check_confinement(container)
-        check_service(ports, container)
-        check_drain(ports, container, lambda: podman("stop", "--time", "45", container))
-        assert inspected(container, ".State.ExitCode") == "0"
-        print(podman("logs", container).splitlines()[-1])
+        check_service(ports)
+        podman("healthcheck", "run", container)
+        podman("kill", "--signal", "TERM", container)
+        with draining(ports, lambda: podman("wait", container)):
+            podman("healthcheck", "run", container, code=1)
+        print_end(container)
 
 
 def test_compose_service():
@@ -179,9 +188,9 @@ def test_compose_service():
     ports = Ports()
     with running(ports, *options, IMAGE, *service["command"]) as container:
         check_confinement(container)
-        check_service(ports, container)
+        check_service(ports)
         podman("stop", "--time", seconds, container)
-        assert inspected(container, ".State.ExitCode") == "0"
+        print_end(container)
 
 
 def pod_manifest(ports: Ports) -> dict:
@@ -203,10 +212,10 @@ def pod_manifest(ports: Ports) -> dict:
         f"{flag}={listen.get(flag, value)}" if value else flag
         for flag, _, value in (argument.partition("=") for argument in container["args"])
     ]
-    # The health check of the image reads the address from the environment.
+    # `quintet health` reads the address from the environment.
     container["env"].append({"name": "QUINTET_HTTP_LISTEN", "value": ports.http_listen})
-    # podman makes shell commands of probes, and the image has no shell. Without them it takes the
-    # health check of the image.
+    del container["ports"]  # of a network of its own
+    # podman makes shell commands of probes, and the image has no shell.
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         del container[probe]
     return deployment
@@ -221,7 +230,7 @@ def test_kubernetes_deployment(tmp_path):
     manifest.write_text(yaml.safe_dump(pod_manifest(ports)))
     podman("volume", "create", NAME)  # its first user fills it with the model of the image
     try:
-        podman("kube", "play", "--network", "host", manifest)
+        podman("kube", "play", manifest)
         containers = podman("ps", "--format", "{{.Names}} {{.Image}}").splitlines()
         (container,) = [
             name for name, image in map(str.split, containers) if NAME in name and image == IMAGE
@@ -231,13 +240,16 @@ def test_kubernetes_deployment(tmp_path):
             assert eventually(lambda: ports.status(path) == 200, 60), podman("logs", container)
             print(probe, path, 200)
         check_confinement(container)
-        check_service(ports, container)
+        check_service(ports)
+        for arguments in (["health"], ["health", "--live"]):
+            print(*arguments, podman("exec", container, "/usr/local/bin/quintet", *arguments))
         print("memory limit", inspected(container, ".HostConfig.Memory"))
         pod = inspected(container, ".Pod")
         grace = str(base["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
-        check_drain(ports, container, lambda: podman("pod", "stop", "--time", grace, pod))
-        assert inspected(container, ".State.ExitCode") == "0"
-        print(podman("logs", container).splitlines()[-1])
-    finally:
+        with draining(ports, lambda: podman("pod", "stop", "--time", grace, pod)):
+            pass
+        print_end(container)
         podman("kube", "down", manifest)
+    finally:
+        podman("pod", "rm", "--force", "--ignore", "--time", "0", f"{NAME}-pod-0")
         podman("volume", "rm", "--force", NAME)
