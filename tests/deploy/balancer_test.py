@@ -239,6 +239,18 @@ def test_proxies_refuse_compressed_messages(server, proxied):
         assert not is_served(proxied, *fields), fields
 
 
+def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
+    """Clients other than grpcio ignore a grpc-status without the content type."""
+    with haproxy(server, certificate, tmp_path) as (port, _):
+        peer = frames.Peer(port)
+        try:
+            peer.open(1, frames.request_fields("/quintet.v1.Inference/Nothing"))
+            headers = peer.answer(1)
+        finally:
+            peer.close()
+    assert b"application/grpc" in headers and b"grpc-status\x0212" in headers
+
+
 def test_proxies_cap_the_streams_of_a_connection(proxied):
     """A client that ignores the announced limit gets no more streams than that."""
     limit = 128
