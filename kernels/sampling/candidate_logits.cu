@@ -9,7 +9,7 @@ namespace {
 // Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
 struct CandidateLogitsParams {
   const float* logits;
-  const float* raw;
+  const float* raw_logits;
   int64_t logits_stride, raw_logits_stride;
   int vocab;
   const int32_t* first_rows;
@@ -30,7 +30,7 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
   WaitOnDependentGrids();
   const int64_t entry = blockIdx.x;
   const bool raw = c.from_raw[entry] != 0;
-  const float* from = raw ? c.raw : c.logits;
+  const float* from = raw ? c.raw_logits : c.logits;
   const int64_t stride = raw ? c.raw_logits_stride : c.logits_stride;
   for (int j = static_cast<int>(threadIdx.x); j < c.k; j += static_cast<int>(blockDim.x)) {
     const int index = c.indices[entry * c.indices_stride + j];
@@ -44,9 +44,9 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
 void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
   if (args.first_rows.empty()) return;
   const CandidateLogitsParams call{args.logits.as<float>(),
-                                   args.raw.as<float>(),
+                                   args.raw_logits.as<float>(),
                                    args.logits.stride[0],
-                                   args.raw.stride[0],
+                                   args.raw_logits.stride[0],
                                    static_cast<int>(args.logits.dim[1]),
                                    stream.DevicePtr(args.first_rows.data()),
                                    stream.DevicePtr(args.from_raw.data()),
