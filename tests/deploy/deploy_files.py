@@ -24,6 +24,50 @@ def documents(path: str) -> list[dict]:
     return list(yaml.safe_load_all(text(path)))
 
 
+def merged(base, patch):
+    """Applies a strategic merge patch of Kubernetes.
+
+    Lists of objects with names are merged by name, all other lists replaced.
+    """
+    if isinstance(base, dict) and isinstance(patch, dict):
+        both = {key: merged(base[key], patch[key]) for key in base.keys() & patch.keys()}
+        return {**base, **patch, **both}
+    lists = isinstance(base, list) and isinstance(patch, list)
+    if lists and all("name" in item for item in base + patch):
+        by_name = {item["name"]: item for item in base}
+        for item in patch:
+            by_name[item["name"]] = merged(by_name.get(item["name"], {}), item)
+        return list(by_name.values())
+    return patch
+
+
+def rendered(folder: str) -> list[dict]:
+    """Returns what `kubectl kustomize` makes of a folder, for the fields that our files use."""
+    (kustomization,) = documents(f"{folder}/kustomization.yaml")
+    known = {"apiVersion", "kind", "resources", "images", "patches"}
+    assert kustomization.keys() <= known, kustomization.keys() - known
+    made = []
+    for resource in kustomization["resources"]:
+        path = f"{folder}/{resource}"
+        made += rendered(path) if (DEPLOY / path).is_dir() else documents(path)
+    for patch in kustomization.get("patches", []):
+        for change in documents(f"{folder}/{patch['path']}"):
+            (target,) = [
+                document
+                for document in made
+                if document["kind"] == change["kind"]
+                and document["metadata"]["name"] == change["metadata"]["name"]
+            ]
+            made[made.index(target)] = merged(target, change)
+    for image in kustomization.get("images", []):
+        for document in made:
+            if document["kind"] == "Deployment":
+                for container in document["spec"]["template"]["spec"]["containers"]:
+                    if container["image"] == image["name"]:
+                        container["image"] = f"{image['name']}:{image['newTag']}"
+    return made
+
+
 def run(*command, **arguments) -> str:
     """Runs a tool and returns its output. Fails the test if the tool fails."""
     done = subprocess.run(

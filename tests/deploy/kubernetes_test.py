@@ -1,14 +1,24 @@
 """Checks deploy/kubernetes against the Kubernetes schemas and the flags, and for consistency."""
 
 import json
+import re
+import shutil
+import subprocess
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from deploy_files import DEPLOY, documents, settled_flags
+from deploy_files import DEPLOY, ROOT, documents, rendered, run, settled_flags
 
 FOLDER = DEPLOY / "kubernetes"
-FILES = sorted(str(path.relative_to(DEPLOY)) for path in FOLDER.rglob("*.yaml"))
+OVERLAYS = ("cpu", "gpu")
+# Complete objects: an overlay's own files are patches.
+FILES = sorted(
+    str(path.relative_to(DEPLOY))
+    for folder in ("base", "autoscaling")
+    for path in (FOLDER / folder).glob("*.yaml")
+)
 WITHOUT_SCHEMA = {
     "Kustomization",
     "ServiceMonitor",
@@ -35,6 +45,15 @@ def container() -> dict:
     return one
 
 
+def overlay(name: str) -> list[dict]:
+    return rendered(f"kubernetes/overlays/{name}")
+
+
+def overlay_pod(name: str) -> dict:
+    (deployment,) = [document for document in overlay(name) if document["kind"] == "Deployment"]
+    return deployment["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("file", FILES)
 def test_schema(file, version):
@@ -52,7 +71,93 @@ def test_the_validator_sees_a_wrong_field():
 
 def test_kustomization_lists_every_file():
     listed = set(only("Kustomization")["resources"])
-    assert listed == {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    assert listed == {path.name for path in (FOLDER / "base").glob("*.yaml")} - {
+        "kustomization.yaml"
+    }
+    assert sorted(OVERLAYS) == sorted(path.name for path in (FOLDER / "overlays").iterdir())
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay(name, version):
+    for document in overlay(name):
+        if document["kind"] not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(document, version, strict=True)
+    (one,) = overlay_pod(name)["containers"]
+    project = re.search(r"project\(quintet VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
+    assert one["image"] == f"quintet:{project.group(1)}" + ("-cuda" if name == "gpu" else "")
+    # The patch adds to the base and takes nothing away: probes, confinement, the model's volume.
+    assert all(one[key] == value for key, value in container().items() if key not in CHANGED)
+    assert container()["volumeMounts"][0] in one["volumeMounts"]
+    assert {"requests", "limits"} == one["resources"].keys()
+    # Every mounted volume is there.
+    volumes = {volume["name"] for volume in overlay_pod(name)["volumes"]}
+    assert {mount["name"] for mount in one["volumeMounts"]} == volumes
+
+
+CHANGED = {"image", "env", "resources", "volumeMounts"}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay_flags(name):
+    (one,) = overlay_pod(name)["containers"]
+    variables = {variable["name"]: variable["value"] for variable in one["env"]}
+    flags = settled_flags(one["args"], variables)
+    if name == "cpu":
+        assert flags["device"] == "cpu"
+        assert str(flags["threads"]) == one["resources"]["requests"]["cpu"]
+    else:
+        assert flags["device"] == "cuda"
+        assert one["resources"]["limits"]["nvidia.com/gpu"] == 1
+        writable = {
+            mount["mountPath"] for mount in one["volumeMounts"] if not mount.get("readOnly")
+        }
+        assert writable == {variables["QUINTET_CACHE_DIR"]}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay_as_kubectl_renders_it(name):
+    """Compares the real tool, where it is installed, with `rendered`."""
+    kubectl = shutil.which("kubectl")
+    if not kubectl:
+        pytest.skip("kubectl is not installed")
+    version = subprocess.run(
+        [kubectl, "version", "--client"], capture_output=True, text=True, check=False
+    )
+    if "Kustomize Version: v5" not in version.stdout:
+        pytest.skip(f"kubectl has no Kustomize 5: {version.stdout}")
+    made = list(yaml.safe_load_all(run(kubectl, "kustomize", FOLDER / "overlays" / name)))
+    assert {key_of(document): by_name(document) for document in made} == {
+        key_of(document): by_name(document) for document in overlay(name)
+    }
+
+
+def key_of(document: dict) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+def by_name(value):
+    """Sorts lists of named objects, whose order has no meaning."""
+    if isinstance(value, dict):
+        return {key: by_name(item) for key, item in value.items()}
+    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        return sorted((by_name(item) for item in value), key=lambda item: item["name"])
+    return value
+
+
+def test_network_policy_admits_what_is_served_and_nothing_else():
+    policy = only("NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy
+    admitted = {
+        port["port"]: (port["protocol"], rule["from"])
+        for rule in policy["ingress"]
+        for port in rule["ports"]
+    }
+    clients = [{"podSelector": {"matchLabels": {"quintet/client": "true"}}}]
+    monitoring = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ]
+    assert admitted == {"grpc": ("TCP", clients), "http": ("TCP", monitoring)}
 
 
 def test_selectors_find_the_pods():

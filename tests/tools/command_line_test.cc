@@ -120,6 +120,7 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
                                                                                 {"score"},
                                                                                 {"classify"},
                                                                                 {"serve"},
+                                                                                {"health"},
                                                                                 {"bench"},
                                                                                 {"bench", "serve"},
                                                                                 {"bench", "engine"},

@@ -32,14 +32,32 @@ RESULTS = SOURCE / "tools" / "bench" / "results" / "reliability"
 SERVER_CORE, LOAD_CORE = "0", "1"
 
 _children: list[subprocess.Popen] = []
+_containers: list[str] = []
 
 
 @atexit.register
 def _end_children():
+    if _containers:  # those that have ended are ignored
+        remove = ["podman", "rm", "--force", "--ignore", "--time", "0", *_containers]
+        subprocess.run(remove, stdout=subprocess.DEVNULL, check=False)
     for child in _children:
         if child.poll() is None:
             child.kill()
             child.wait()
+
+
+def container_command(image: str, model) -> list[str]:
+    """The command for `quintet` in a container with this machine's network, removed at our exit.
+
+    The model is the folder /model there. podman passes signals on and ends with the exit code of
+    the container.
+    """
+    name = f"quintet-reliability-{os.getpid()}-{len(_containers)}"
+    _containers.append(name)
+    confined = ["--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
+    volume = f"{pathlib.Path(model).resolve()}:/model:ro"
+    run = ["podman", "run", "--rm", "--name", name, "--network", "host", "--volume", volume]
+    return [*run, *confined, image]
 
 
 def spawn(command, **options) -> subprocess.Popen:
@@ -81,7 +99,8 @@ class Server:
 
     `flags`: those of the subcommand, with underscores. `core`: the core of all its threads;
     `engine_core`: the core of the engine's threads instead. `address_space`: RLIMIT_AS in bytes.
-    `cgroup`: the folder of the cgroup it runs in.
+    `cgroup`: the folder of the cgroup it runs in. `image`: the container image to run instead of
+    the binary; `process` is then podman.
     """
 
     def __init__(
@@ -95,6 +114,7 @@ class Server:
         files_limit=None,
         address_space=None,
         cgroup=None,
+        image=None,
         wait=True,
         **flags,
     ):
@@ -111,7 +131,8 @@ class Server:
             **flags,
         }
         command = ["taskset", "-c", core] if core else []
-        command += [QUINTET, "serve", "--model", str(model)]
+        command += container_command(image, model) if image else [QUINTET]
+        command += ["serve", "--model", "/model" if image else str(model)]
         for name, value in given.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         self.flags = {name: value for name, value in given.items() if "listen" not in name}

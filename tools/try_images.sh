@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Builds the container image of deploy/Dockerfile from the last commit and tries it: size, generate,
+# serve, health check, user, read-only root, drain, a pod of the Kubernetes Deployment, and servers
+# replaced behind HAProxy under load. Prints what it saw. Needs root, Debian's podman and buildah,
+# the packages of tools/setup.sh and build/quintet, but no image registry: mmdebstrap makes the base
+# image.
+#
+#   tools/try_images.sh           # the CPU image, about 15 minutes on 2 cores
+#   tools/try_images.sh --cuda    # also builds the CUDA image, with the toolkit of /usr/local/cuda
+#
+# Removes the images that it made. What it compiled stays in build-image/, a compiler cache.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+base=localhost/quintet-test-base:$$
+cuda_base=localhost/quintet-test-cuda-base:$$
+image=localhost/quintet-test:$$
+cuda_image=localhost/quintet-test-cuda:$$
+root=$PWD
+work=$(mktemp -d)
+
+missing=()
+for package in podman buildah runc catatonit mmdebstrap haproxy; do
+  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
+    missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "try_images: apt-get install --no-install-recommends ${missing[*]}" >&2
+  exit 1
+fi
+
+# A container takes the network of the machine and limits that a restricted host allows.
+cat >"$work/containers.conf" <<'CONF'
+[containers]
+netns = "host"
+default_ulimits = ["nofile=16384:16384", "nproc=4096:4096"]
+CONF
+export CONTAINERS_CONF=$work/containers.conf
+
+cleanup() {
+  # Stages that buildah keeps for the next build have no name; these are the ones of our base.
+  podman image rm --force --ignore "$image" "$cuda_image" "$base" "$cuda_base" >/dev/null 2>&1 ||
+    true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+echo "== base image =="
+mkdir -p build-image/ccache
+[ -e build-image/base.tar ] ||
+  mmdebstrap --quiet --variant=minbase bookworm build-image/base.tar.new
+[ -e build-image/base.tar ] || mv build-image/base.tar.new build-image/base.tar
+podman import --quiet build-image/base.tar "$base" >/dev/null
+
+mkdir "$work/context"
+git archive HEAD | tar -x -C "$work/context"
+QUINTET_COMMIT=$(git rev-parse --short=10 HEAD)
+export QUINTET_COMMIT
+
+build() {
+  buildah build --isolation chroot --format docker --layers=false --force-rm \
+    --volume "$root/build-image/ccache:/root/.cache/ccache" \
+    --build-arg BASE="$base" --build-arg COMMIT="$QUINTET_COMMIT" \
+    --build-arg MODEL=deploy/models/g2p --file deploy/Dockerfile "$@" "$work/context"
+}
+
+echo "== image =="
+build --target runtime --tag "$image"
+
+echo "== tests =="
+QUINTET_IMAGE=$image .venv/bin/python -m pytest -q -rP -p no:cacheprovider tests/deploy/full
+
+echo "== servers replaced under load =="
+.venv/bin/python tools/reliability/rolling_restart.py --image "$image"
+
+if [ "${1:-}" = --cuda ]; then
+  echo "== CUDA image =="
+  # Of the shared libraries only those that the build and the image need.
+  find /usr/local/cuda/ ! -type d \( ! -name 'lib*.so*' -o -name 'libcublasLt.so.*' \
+    -o -name 'libcudart.so*' -o -name 'libnvvm.so*' \) -printf 'usr/local/cuda/%P\0' |
+    tar -c --null -C / --files-from=- -f "$work/cuda.tar"
+  podman import --quiet "$work/cuda.tar" "$cuda_base" >/dev/null
+  rm "$work/cuda.tar"
+  build --build-arg CUDA_IMAGE="$cuda_base" --target runtime-cuda --tag "$cuda_image"
+  podman image inspect --format 'CUDA image: {{.Size}} bytes' "$cuda_image"
+  podman run --rm "$cuda_image" --version
+  # Without a GPU: the same binary computes on the CPU.
+  podman run --rm --interactive --read-only "$cuda_image" \
+    generate --model /models/g2p --device cpu --num-beams 4 <<<phoneme
+fi
