@@ -114,7 +114,7 @@ int64_t CpuSecondLevelCacheBytes() {
 
 const char* CpuIsaName() {
   const int64_t targets = hwy::SupportedTargets();
-  hwy::GetChosenTarget().Update(targets);  // asking has chosen among all that the CPU has
+  hwy::GetChosenTarget().Update(targets);  // SupportedTargets() has reset it
   return hwy::TargetName(targets & -targets);
 }
 
