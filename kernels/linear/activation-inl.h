@@ -36,7 +36,7 @@ HWY_INLINE V Exp(D d, V x) {
   V p = Polynomial(d, r, hn::Set(d, 1.9875691500e-4f), 1.3981999507e-3f, 8.3334519073e-3f,
                    4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
   p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  // 2^n in two factors, as n may be 128.
+  // 2^n is computed as two factors, because n may be 128.
   const auto ni = hn::ConvertTo(di, n);
   const auto half = hn::ShiftRight<1>(ni);
   const auto bias = hn::Set(di, 127);
@@ -46,7 +46,8 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, x), y, x);  // NaN stays NaN
 }
 
-// Odd, so computed for |x|: a polynomial below 0.625, else 1 - 2 / (exp(2x) + 1).
+// tanh(x). It is odd, so it is computed for |x|: a polynomial below 0.625, 1 - 2 / (exp(2x) + 1)
+// from there on.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
   const V a = hn::Abs(x);
@@ -62,7 +63,8 @@ HWY_INLINE V Tanh(D d, V x) {
   return hn::CopySignToAbs(hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, large), x);
 }
 
-// Odd: x P(x^2) below 1, else 1 - exp(Q(x)), Q an approximation of ln(erfc(x)); 1 from 4 on.
+// erf(x). It is odd, so it is computed for |x|: x P(x^2) below 1, from there on 1 - exp(Q(x)),
+// where Q approximates ln(erfc(x)); 1 from 4 on.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Erf(D d, V x) {
   const V a = hn::Min(hn::Abs(x), hn::Set(d, 4.0f));

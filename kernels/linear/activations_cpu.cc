@@ -18,8 +18,8 @@ namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using QuantizeD = hn::CappedTag<float, 16>;
 
-// Symmetric quantisation: inverse = 127 / absmax, scale = absmax / 127. A row that is not finite
-// gets a NaN scale, so that its outputs are NaN as in an f32 GEMM.
+// Symmetric quantisation: inverse = 127 / absmax, scale = absmax / 127. A row with a non-finite
+// value gets the scale NaN, so that its outputs are NaN, as they can be in an f32 GEMM.
 cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const QuantizeD d;
   const hn::RebindToSigned<QuantizeD> di;
@@ -27,7 +27,8 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const int64_t whole = k / lanes * lanes;
   HWY_ALIGN float tail[16] = {};
   std::copy_n(x + whole, k - whole, tail);
-  // Compared as integers, the bits of magnitudes have the order of their values, with NaN largest.
+  // The bits of non-negative floats, compared as integers, have the order of their values, with NaN
+  // largest.
   const auto magnitude = hn::Set(di, 0x7fffffff);
   auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
   for (int64_t i = 0; i < whole; i += lanes) {
@@ -37,7 +38,7 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const bool finite = std::isfinite(absmax);
   cpu::RowScale row;
   row.scale = finite ? absmax / 127.0f : std::numeric_limits<float>::quiet_NaN();
-  // The inverse of a denormal maximum would be infinite; such a row counts as zero.
+  // For a denormal maximum, 127 / absmax would be infinite; such a row is quantised to zeros.
   row.inverse = finite && absmax > 1e-35f ? 127.0f / absmax : 0.0f;
   return row;
 }
@@ -65,8 +66,8 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// InterleaveUnits in squares of 4 x 4; the last square in a dimension may overlap the one before
-// it.
+// InterleaveUnits for at least 4 rows and 4 groups, in squares of 4 x 4 units; the last square in a
+// dimension may overlap the one before it.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {
@@ -99,7 +100,7 @@ void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t r
 }
 #endif
 
-// Transposes units [rows, groups], with rows `row_bytes` apart, to [groups, rows].
+// Transposes 4-byte units [rows, groups], with rows `row_bytes` apart, to [groups, rows].
 void InterleaveUnits(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                      char* HWY_RESTRICT out) {
   if (rows == 1) {
@@ -169,8 +170,8 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
   }
 }
 
-// Packs one block of rows into its place in `a`: f32 directly, for i8 and bf16 GEMMs in converted
-// pieces.
+// Packs one block of rows of x into its place in `a`: f32 values directly; for i8 and bf16 GEMMs
+// through a converted copy of kPieceGroups groups at a time.
 void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);
@@ -192,7 +193,8 @@ void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int
       char* units = piece + r * kPieceBytes;
       const float* row = source + r * x.stride[0] + from;
       if (int8) {
-        // Computed here and not in a separate pass, because the row is in the L1 cache now.
+        // The scale is computed here and not in a separate pass over all rows, so that the row is
+        // still in the L1 cache when it is quantised.
         if (g == 0) {
           scales[r] = ScaleOfRow(row, w.k());
           const_cast<float*>(a.scales)[begin + r] = scales[r].scale;

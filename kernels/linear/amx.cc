@@ -1,6 +1,6 @@
 // Panel kernels with AMX: tiles of 16 rows by 64 bytes, multiplied into 16 x 16 accumulators in the
-// matrix unit of the core. A packed panel already has the layout of such tiles: 16 groups of 16
-// columns, 128 bytes apart. See linear_cpu.h.
+// matrix unit of the core. Weights are loaded from packed panels as they are: 16 groups of 16
+// columns of a panel are a tile whose rows are 128 bytes apart. See linear_cpu.h.
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/runtime/cpu_features.h"
 
@@ -19,8 +19,8 @@ constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 constexpr int64_t kSide = 16;  // rows of a tile, and 4-byte units of one of its rows
 constexpr int64_t kRowBytes = 64;
 
-// Operand of LDTILECFG. Tiles 0..3 accumulate (row tile 0: 0, 1; row tile 1: 2, 3), 4 and 5 hold
-// activations, 6 and 7 weights.
+// Operand of LDTILECFG. Tiles 0 and 1 accumulate the first 16 rows of a block, tiles 2 and 3 its
+// other rows; 4 and 5 hold activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -40,7 +40,8 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// A zero-padded copy of the last groups of a panel, if their number is not a multiple of 16.
+// A zero-padded copy of the last groups of a panel, used if its number of groups is not a multiple
+// of 16.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
@@ -78,9 +79,9 @@ inline void Prefetch(const char* at, int64_t lines) {
   for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
 }
 
-// Multiplies sixteen groups: x [rows, 64 bytes], w [16, 128 bytes]. At most sixteen of the lines in
-// `ahead` are prefetched before each tile of weights, because more would fill the line fill buffers
-// of the core.
+// Adds the products of sixteen groups to the accumulator tiles: x [rows, 64 bytes], w [16, 128
+// bytes]; `second`: more than 16 rows. Before each of the two weight tile loads, up to sixteen of
+// the cache lines `ahead` are prefetched; more would fill the line fill buffers of the core.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);
@@ -93,7 +94,7 @@ QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines
   Op::Column(second);
 }
 
-// Computes the sums of one panel for one block of up to 32 rows, into the tile.
+// Computes the sums of one panel for one block of up to 32 rows and stores them in p.tile.
 template <class Op>
 QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
   const int64_t rows = p.x->BlockRows(block);

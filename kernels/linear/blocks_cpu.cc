@@ -1,5 +1,5 @@
-// Linear on the CPU: rows are processed in chunks; each task multiplies one panel, or several
-// panels if there are few rows.
+// Linear on the CPU: rows are processed in chunks; each task multiplies one panel of W (32
+// channels), or several panels if there are few rows.
 #include <algorithm>
 
 #include "kernels/cpu_ops.h"
@@ -38,9 +38,10 @@ LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   return part;
 }
 
-// Panels per task. While a core runs the epilogue it loads no weights. If a chunk has only one
-// block, whose weights come from memory, a task therefore keeps the sums of several panels in their
-// tiles and runs all epilogues together. Measurements: linear/NOTES.md.
+// Number of panels per task. If a chunk has only one block of rows, the time is that of reading
+// weights from memory, and a core reads none while it runs the epilogue of a panel. A task
+// therefore keeps the sums of several panels in their tiles and runs their epilogues together at
+// the end. Measurements: linear/NOTES.md.
 int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
   constexpr int64_t kMost = 16;
   constexpr int64_t kTasksOfThread = 6;  // balances the load at the end

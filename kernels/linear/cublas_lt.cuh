@@ -25,8 +25,8 @@ struct CublasLt {
   decltype(&cublasLtGetStatusString) GetStatusString;
   decltype(&cublasLtGetVersion) GetVersion;
 
-  // The functions of the library, or null if the library of the CUDA version of this build cannot
-  // be loaded. Thread safe.
+  // The functions of cuBLASLt, or null if the library for this build's CUDA version cannot be
+  // loaded. Thread safe.
   static const CublasLt* Get();
 };
 

@@ -21,7 +21,8 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Row counts are rounded up to a multiple of this step to share a plan.
+// The step to whose multiples a number of rows is rounded up. Numbers of rows with the same rounded
+// value share a plan.
 int64_t SharedStep(int64_t rows) {
   int64_t step = 1;
   while (step * 16 <= rows) step *= 2;
@@ -36,8 +37,8 @@ int64_t SharedRows(int64_t rows) {
 
 // Number of columns passed to cuBLASLt: n rounded up to a multiple of eight if possible. For an odd
 // vocabulary (GPT-2) cuBLASLt would use kernels that are several times slower (131 us instead of 27
-// for 128 rows). W is padded with rows of zeros (linear.cc), and y must have space between its
-// rows.
+// for 128 rows). W is padded with rows of zeros (linear.cc); the row stride of y must have room for
+// the extra columns.
 int64_t EvenColumns(const Gemm& p) {
   const int64_t even = (p.w->n() + 7) / 8 * 8;
   const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);

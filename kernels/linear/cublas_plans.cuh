@@ -5,7 +5,7 @@
 // Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
 // another number of rows. Row counts within an eighth of each other therefore share the plan of the
 // largest, and algorithms that support all of them are preferred. Only the engine thread may use
-// it. Measurements: linear/NOTES.md.
+// CublasLtPlans. Measurements: linear/NOTES.md.
 #pragma once
 
 #include <map>
@@ -43,7 +43,8 @@ class CublasLtPlans {
 
     void Destroy(const CublasLt& lt);
   };
-  // A named struct, because nvcc 13.0 fails on a std::vector of the nameless struct of the library.
+  // A struct with a name, because nvcc 13.0 fails on a std::vector of cublasLtMatmulAlgo_t, which
+  // has none.
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
   };

@@ -26,8 +26,9 @@ __device__ __forceinline__ float Activated(Activation activation, float x) {
   return x;
 }
 
-// kGeluTanh without a branch, accurate to a few ulps of f32: x * sigmoid(2 u) is 0.5 x (1 +
-// tanh(u)). QuickGeluExponent returns -2 u log2(e).
+// GELU (tanh) without a branch, accurate to a few ulps of f32. With u = sqrt(2/pi) (x + 0.044715
+// x^3), it is 0.5 x (1 + tanh(u)) = x * sigmoid(2u) = x / (1 + 2^t), and QuickGeluExponent returns
+// t = -2u log2(e).
 __device__ __forceinline__ float QuickGeluExponent(float x) {
   constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
   return kScale * (x + 0.044715f * x * x * x);
@@ -36,7 +37,7 @@ __device__ __forceinline__ float QuickGelu(float x) {
   return __fdividef(x, 1.0f + Exp2(QuickGeluExponent(x)));
 }
 
-// One GEMM and its epilogue; members as in LinearArgs.
+// Arguments of one GEMM and its epilogue; members as in LinearArgs (linear.h).
 struct Gemm {
   Tensor x;  // [rows, k] of the weight type
   const LinearWeight* w;
@@ -60,16 +61,18 @@ inline bool IsHalf(WeightType type) {
 
 // Gemv for up to eight rows with bf16 or f16 weights, in linear/gemv.cu. Returns false, with
 // nothing enqueued, if it does not support the shape. x has the weight type, or is f32 and is
-// rounded to it in the kernel.
+// rounded to the weight type in the kernel.
 bool RunGemv(const Gemm& p, Stream& stream);
 
-// For RunGemv: the answers of SupportsKvStore, SplitNormParts and SupportsSplitNormInput.
+// What SupportsKvStore, SplitNormParts and SupportsSplitNormInput (linear.h) return for a GEMM that
+// RunGemv computes.
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
 
-// Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu, with the same
-// functions; x has the weight type.
+// Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu. Returns false, with
+// nothing enqueued, if it does not support the call; x must have the weight type. The other
+// functions correspond to those of RunGemv.
 bool RunSplitK(const LinearArgs& args, Stream& stream);
 bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device);
 int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
@@ -77,7 +80,7 @@ bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Dev
 
 // Persistent GEMM for many rows on Hopper, gated or scattered, in linear/persistent.cu.
 // MinPersistentRows: the smallest number of rows for which it is used. PersistentTakes: whether it
-// supports this GEMM, once x has the weight type. PersistentLinear runs it.
+// supports this GEMM after x has been converted to the weight type. PersistentLinear runs it.
 int64_t MinPersistentRows(const LinearWeight& w);
 bool PersistentTakes(const LinearArgs& args, const Device& device);
 void PersistentLinear(const LinearArgs& args, Stream& stream);

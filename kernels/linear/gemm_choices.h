@@ -34,11 +34,12 @@ class GemmAlgorithmChoices {
   // Adds a choice. Does nothing once there are kMostShapes.
   void Add(const Key& key, int choice);
   size_t size() const { return choices_.size(); }
-  // Whether a choice was added that no merged text had.
+  // Whether Add has added a choice, so that there is something to save.
   bool changed() const { return changed_; }
 
-  // Adds the choices of a text for shapes that have none yet. Returns OK without adding anything if
-  // the text is for another device; DATA_LOSS without adding anything if it is malformed.
+  // Adds the choices of a text in the file format for shapes that have none yet. Returns OK without
+  // adding anything if the text is for another device; DATA_LOSS without adding anything if it is
+  // malformed.
   absl::Status Merge(absl::string_view text, absl::string_view device);
   // The choices in the file format.
   std::string Text(absl::string_view device) const;

@@ -9,8 +9,8 @@
 
 namespace quintet {
 
-// The directory: $QUINTET_CACHE_DIR ("none" turns the cache off), else $XDG_CACHE_HOME/quintet,
-// else $HOME/.cache/quintet. Empty: no cache.
+// The directory of the file with GEMM choices: $QUINTET_CACHE_DIR ("none" turns the cache off),
+// else $XDG_CACHE_HOME/quintet, else $HOME/.cache/quintet. Empty: no cache.
 std::string CacheDirectory();
 
 // Adds the stored choices of this kind of device (DeviceKind) to `choices`. OK if there are none or

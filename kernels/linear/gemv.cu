@@ -7,15 +7,16 @@
 namespace quintet::cuda {
 namespace {
 
-// Above this k, a CTA has more warps or each warp holds more of x.
+// Above this k, a CTA has more warps or each warp holds more of x in registers.
 constexpr int64_t kDeep = 1024;
 // Largest k with a fused norm: the whole row is in the registers of a CTA while it is normalised.
 constexpr int64_t kMostNormK = 2 * kDeep;
-// CTAs per SM that the launch assumes. CTAs of another kernel may share the SM.
+// CTAs per SM that are resident at once, as assumed for the grid size. CTAs of another kernel may
+// share the SM.
 constexpr int kBlocksPerUnit = 2;
 
-// Gemv kernel: y = activation(alpha * norm(x) W^T + bias) [* up] + residual for up to eight rows. K
-// and V may be stored to the KV cache instead of y; RMSNorm around the GEMM may be split
+// Gemv kernel: y = activation(alpha * norm(x) W^T + bias) (gated: * up) + residual for up to eight
+// rows. K and V may be stored to the KV cache instead of y; RMSNorm around the GEMM may be split
 // (x_squares, NormOutput).
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
 // Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
@@ -101,7 +102,8 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const auto kernel = GemvKernel<Shape>;
   a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
-  // All CTAs but the last have the same number of tiles.
+  // `turns`: tiles per CTA if every resident CTA takes part. Then as few CTAs as possible without
+  // more turns, so that all have nearly the same number of tiles.
   const int at_once = stream.device().num_sms() * kBlocksPerUnit;
   const int turns = (a.tiles + at_once - 1) / at_once;
   const int blocks = (a.tiles + turns - 1) / turns;
@@ -153,8 +155,8 @@ void SetSplitNorm(const Gemm& p, Args* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-// Picks the number of warps and the steps of x per warp, which registers limit. With a large k,
-// more warps are faster only if there are few CTAs.
+// Picks the number of warps per CTA, and for how many steps of k a warp holds x at a time, which
+// registers limit. With a large k, more warps are faster only if there are few CTAs.
 template <typename Args>
 void LaunchByDepth(const Args& a, Stream& stream) {
   if constexpr (Args::kHalves) {
@@ -236,13 +238,14 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows) {
 
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
-// bf16 only: f16 would overflow, because x gamma has not been divided by its norm.
+// bf16 only: y * gamma (NormOutput::scaled) could overflow f16, because it is not yet divided by
+// the root mean square of y.
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
   return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
-// Only for large k: with a small k, the fused norm of x costs no more.
+// Only for large k: with a small k, a fused norm of x (norm_gamma) costs no more.
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }

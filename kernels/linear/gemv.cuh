@@ -25,8 +25,8 @@ struct GemvSplitNorm {
   const float* squares;
   int square_parts;
   int scales_at;  // shared memory offset of the f32 norm scale of each row, in bytes
-  // Split RMSNorm after this GEMM (NormOutput): each tile writes one partial sum of squares per
-  // row; or null.
+  // Split RMSNorm after this GEMM (NormOutput), or null: each tile writes y * gamma to next_scaled
+  // and one partial sum of squares per row to next_squares.
   const float* next_gamma;
   T* next_scaled;
   float* next_squares;
@@ -57,7 +57,8 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   float alpha, eps, inverse_k;
   Activation activation;
   bool gated;
-  // KV cache (KvOutput), or null. Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V.
+  // KV cache (KvOutput), or null. Output columns [inner, 2 inner) are K and [2 inner, 3 inner) are
+  // V.
   Out* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int64_t page_elements;
@@ -68,8 +69,8 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   int warp_bytes, parts_at, moments_at, norm_at;
 };
 
-// Compile-time shape of the kernel: kWarps warps per CTA; a warp keeps kSteps of its steps of x in
-// registers or in flight.
+// Compile-time shape of the kernel: kWarps warps per CTA; a warp holds x for kSteps of its steps
+// (kGemvStep values of k each) in registers at a time.
 template <typename Args_, int kWarps_, int kSteps_>
 struct GemvShape {
   using Args = Args_;
@@ -78,7 +79,8 @@ struct GemvShape {
   static constexpr bool kWide = sizeof(typename Args::X) == 4;
 };
 
-// The position of a thread in its CTA. Warp w computes the steps w, w + kWarps, ... of k.
+// The position of a thread in its CTA. Warp w computes steps w, w + kWarps, ... of k (of kGemvStep
+// values each).
 template <int kWarps>
 struct GemvThread {
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -116,8 +118,9 @@ class GemvWeights {
     for (int i = 0; i < kAhead; ++i) CopyNext();
   }
 
-  // Returns the weights of the oldest step, `top` of the first eight channels of the tile and
-  // `bottom` of the other eight, and starts the copy of another step into the freed slot.
+  // Returns the lane's weights of the oldest step in the ring: `top` for the first eight channels
+  // of the tile, `bottom` for the other eight. Starts the copy of another step into the freed ring
+  // slot.
   __device__ void Take(uint4& top, uint4& bottom) {
     WaitForOldest();
     const char* from = shared_ + used_ * kStepBytes;
@@ -127,7 +130,8 @@ class GemvWeights {
     CopyNext();
   }
 
-  // Waits for the oldest step, and so for all copies that the lane started before Begin.
+  // Waits until the oldest step in the ring has arrived, and with it all copies that the lane
+  // started before Begin (gamma and beta).
   __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:
@@ -166,7 +170,8 @@ class GemvWeights {
   int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 
-// A warp's part of x: kSteps of its steps at a time, as pairs of T in registers.
+// The part of x that a warp multiplies: kSteps of its steps of k at a time, as pairs of T in
+// registers.
 template <typename Shape>
 class GemvInputs {
   using Args = typename Shape::Args;
@@ -176,8 +181,8 @@ class GemvInputs {
   static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
 
  public:
-  // Copies gamma and beta of the warp's steps to shared memory `norm` [2][k]. No kernel writes
-  // gamma and beta, so the copies need not wait for the previous kernel.
+  // Starts the copies of gamma and beta of the warp's steps to shared memory `norm` [2][k]. No
+  // kernel writes gamma and beta, so the copies need not wait for the previous kernel.
   __device__ static void BeginNorm(const Args& a, const Thread& thread, float* norm) {
     if (a.gamma == nullptr || thread.lane >= (a.beta == nullptr ? 8 : 16)) return;
     const float* from = (thread.lane < 8 ? a.gamma : a.beta) + thread.lane % 8 * 4;
@@ -191,8 +196,8 @@ class GemvInputs {
       : x_(a.x + thread.g * a.x_stride + thread.warp * kGemvStep + 8 * thread.t),
         steps_(thread.g < a.rows ? thread.StepsOf(thread.warp) : 0) {}
 
-  // Loads the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the last
-  // row.
+  // Loads x of the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the
+  // last row.
   __device__ void Load(int first) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -260,7 +265,8 @@ class GemvInputs {
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
   }
 
-  // Sum of f(value) over the first `steps` steps, in independent chains of additions.
+  // Sum of f(value) over the values of the lane in its first `steps` steps, in independent chains
+  // of additions.
   template <typename F>
   __device__ float Sum(int steps, F f) const {
     float sum = 0.0f;
@@ -297,7 +303,8 @@ class GemvInputs {
     return {mean, rsqrtf(SumOfRow(squares) * a.inverse_k + a.eps)};
   }
 
-  // Normalises four consecutive values of a row. gamma is at `norm`, beta k values further.
+  // Normalises v[0] to v[3], four consecutive values of a row, with moment = {mean, 1 / deviation}.
+  // Their gamma begins at `norm` and their beta (LayerNorm) at norm + k.
   __device__ static void Scale(const Args& a, const float2& moment, const float* norm, float* v) {
     const float4 gamma = *reinterpret_cast<const float4*>(norm);
     float4 beta = {};
@@ -433,7 +440,8 @@ class GemvEpilogue {
 
  private:
   // First half of a split RMSNorm: stores v * gamma and the sum of v^2 over the tile. All 16 lanes
-  // of a row take part in the shuffles, because the columns are a multiple of the tile.
+  // of a row participate in the shuffles, because the number of columns is a multiple of the tile's
+  // 16.
   __device__ void BeginNextNorm(const Args& a, float v) const {
     a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
     float square = v * v;

@@ -16,8 +16,8 @@
 namespace quintet {
 namespace {
 
-// The largest k of int8 weights on the CPU: int32 sums of u8 x i8 products must not overflow, 255 *
-// 127 * k < 2^31.
+// The largest k of int8 weights on the CPU: i32 sums of k products u8 * i8 must not overflow, so
+// 255 * 127 * k < 2^31.
 constexpr int64_t kMaxI8K = 66000;
 
 void CheckNextNorm(const LinearArgs& a, const Stream& stream) {

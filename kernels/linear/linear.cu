@@ -8,23 +8,23 @@
 
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
-// (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
+// rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
 // 1. Convert x to the weight type if it has another dtype (also for linear/persistent.cu).
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
-//    TileProduct below for f32; with the part of the epilogue that it supports.
-// 3. An epilogue pass over the result in scratch: gated activations, activations that cuBLASLt
-//    lacks, scattered outputs. (A cache page holds [layer, k|v, head, slot, channel], so one row of
-//    the result becomes layers * 2 * heads separate runs of head_dim values, which no leading
-//    dimension of cuBLASLt can describe.)
+//    TileProduct below for f32. It includes the epilogue if cuBLASLt or TileProduct supports it.
+// 3. Otherwise an epilogue pass (FinishKernel) over the result of stage 2 in scratch: gated
+//    activations, activations that cuBLASLt lacks, scattered outputs. (A cache page holds [layer,
+//    k|v, head, slot, channel], so one row of the result becomes layers * 2 * heads separate runs
+//    of head_dim values, which no leading dimension of cuBLASLt can describe.)
 // Stages 1 and 3 process rows in chunks, which bounds the scratch.
 
 namespace quintet::cuda {
 
 namespace {
 
-// Rows per chunk: of x when it is converted, and of a GEMM into scratch. On Hopper
-// linear/persistent.cu handles nearly all larger GEMMs that would need scratch, so the scratch is
-// small there.
+// Maximum rows per chunk. `x`: when x is converted to the weight type. `product`: when the result
+// of the GEMM goes to scratch for an epilogue pass. On Hopper linear/persistent.cu handles nearly
+// all larger GEMMs that would need scratch, so the scratch is small there.
 struct Pieces {
   int64_t x, product;
 };
@@ -48,8 +48,8 @@ constexpr int kWidth = 8;  // consecutive values per thread if alignment allows 
 // y = x in another dtype.
 // Shapes: x [rows, columns], any row stride; y dense.
 // Mapping: a thread converts kEach consecutive values; blockIdx.y is the row.
-// Bound: launch latency for the final states of a step; for encoder outputs, x read and y written
-// once.
+// Bound: launch latency for the final hidden states of a decoder step; for encoder outputs, the
+// bytes of x and y, read and written once.
 // Tests: tests/kernels/linear/linear_test.cc.
 template <typename In, typename Out, int kEach>
 __global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Out* y) {
@@ -219,8 +219,8 @@ struct FinishArgs {
   int64_t chunk;
 };
 
-// Epilogue pass: y = activation(product + bias) [* (up + bias)] + residual, row-major or scattered;
-// computed in f32.
+// Epilogue pass: y = activation(product + bias) (gated: * (up + up_bias)) + residual, row-major or
+// scattered (ScatterOutput); computed in f32.
 // Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
 // Mapping: a thread computes kEach consecutive values; blockIdx.y is the row.
 // Bound: the product read and y written once; 1024 rows of T5-base's 18432 cross-attention K and V
@@ -269,7 +269,7 @@ __global__ void FinishKernel(FinishArgs<In, Out> a) {
 }
 
 // Whether FinishKernel can use 16-byte vectors: groups of eight columns are aligned in all its
-// inputs and outputs and never cross a chunk.
+// inputs and outputs and never cross a chunk of a scattered output.
 template <typename In, typename Out>
 bool FinishesByVectors(const FinishArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
@@ -312,7 +312,8 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
          vectors ? FinishKernel<In, Out, kWidth> : FinishKernel<In, Out, 1>, a);
 }
 
-// Whether stage 2 can compute the whole epilogue; otherwise stage 3 does it.
+// Whether stage 2 (cuBLASLt, or TileProduct for f32) can compute the whole epilogue; otherwise
+// stage 3 (FinishKernel) does all of it except alpha.
 bool ProductDoes(const LinearArgs& a, DType type) {
   if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;
@@ -351,7 +352,8 @@ Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
   return y;
 }
 
-// Stage 3 for the rows of the call from first_row on.
+// Runs stage 3, the epilogue pass. `product` has the results of stage 2 for the rows of the call
+// from first_row on.
 void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
   const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
   DispatchDType(product.dtype, [&](auto in) {
@@ -375,7 +377,8 @@ LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_
   return part;
 }
 
-// The call as a single GEMM; `w` is null if that is impossible (scattered output).
+// Returns the arguments of the whole call for RunGemv; `w` is null if RunGemv does not support it
+// (scattered output).
 Gemm WholeGemm(const LinearArgs& args) {
   Gemm p{};
   if (args.scatter.base != nullptr) return p;

@@ -40,8 +40,8 @@ constexpr bool IsQuantized(DType type) { return type == DType::kI8 || type == DT
 // Whether the device supports this weight type. A GPU supports all types. A CPU (null device)
 // supports kF32 and kI8, and kBF16 if it has the instructions.
 bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
-// The dtype of activations for such weights. GPU: that of the weights, or bf16 for quantised
-// weights. CPU: f32.
+// The dtype of activations for weights of this type. GPU: that of the weights, or bf16 for
+// quantised weights. CPU: f32.
 DType ActivationType(WeightType type, const Device* device);
 
 // A weight matrix W [n, k] in the layout that the GEMM kernels read. Immutable once packed;
@@ -53,19 +53,20 @@ class LinearWeight {
   // On a device, which must outlive the calls of Pack, the layout is row-major.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
-  // As Allocate but without memory, for sizing only: bytes() and scratch sizes are valid.
+  // Describes W as Allocate does but allocates no memory, for sizing only: bytes() and the sizes of
+  // scratch are valid.
   static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
-  // A view of unquantised values [n, k] that are already in device memory.
+  // A view of unquantised values [n, k], row-major, that are already in device memory.
   static LinearWeight OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
                                bool gated, Device* device);
   LinearWeight() = default;
 
-  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides (a
-  // transposed view serves the [in, out] files of GPT-2). Quantises as QuantizeRows does. Calls on
-  // disjoint ranges may run in parallel if each range starts at a multiple of kPackRows and ends at
-  // one or at the end of its half (gated) or of the matrix. Rows count in file order: gate rows are
-  // [0, n/2), up rows [n/2, n).
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
+  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view). Quantises as
+  // QuantizeRows does. Calls on disjoint ranges may run in parallel if each range starts at a
+  // multiple of kPackRows and ends at a multiple or at the end of its half (gated) or of the
+  // matrix. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
   static constexpr int64_t kPackRows = 64;
   void Pack(int64_t row, const Tensor& w);
   // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
@@ -113,8 +114,8 @@ struct ScatterOutput {
   int64_t chunk = 0;
 };
 
-// Cache destination of a QKV GEMM, y [rows, 3 I]: K and V are written to their slots in the KV
-// cache instead of to y (as StoreKv does).
+// KV-cache destination of a QKV GEMM with y [rows, 3 * heads * head_dim]: K and V are written to
+// the slots of their rows (as StoreKv does) instead of to y.
 struct KvOutput {
   const KvCache* cache = nullptr;
   int64_t layer = 0;
@@ -136,9 +137,9 @@ struct LinearArgs {
   // norm_beta is defined, otherwise by RMSNorm (norm.h).
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
   float norm_eps = 0.0f;
-  // Second half of a split RMSNorm, only if SupportsSplitNormInput: x and x_squares are the
-  // `scaled` and `squares` of a NormOutput, and x W^T is scaled by 1 / sqrt(sum of the squares of
-  // the row / k + norm_eps).
+  // Split RMSNorm (NormOutput) of x, only if SupportsSplitNormInput: x and x_squares are the
+  // `scaled` and `squares` that the previous GEMM wrote, and each row of x W^T is multiplied by 1 /
+  // sqrt(sum of its x_squares / k + norm_eps).
   Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
@@ -147,32 +148,36 @@ struct LinearArgs {
   // activation(.).
   Activation activation = Activation::kNone;
   Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
-  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined with scatter. On a GPU,
-  // if the row stride is larger than the row, up to seven values behind each row may be
+  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined if `scatter` is used.
+  // On a GPU, if the row stride is larger than the row, up to seven values behind each row may be
   // overwritten.
   Tensor y;
   ScatterOutput scatter;  // used if base is set; no residual then
   KvOutput kv;            // used if cache is set; only if SupportsKvStore
-  // First half of a split RMSNorm, used if gamma is defined; only if SplitNormParts > 0. x has the
-  // dtype of w, y is f32.
+  // Split RMSNorm of y: its first half is written here. Used if gamma is defined; only if
+  // SplitNormParts > 0. x has the dtype of w, y is f32.
   NormOutput next_norm;
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
 // Checks shapes (QT_CHECK), counts one GEMM on the stream, then runs it on the threads of the
 // stream or on its device. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
-// Whether a GEMM of `rows` rows can normalise x itself (norm_gamma): on a GPU, for few rows.
+// Whether a GEMM of `rows` rows can normalise x itself (LinearArgs::norm_gamma): on a GPU with bf16
+// or f16 weights, for up to eight rows, if k is at most 2048 and a multiple of 32.
 bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (kv): on a GPU, for
-// few rows; on Hopper for up to 256.
+// Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (LinearArgs::kv): on
+// a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
+// up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
-// The number of partial sums, at most n / 16, per row of NormOutput::squares for a GEMM of `rows`
-// rows; 0 if it cannot write a NormOutput. It is nonzero on a GPU with bf16 weights for few rows
-// (on Hopper up to 64, and more for small GEMMs), and always 0 above kMostNormRows. In such calls,
-// and in those with x_squares, rows of all tensors must begin on 16-byte boundaries.
+// SplitNormParts: the number of partial sums per row of NormOutput::squares, at most n / 16, for a
+// GEMM of `rows` rows; 0 if it cannot write a NormOutput. It is nonzero on a GPU with bf16 weights
+// for few rows (on Hopper up to 64, and more for small GEMMs), and always 0 above kMostNormRows
+// rows. In calls that write a NormOutput or have x_squares, rows of all tensors must begin on
+// 16-byte boundaries.
 constexpr int64_t kMostNormRows = 512;
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a GEMM of `rows` rows supports x_squares; for up to eight rows only if k > 1024.
+// Whether a GEMM of `rows` rows supports LinearArgs::x_squares; for up to eight rows only if k >
+// 1024.
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Bytes of LinearArgs::scratch. Grows with rows; on the CPU up to about a quarter of the L2 cache
 // of a core.

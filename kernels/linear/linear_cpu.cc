@@ -51,8 +51,8 @@ void PanelF32(const cpu::PanelProduct& p) { RunPanelProduct<F32Op>(p); }
 cpu::PanelKernel KernelF32() { return {&PanelF32, F32Op::kMaxRows, 1}; }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// Exact without VPDPBUSD: even and odd bytes are widened to 16 bits and multiplied in pairs into 32
-// bits (VPMADDWD), which cannot saturate.
+// int8 panels without VPDPBUSD, with exact sums: even and odd bytes are widened to 16 bits and
+// multiplied in pairs into 32 bits (VPMADDWD), which cannot saturate.
 struct I8Op {
   struct W {
 #if HWY_TARGET == HWY_AVX2
@@ -176,7 +176,7 @@ HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   }
 }
 
-// Copies the bias values of a panel, in packed order and padded with zeros.
+// Copies the bias values of a panel to out [32], in packed order and padded with zeros.
 void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
   const LinearWeight& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
@@ -282,16 +282,18 @@ HWY_EXPORT(RunEpilogueHere);
 namespace cpu {
 
 PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
-  // With few rows the time is that of reading weights, and AMX tiles load only 16 lines at a time:
-  // on one core of a Xeon 14 to 16 GB/s, while VNNI reads 20 GB/s for one row, 16.5 for 8 and 12
-  // for 12. The int8 sums of both are exact, so the choice does not change results.
+  // With few rows, reading the weights takes most of the time, and AMX reads them more slowly
+  // because a tile load has only 16 cache lines in flight: 14 to 16 GB/s on one core of a Xeon.
+  // VNNI reads 20 GB/s for one row, 16.5 GB/s for 8 rows and 12 GB/s for 12. The int8 sums of both
+  // are exact, so the choice does not change results.
   constexpr int64_t kMostVnniRows = 8;
   PanelKernel kernel;
   switch (type) {
     case WeightType::kF32:
       return HWY_DYNAMIC_DISPATCH(KernelF32)();
     case WeightType::kBF16:
-      // The same kernel for any number of rows, because the two kernels sum in different orders.
+      // AMX for any number of rows if the CPU has it: the two bf16 kernels sum in different orders,
+      // so results would otherwise depend on the number of rows.
       kernel = AmxBf16PanelKernel();
       if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;

@@ -11,14 +11,14 @@
 // vectors) and reads memory in one ascending stream. With 64 columns, 8 rows needed two passes or a
 // stride, and weights from memory arrived at half the speed.
 //
-// Activations are packed too, whatever their dtype: each panel passes over all rows, and unpacked
-// rows would be as many memory streams as a kernel has rows, all in one set of the L1 cache if rows
-// are whole pages apart. Activations of i8 GEMMs are u8 = quantised value + 128, as VPDPBUSD needs;
-// the channel sums above subtract the 128 again, exactly.
+// Activations are packed too, whatever their dtype, because a kernel reads all rows of a block at
+// the same k: unpacked rows would be as many memory streams, all in one set of the L1 cache if rows
+// are a multiple of the page size apart. Activations of i8 GEMMs are u8 = quantised value + 128, as
+// VPDPBUSD needs; the channel sums above subtract the 128 again, exactly.
 //
 // A GEMM multiplies a chunk of rows, which stay packed in the L2 cache, by all panels. A kernel
-// multiplies one panel by the chunk, block by block, and passes the sums of each block to
-// RunEpilogue as soon as they are complete.
+// multiplies one panel by the chunk, one block of rows after the other, and passes the sums of each
+// block to PanelProduct::finish as soon as they are complete.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,8 @@ struct PanelKernel {
 };
 
 // Packed rows of x, split into blocks of nearly equal size, the larger ones first. A block of R
-// rows is [groups / run][R][run] units: with run 1 the R units of one group are contiguous, with
-// run 16 (AMX) 64 bytes of each row are.
+// rows is [groups / run][R][run] units of four bytes, each with the values of one group of k: with
+// run 1 the R units of one group are contiguous, with run 16 (AMX) 16 units of each row are.
 struct Activations {
   PanelKernel kernel;  // the kernel that reads them
   const char* data = nullptr;
@@ -76,7 +76,7 @@ struct Activations {
   const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
 };
 
-// Arguments of a panel kernel: one panel times all rows of x.
+// Arguments of a panel kernel, which multiplies one panel by all rows of the chunk x.
 struct PanelProduct {
   const Activations* x = nullptr;
   const char* panel = nullptr;
@@ -89,11 +89,11 @@ struct PanelProduct {
   absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
 };
 
-// Prefetch distance of the weights in bytes, if x has only one block of rows. Measured on one core
-// of a Xeon with AMX: linear/NOTES.md.
+// How far ahead of the current weights, in bytes, the kernels of linear/tile-inl.h prefetch weights
+// if x has only one block of rows. Measured on one core of a Xeon with AMX: linear/NOTES.md.
 inline constexpr int64_t kAhead = 3072;
-// Groups of k that are multiplied for all blocks before the next groups, so that their weights stay
-// in the L2 cache.
+// Number of groups of k in one pass: a kernel multiplies them by all blocks of rows before it
+// continues with the next groups, so that their weights stay in the L2 cache.
 int64_t GroupsOfPass(int64_t blocks, int64_t groups);
 
 // The fastest kernel of this CPU for a chunk of `rows` rows and weights of this type.
@@ -105,7 +105,8 @@ PanelKernel Bf16PanelKernel();
 PanelKernel AmxI8PanelKernel();
 PanelKernel AmxBf16PanelKernel();
 
-// Maximum rows of a chunk: about as many as fit into a quarter of the L2 cache.
+// Maximum rows of a chunk: as many packed rows as fit into a quarter of the L2 cache, but at least
+// 48 and at most kChunkRows.
 int64_t MostChunkRows(const LinearWeight& w);
 // Rows per chunk if `rows` rows are split into chunks of nearly equal size.
 int64_t ChunkRows(const LinearWeight& w, int64_t rows);
@@ -115,13 +116,16 @@ int64_t ActivationBytes(const LinearWeight& w, int64_t rows);
 Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
                             ThreadPool& pool);
 
-// Quantisation of one row to u8: y = round(x * inverse) + 128.
+// Symmetric quantisation of one row to u8: y = round(x * inverse) + 128, and x is about (y - 128) *
+// scale.
 struct RowScale {
   float scale = 0.0f;
   float inverse = 0.0f;
 };
 RowScale ScaleOfRow(const float* x, int64_t k);
-// Convert n values to u8, or to bf16 (only if there is a Bf16PanelKernel), padded to whole groups.
+// QuantizeValues converts n values to u8 as in RowScale; Bf16RoundValues converts them to bf16
+// (only if there is a Bf16PanelKernel). Both fill up the last group of y (4 u8 or 2 bf16 values) as
+// if x were 0 past n.
 void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
 void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
 
@@ -137,9 +141,10 @@ struct Epilogue {
   int64_t y_stride = 0;
   const ScatterOutput* scatter = nullptr;
 };
-// Computes the outputs of rows [row, row + rows) for the columns of a panel, from the sums of
-// PanelProduct. The first column of the panel is written to column `y_column` of y: Linear passes
-// its column in the whole matrix, log_prob.h uses a buffer for one panel.
+// Computes the outputs of rows [row, row + rows) for the columns of a panel, from the sums that
+// PanelProduct::finish received. The first column of the panel is written to column `y_column` of
+// y: Linear passes its column in the whole matrix; log_prob_cpu.cc passes 0, because its y is a
+// buffer for one panel.
 void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,
                  int64_t rows, int64_t y_column);
 

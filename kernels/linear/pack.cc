@@ -1,9 +1,9 @@
 // Packing of weights: LinearWeight::Pack, PackQuantized, Unpack and QuantizeRows. The layout is
 // described in linear_cpu.h.
 //
-// Source rows are processed in runs that are adjacent in a panel (32, or 16 of a gated weight) and
-// in pieces of k that fit into the L1 cache: each piece is converted row by row into units of four
-// bytes, then the units are transposed into the panel.
+// Source rows are processed in runs of rows that become adjacent columns of a panel (32, or 16 of a
+// gated weight), and in pieces of k that fit into the L1 cache: each piece is converted row by row
+// into units of four bytes, then the units are transposed into the panel.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -126,7 +126,7 @@ void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_
 }
 
 // Quantisation of one channel: symmetric, its largest magnitude becomes the largest value of the
-// type. A channel that is not finite gets scale NaN.
+// type. A channel with a non-finite weight gets the scale NaN.
 struct ChannelQuantizer {
   float scale = 0.0f;
   float inverse = 0.0f;
@@ -136,7 +136,7 @@ struct ChannelQuantizer {
     const float largest = type == DType::kI8 ? 127.0f : 448.0f;
     const bool finite = std::isfinite(absmax);
     scale = finite ? absmax / largest : std::numeric_limits<float>::quiet_NaN();
-    // The inverse of a denormal maximum would be infinite.
+    // For a denormal maximum, largest / absmax would be infinite: quantise to zeros.
     inverse = finite && absmax > 1e-35f ? largest / absmax : 0.0f;
   }
   void Quantize(const float* x, int64_t n, int8_t* out) const {
@@ -164,8 +164,8 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// The place of channel `row` (in file order): byte offset of its unit of group 0, and its packed
-// column over all panels.
+// Where a channel is stored: byte offset in the panels of its unit of group 0, and its packed
+// column, counted over all panels.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;
@@ -184,7 +184,8 @@ ChannelPlace Place(const LinearWeight& w, int64_t row) {
           std::min(columns - in_half % columns, half - in_half)};
 }
 
-// Transposes units [rows][kUnitsAtOnce] into out: [groups], `rows` adjacent units in each.
+// Transposes units [rows][kUnitsAtOnce] into a panel: unit g of each row goes to out + g *
+// kGroupBytes, where the units of the `rows` rows are adjacent.
 void TransposeUnits(const uint32_t* units, int64_t rows, int64_t groups, char* out) {
   for (int64_t g = 0; g < groups; ++g) {
     uint32_t line[cpu::kPanelColumns];
@@ -206,9 +207,10 @@ void CheckRange(const LinearWeight& self, int64_t row, const Tensor& w) {
   QT_CHECK(row >= 0 && row + w.dim[0] <= self.n());
 }
 
-// Packs the rows of w run by run. Fill has three functions: Begin(row, rows) starts a run;
-// Units(row, rows, begin, n, units) writes values [begin, begin + n) of each row as units
-// [rows][kUnitsAtOnce]; End(rows, packed column of the first row) ends the run.
+// Packs the rows of w in runs of rows that become adjacent columns of a panel. Fill has three
+// functions: Begin(row, rows) starts a run; Units(row, rows, begin, n, units) writes values [begin,
+// begin + n) of each row as units [rows][kUnitsAtOnce]; End(rows, packed column of the first row)
+// ends the run.
 template <typename Fill>
 void PackRuns(const LinearWeight& self, char* panels, int64_t row, const Tensor& w, Fill fill) {
   const WeightType type = self.type();
@@ -257,7 +259,8 @@ struct FillBf16 {
   void End(int64_t, int64_t) {}
 };
 
-// int8: also stores the channel sums that undo the offset of 128 of the activations.
+// Fill for int8. It also stores the channel sums that cancel the offset of 128 in the u8
+// activations.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;
@@ -319,7 +322,8 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   }
 }
 
-// Dense values of the weight type are written directly, others through a converted copy.
+// Writes rows to device memory: dense values of the weight type directly, others through a
+// converted copy.
 void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   const DType type = WeightDType(type_);
   const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];

@@ -17,9 +17,10 @@ namespace {
 // loads 64 values of k of 128 rows of x and 256 rows of W per stage by TMA, four stages; two
 // consumer warpgroups keep 64 x 256 accumulators each. In the epilogue every warp stages 16 rows by
 // 64 columns in its own shared memory and stores 16 bytes per lane, while the producer already
-// loads the next tile. Bound: tensor cores: 16384 x 10240 x 2048 is 0.69 TFLOP, 1.0 ms at the rate
-// of cuBLASLt on an H200 (690 TFLOP/s, limited by power). Tests:
-// tests/kernels/linear/persistent_test.cc. Measurements: linear/NOTES.md.
+// loads the next tile.
+// Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69 TFLOP, 1.0 ms at the rate of
+// cuBLASLt on an H200 (690 TFLOP/s, limited by power).
+// Tests: tests/kernels/linear/persistent_test.cc. Measurements: linear/NOTES.md.
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     PersistentKernel(const __grid_constant__ PersistentArgs a,
@@ -109,9 +110,9 @@ bool Finishes(const LinearArgs& args) {
 
 }  // namespace
 
-// Smaller GEMMs do not fill the SMs: 1024 rows of 10240 x 2048 take 75 us here and 73 us by
-// cuBLASLt with its activation pass, 512 rows 47 and 37 us. Scattered outputs have many columns, so
-// fewer rows are enough.
+// With fewer rows this kernel does not fill the SMs. A gated W of 10240 x 2048 takes 75 us here and
+// 73 us with cuBLASLt and an activation pass for 1024 rows, 47 and 37 us for 512 rows. Scattered
+// outputs have many columns, so fewer rows are enough.
 int64_t MinPersistentRows(const LinearWeight& w) { return w.gated() ? 1024 : 256; }
 
 bool PersistentTakes(const LinearArgs& args, const Device& device) {

@@ -16,7 +16,7 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// Applies the activation kOf to two values; kGeluTanh as in QuickGelu.
+// Applies the activation kOf to two values; kGeluTanh with the formula of QuickGelu (gemm.cuh).
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   if constexpr (kOf == Activation::kGeluTanh) {
@@ -107,9 +107,9 @@ class PersistentConsumer {
     }
   }
 
-  // Epilogue: writes y in boxes of 64 columns (128 bytes) through two alternating staging buffers
-  // in shared memory. Reads before the last __syncwarp are complete, so that buffer may be
-  // overwritten.
+  // Epilogue: each warp writes its 16 rows of y in boxes of 64 columns (128 bytes), alternately
+  // through two staging buffers in shared memory. Before a warp overwrites a buffer, the __syncwarp
+  // of the box in the other buffer guarantees that its lanes have read it.
   template <Activation kOf>
   __device__ __forceinline__ void FinishAs() {
     constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
@@ -131,7 +131,8 @@ class PersistentConsumer {
     }
   }
 
-  // Stores of a box: eight lanes store one row, 16 bytes per lane.
+  // A warp stores four rows of a box at a time: eight lanes store one row, 16 bytes per lane.
+  // Row(i): the i-th row of y that this lane stores.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 
@@ -167,7 +168,8 @@ class PersistentConsumer {
     }
   }
 
-  // The epilogue values of a group of eight columns, in the fragment layout of a thread.
+  // Computes the four output values of column group `eight` (eight columns of the tile) whose
+  // accumulators this thread holds, in the order of the wgmma fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll

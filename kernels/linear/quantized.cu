@@ -2,8 +2,9 @@
 //
 // Few rows: a kernel reads the bytes, converts them to bf16 in registers and uses tensor cores; the
 // scale of each channel is applied in the epilogue. Many rows: the weight is dequantised to bf16 in
-// scratch, a slice of its channels at a time, and multiplied by linear.cu. This adds five bytes of
-// traffic per weight to the two of the GEMM, most of it within L2, which pays off with many rows.
+// scratch, a slice of its channels at a time, and multiplied by linear.cu. This moves five bytes
+// per weight (one read, two written, two read by the GEMM), most of them within L2, which pays off
+// with many rows.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -19,12 +20,13 @@ constexpr int kAhead = 4;      // steps whose weights are in flight
 constexpr int64_t kMostRows = 32;
 constexpr int64_t kSliceBytes = int64_t{32} << 20;  // of bf16 weights: stays in L2
 
-// Converts bytes 2 i and 2 i + 1 of a word to a pair of bf16, exactly.
+// Converts bytes 2 i and 2 i + 1 of a word of four int8 or e4m3 values to a pair of bf16, exactly;
+// i is 0 or 1.
 template <bool kF8>
 __device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
   __nv_bfloat162 pair;
   if constexpr (kF8) {
-    // Move sign, exponent and mantissa to their places in bf16; the multiplication by 2^120
+    // e4m3: move sign, exponent and mantissa to their places in bf16; the multiplication by 2^120
     // corrects the exponent bias.
     const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
     const uint32_t bits = (high & 0x80008000u) | ((high & 0x7f007f00u) >> 4);
@@ -32,8 +34,8 @@ __device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
     pair = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
                    *reinterpret_cast<const __nv_bfloat162*>(&factor));
   } else {
-    // The low seven bits become the mantissa of 128 + low. The subtrahend is 128, or 256 if the
-    // sign bit is set.
+    // int8: the low seven bits become the mantissa of the bf16 value 128 + low. Subtract 128 from
+    // it, or 256 if the sign bit is set.
     const uint32_t low = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
     const uint32_t bits = (low & 0x007f007fu) | 0x43004300u;
     const uint32_t less = (low & 0x00800080u) | 0x43004300u;
@@ -73,8 +75,8 @@ struct ByteGemvArgs {
   bool gated;
 };
 
-// Gemv with byte weights: y = activation(alpha * x (scales W)^T + bias) [* up] + residual for few
-// rows.
+// Gemv with byte weights: y = activation(alpha * x (scales W)^T + bias) (gated: * up) + residual
+// for few rows.
 // Shapes: x [rows, k] bf16 or f32, W [n, k] int8 or e4m3, y [rows, columns] Out; k a multiple of
 // 64; rows <= 8 kTiles.
 // Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending
@@ -192,8 +194,8 @@ void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
   const int tiles = a.rows <= 8 ? 1 : a.rows <= 16 ? 2 : 4;
   const int channels = a.gated ? kChannels / 2 : kChannels;
   const int blocks = (a.columns + channels - 1) / channels;
-  // With few CTAs, all weights of a CTA are loaded at once; with many, several small CTAs keep an
-  // SM busier than one large CTA.
+  // With few CTAs, a CTA gets one warp per step of k where possible, so that all its weights are in
+  // flight at once. With many, several small CTAs keep an SM busier than one large CTA.
   const bool many = blocks > 4 * stream.device().num_sms();
   const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
@@ -231,7 +233,7 @@ void RunByteGemv(const LinearArgs& args, Stream& stream) {
   }
 }
 
-// out = W * scales in bf16, for some channels; one rounding.
+// out = W * scales in bf16, for a range of channels; rounded once.
 // Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
 // Mapping: a thread converts 16 values. Bound: 3 bytes per value.
 // Tests: tests/kernels/linear/linear_test.cc.
@@ -287,8 +289,9 @@ void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Str
   }
 }
 
-// Channels that are dequantised at once: a multiple of 256, which keeps the columns of y aligned
-// for the next slice. The halves of a gated weight stay together.
+// Number of channels that are dequantised at once, as one slice: a multiple of 256, which keeps the
+// columns of y aligned for the next slice. A gated weight is a single slice, because its halves
+// must stay together.
 int64_t SliceChannels(const LinearWeight& w) {
   constexpr int64_t kMultiple = 256;
   const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);

@@ -10,12 +10,13 @@
 namespace quintet::cuda {
 namespace {
 
-// Up to this number of rows the kernel is used for weights of any shape.
+// Up to this number of rows the split-K kernel is used for weights of any size.
 constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Whether four consecutive elements of such rows can be loaded and stored by one instruction.
+// Whether one instruction can load or store four consecutive elements of rows that begin at `data`,
+// `stride` elements apart.
 bool InFours(const void* data, int64_t stride, DType dtype) {
   const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
   return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
@@ -80,12 +81,14 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
-// Whether this kernel is faster than cuBLASLt (whose kernels do not use programmatic dependent
-// launch) and than the gemv kernel (linear/gemv.cu). Up to 64 rows it always is (1.0 to 2.2 times
-// as fast for 9 to 64 rows on the shapes of linear/NOTES.md). With more rows it is only while the
-// chain of kernels, not the multiplication, takes the time. With large weights it is used from 8
-// rows on: an 8-row step of Flan-T5-XL takes 1,199 us, 1,340 us with the gemv kernel; a 6-row step
-// takes 1,210 and 1,170 us, an 8-row step of T5-base 285 and 280 us.
+// Whether the split-K kernel is used: it must be faster than cuBLASLt (whose kernels do not use
+// programmatic dependent launch) and than the gemv kernel (linear/gemv.cu).
+// Up to 64 rows it is always faster than cuBLASLt (1.0 to 2.2 times for 9 to 64 rows on the shapes
+// of linear/NOTES.md); with more rows only while the latency of the chain of kernels, not the
+// multiplication, takes the time.
+// Decoder steps with this kernel and with the gemv kernel: Flan-T5-XL (large weights) 8 rows 1,199
+// and 1,340 us, 6 rows 1,210 and 1,170 us; T5-base 8 rows 285 and 280 us. Large weights therefore
+// use it from 8 rows on, others from 9.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256;
   const int64_t least_rows = Large(w) ? 8 : 9;
@@ -108,8 +111,8 @@ bool Takes(const LinearArgs& args) {
   return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
 }
 
-// Chosen by measuring all plans on the shapes of linear/NOTES.md. Where it does not pick the
-// fastest plan, the loss is 5 % on average.
+// Rules that fit measurements of all plans on the shapes of linear/NOTES.md. Where they do not pick
+// the fastest plan, the kernel takes 5 % longer on average.
 SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
@@ -117,8 +120,8 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   SplitKPlan plan{};
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
-  // CTAs of this kernel and of the next one should be resident together, and each CTA should have
-  // at least three k steps.
+  // The CTAs of this kernel and of the next one should be resident together, and each CTA should
+  // have at least three steps of kSplitKDepth values of k.
   const bool in_two = InTwo(w, rows, device);
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));
@@ -210,8 +213,9 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
   return Fits(w, rows, device);
 }
 
-// bf16 only: f16 would overflow, because x gamma has not been divided by its norm. Close to the
-// size limit of Fits an unsplit RMSNorm is faster.
+// bf16 only: x = y * gamma of the previous GEMM could overflow f16, because it is not yet divided
+// by the root mean square of y. Close to the size limit of Fits, an RMSNorm op of its own is
+// faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostProducts = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;

@@ -31,9 +31,10 @@ __device__ __forceinline__ void CopyToCta(uint32_t there, uint32_t from, int byt
       : "memory");
 }
 
-// Producer: issues the TMA loads of the k range of a CTA. Either one thread loads W and x, or
-// (S::kTwoCopy) one thread loads W and another loads x. The thread that loads W also announces the
-// bytes of the whole stage to its `full` mbarrier; the load of x may complete before that.
+// Producer: issues the TMA loads of W and x for the k range of a CTA. Either one thread loads W and
+// x, or (S::kTwoCopy) one thread loads W and another loads x. The thread that loads W also
+// announces the bytes of the whole stage to its `full` mbarrier; the load of x may complete before
+// that.
 template <typename S>
 class SplitKProducer {
   using Tail = SplitKSmem::Tail;
@@ -146,8 +147,8 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
   WarpgroupFenceOperand(c);
 }
 
-// Split-K GEMM: y = activation(alpha x W^T + bias) [* up] + residual. K and V may be stored to the
-// KV cache instead of y; RMSNorm around the GEMM may be split (x_squares, NormOutput).
+// Split-K GEMM: y = activation(alpha x W^T + bias) (gated: * up) + residual. K and V may be stored
+// to the KV cache instead of y; RMSNorm around the GEMM may be split (x_squares, NormOutput).
 // Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
 // and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds

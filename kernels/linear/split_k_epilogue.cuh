@@ -10,7 +10,8 @@ namespace quintet::cuda {
 
 constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
 constexpr int kSplitKMaxStages = 16;
-// Largest rows * n * k for which the kernel is used with more than 64 rows.
+// Largest rows * n * k for which the kernel is used with more than 64 rows. split_k.cu (InTwo)
+// makes an exception for some larger GEMMs.
 constexpr int64_t kSplitKMaxGemms = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
@@ -27,8 +28,8 @@ struct SplitKArgs {
   Activation activation;
   bool y_f32;  // y is f32; otherwise y has the dtype of the weight
 
-  // KV cache, or null (KvOutput). Columns [inner, 2 inner) are K and [2 inner, 3 inner) are V. The
-  // cache holds the K heads and then the V heads, head_stride elements apart.
+  // KV cache, or null (KvOutput). Output columns [inner, 2 inner) are K and [2 inner, 3 inner) are
+  // V. The cache holds the K heads and then the V heads, head_stride elements apart.
   void* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
@@ -39,8 +40,8 @@ struct SplitKArgs {
   const float* squares;
   int square_parts;
   float inverse_k, eps;  // 1 / k; epsilon of the norm
-  // Split RMSNorm after this GEMM (NormOutput): each channel tile writes one partial sum of squares
-  // per row; or null.
+  // Split RMSNorm after this GEMM (NormOutput), or null: each channel tile writes y * gamma to
+  // next_scaled and one partial sum of squares per row to next_squares.
   const float* next_gamma;
   void* next_scaled;
   float* next_squares;
@@ -48,9 +49,8 @@ struct SplitKArgs {
 };
 
 // Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
-// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. It
-// is a separate instantiation because epilogue code runs once, and fetching its instructions takes
-// time.
+// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual;
+// with less epilogue code to fetch, which each CTA runs only once, the kernel is faster.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
 // Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
@@ -193,7 +193,7 @@ class SplitKEpilogue {
 
   // Computes the norm scale of each row, 1 / sqrt(mean square + eps), if the previous GEMM wrote
   // partial sums of squares. Call it after WaitForKernelsBefore. Eight lanes per row; their loads
-  // are in flight together. Lanes past the last row read the last row again.
+  // are in flight together. Lanes past the last row load the last row again.
   __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
     if (!Finishes() || rows <= 0) return;
     constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
@@ -256,7 +256,8 @@ class SplitKEpilogue {
     return LoadFour<T>(static_cast<const char*>(a_.out_bias) + at * bytes, a_.y_f32);
   }
 
-  // Processes kAtOnce rows at a time, so that the shared memory latencies of several rows overlap.
+  // Runs the epilogue for the rows of this thread, kAtOnce at a time, so that the shared memory
+  // latencies of several rows overlap. kSimple: no activation, ReLU or GELU (tanh).
   template <int kAtOnce, bool kSimple>
   __device__ __forceinline__ void FinishRows(const int64_t* row_slot) {
     const bool cached = !S::kAdds && column_ >= a_.inner;
@@ -325,8 +326,8 @@ class SplitKEpilogue {
   }
 
   // Writes the first half of a split RMSNorm for the rows first, first + step_, ... with values v:
-  // v * gamma, and the sum of squares over the tile. All 16 lanes of a row take part in the
-  // shuffles, because `columns` is a multiple of the tile.
+  // v * gamma, and the sum of squares over the tile. All 16 lanes of a row participate in the
+  // shuffles, because `columns` is a multiple of the tile's 64.
   template <int kAtOnce>
   __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
     float squares[kAtOnce];
@@ -355,8 +356,8 @@ class SplitKEpilogue {
     }
   }
 
-  // v = alpha * (partial sums of all CTAs, added in rank order) + bias, for the rows at offsets
-  // `at`.
+  // v = alpha * (partial sums of all CTAs, added in rank order) + bias, for the rows at the byte
+  // offsets `at` from `sums` in shared memory.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
                                       const float (&alpha)[kAtOnce], const float4& bias,

@@ -7,11 +7,11 @@
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //
 // Accumulation: each accumulator is one chain over the groups in ascending order, whatever the
-// number of rows around it. Bound: rows x 32 multiply-adds per group against 128 bytes of weights.
-// On Zen 4, from 2 rows on it reaches the limit of the multipliers if the weights are in the L2
-// cache; from main memory it runs at memory speed up to about 8 rows of f32. Large shared caches
-// have a high latency (Xeons of 2023 and later), so the next panel is prefetched while the rows of
-// this one are computed.
+// number of rows in its block. Bound: rows x 32 multiply-adds per group against 128 bytes of
+// weights. On Zen 4, from 2 rows on it reaches the limit of the multipliers if the weights are in
+// the L2 cache; from main memory it runs at memory speed up to about 8 rows of f32. Large shared
+// caches have a high latency (Xeons of 2023 and later), so the next panel is prefetched while the
+// rows of this one are computed.
 
 template <class Op, int kRows, int kColumns>
 HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t ahead_step,
@@ -78,8 +78,9 @@ HWY_INLINE void DispatchRows(int64_t rows, const char* x, const char* w, const c
   }
 }
 
-// Loops over blocks of k whose weights stay in the L2 cache while all rows are multiplied; partial
-// sums stay in the tile in between.
+// Multiplies one panel by all rows, in passes over groups of k (GroupsOfPass) whose weights stay in
+// the L2 cache while all blocks of rows are multiplied. Between passes, partial sums stay in the
+// tile.
 template <class Op>
 HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
   constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;

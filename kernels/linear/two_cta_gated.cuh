@@ -30,7 +30,7 @@ struct TwoCtaGatedSmem {
   static constexpr int bytes = tail + sizeof(Tail);
 };
 
-// The work of one CTA: one half of the rows, for the channels of its cluster.
+// The work of one CTA: half of the rows of x, for the gate and up channels of its cluster.
 struct TwoCtaGatedWork {
   using S = TwoCtaGatedTile;
   int half;
@@ -164,8 +164,8 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
 
 // Epilogue of a thread. Its accumulators hold two rows and, of every eight channels, two
 // consecutive ones: first the gate channels, then the up channels. kPlain: only GELU (tanh), no
-// bias, y of dtype T. It is a separate instantiation because epilogue code runs once, and fetching
-// its instructions takes time.
+// bias, y of dtype T; with less epilogue code to fetch, which each CTA runs only once, the kernel
+// is faster.
 template <typename T, bool kPlain>
 class TwoCtaGatedEpilogue {
  public:
@@ -226,15 +226,15 @@ class TwoCtaGatedEpilogue {
 
 // Gated GEMM in pairs of CTAs: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), where the
 // rows of W are those of G and then those of U.
-// Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; alignment as in
-// SplitKKernel.
+// Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; k is a multiple
+// of 8; `columns` and all row strides are multiples of 4.
 // Accumulation: wgmma in f32, over k in ascending order.
 // Mapping: a cluster of two CTAs computes 80 gate channels and their 80 up channels, each CTA for
 // 64 rows of x. Each CTA loads half of W and multicasts it to both. The M side of wgmma is rows of
 // x. A consumer warpgroup has 40 gate channels and their 40 up channels, so that one thread holds
 // both accumulators of an output value. Two producer threads load 64 values of k per stage: one
 // loads W, before the kernel waits for its inputs, one loads x, after that.
-// Bound: HBM, as SplitKKernel. W of 10240x2048 is 42 MB: 9.8 us at 4.3 TB/s on an H200.
+// Bound: HBM, W is read once: 10240 x 2048 is 42 MB, 9.8 us at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear/persistent_test.cc, linear_test.cc. Measurements: linear/NOTES.md.
 template <typename T, bool kPlain>
 __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
@@ -275,8 +275,8 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
 #endif
 }
 
-// Whether this kernel is faster than cuBLASLt: the weight must be gated, and its CTAs must occupy
-// between 3/4 and all of the SMs.
+// Whether this kernel is faster than cuBLASLt for a gated weight and this number of rows: its CTAs
+// must occupy between 3/4 and all of the SMs.
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
 // Runs the GEMM. RunSplitK checks which calls the kernel supports.
 void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// Kernel arguments; the pointers are those of EmbeddingArgs in device memory. Strides in elements.
+// Kernel arguments: the tensors of EmbeddingArgs as pointers to device memory, with strides in
+// elements.
 template <typename T, typename Out>
 struct EmbeddingParams {
   const T* table;
@@ -40,7 +41,8 @@ __device__ __forceinline__ Piece<T, kWidth> LoadPiece(const T* from) {
 // Numerics: f32, one multiplication and one addition, rounded once to Out.
 // Mapping: kRows rows per block. A thread owns the same kWidth columns of each row and issues all
 // loads before its first store. kWidth: 16 bytes of the wider type, or 1 if rows are not aligned.
-// Indices past the last row are clamped to it; it is then written twice with the same values.
+// Row indices past the end are clamped to the last row, which is then written several times with
+// the same values.
 // Bound: rows * d * (sizeof(T) per table + sizeof(Out)) bytes. 14.4 us for bf16 16384 x 768 on an
 // H200; 11.8 us at the 4.26 TB/s of a large copy. History: kernels/ops/NOTES.md.
 // Test: tests/kernels/ops/embedding_test.cc.

@@ -22,7 +22,8 @@ struct EmbeddingArgs {
   Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
   Tensor y;               // [rows, d] f32; on a GPU also bf16|f16, and both tables have one dtype
   Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = token id of row r
-  // [rows], pinned + device copy: cache slot of each row's token; negative: the id is not recorded.
+  // [rows], pinned + device copy: KV-cache slot of each row's token, the index at which its id is
+  // written to `history`; negative: the id is not recorded.
   absl::Span<const int32_t> slots;
 };
 void Embedding(const EmbeddingArgs& args, Stream& stream);

@@ -24,8 +24,8 @@ HWY_INLINE V32 LoadAsF32(const hwy::float16_t* from) {
 #endif
 }
 
-// y = scale * row, or y += row if kAdd. A tail shorter than a vector is processed in a zero-padded
-// copy.
+// y = scale * row, or y += row if kAdd. d values; the last ones, fewer than a vector, are processed
+// in a zero-padded copy.
 template <bool kAdd, typename T>
 void WriteRow(const T* row, int64_t d, float scale, float* y) {
   const F32 tag;

@@ -6,7 +6,8 @@
 namespace quintet::cuda {
 namespace {
 
-// Kernel arguments. All lengths and strides are in units of one copy instruction (see UnitBytes).
+// Kernel arguments. All lengths and strides are in copy units: what one load or store moves (see
+// UnitBytes).
 struct StoreKvParams {
   const void* k;
   const void* v;
@@ -21,8 +22,8 @@ struct StoreKvParams {
 // Copies the keys and values of every row to the cache slot of the row.
 // Shapes: k and v [rows, heads, head_dim]; cache pages [layers, 2, heads, page_size, head_dim].
 // Numerics: a byte copy in units of 16, 4 or 2 bytes.
-// Mapping: one thread per unit, blockIdx.y = row. Accesses are coalesced within a head on both
-// sides.
+// Mapping: one thread per copy unit, one row per blockIdx.y. Loads and stores are coalesced within
+// a head.
 // Bound: bytes of keys and values, read once and written once; launch latency at decoding sizes.
 // Test: tests/kernels/ops/kv_cache_test.cc.
 template <typename Unit>

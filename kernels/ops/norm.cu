@@ -50,7 +50,7 @@ __device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool v
   for (int j = 0; j < kWidth; ++j) to[j] = piece.values[j];
 }
 
-// Adds (value - shift), or its square, for each value of the piece to `sum`, in order.
+// Returns `sum` plus, for each value of the piece in order, value - shift or its square.
 template <typename T, int kWidth>
 __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float shift, bool square,
                                           float sum) {
@@ -84,8 +84,9 @@ __device__ __forceinline__ Piece<Out, kWidth> NormalizePiece(const Piece<In, kWi
 
 // y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * gamma + beta; RMSNorm: mean and beta are 0.
 // Shapes: x [rows, d] In, y [rows, d] Out, gamma and beta [d] f32; y may alias x if In == Out.
-// Numerics: f32. The variance is a second pass over registers, so there is no cancellation. The
-// order of summation depends only on d and the block size; `vectorized` does not change it.
+// Numerics: f32. The variance is computed in a second pass over the values, so there is no
+// cancellation. The order of summation depends only on d and the block size; NormParams::vectorized
+// does not change it.
 // Mapping: one block per row. A thread processes pieces of kWidth columns (4 if d % 4 == 0) and
 // holds kRegisterPieces pieces in registers; the rest of a longer row is read again in each pass.
 // Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes; launch latency at decoding sizes.
@@ -134,10 +135,12 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(NormParams<In, Out> a)
 constexpr int kMaxWarps = 8;  // warps per block, at most
 constexpr int kParts = 8;     // parts per row, at most
 
-// As NormKernel, for rows that fit in registers: d % 4 == 0 and d <= kPieces * 128.
-// Numerics: as NormKernel. Piece p (128 columns, 4 per lane) belongs to part p % kParts. A lane
-// sums its values of each part in order, then the parts; a butterfly shuffle sums the lanes.
-// This order depends only on d and is the same for both mappings.
+// NormKernel (same formula, shapes and dtypes) for rows that fit in registers: d % 4 == 0 and d <=
+// kPieces * 128.
+// Numerics: f32, the variance in a second pass. Group p of 128 columns, 4 per lane, belongs to part
+// p % kParts of the row. A lane sums its values of each part in order, then the parts; a butterfly
+// shuffle sums the lanes.
+// This order depends only on d and is the same with and without kSplit.
 // Mapping: kSplit: one block per row, one warp per part; partial sums go through shared memory.
 // Otherwise (many short rows): one warp per row without barriers, all loads of a row in flight.
 // gamma, beta and `from` do not depend on the previous kernel and are loaded before

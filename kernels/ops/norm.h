@@ -16,8 +16,8 @@ struct RmsNormArgs {
   Tensor gamma;  // [d]
   Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-6f;
-  // Gather, [rows], pinned + device copy: row r of y is the norm of row rows[r] of x, each in
-  // [0, x_rows). Empty: row r of y is the norm of row r of x, and x_rows == rows.
+  // Optional gather, [rows], pinned + device copy: row r of y is the norm of row rows[r] of x, each
+  // in [0, x_rows). Empty: row r of y is the norm of row r of x, and x_rows == rows.
   absl::Span<const int32_t> rows;
 };
 void RmsNorm(const RmsNormArgs& args, Stream& stream);

@@ -20,7 +20,8 @@ struct RotateArgs {
   int xpos_sign;
 };
 
-// {cos, sin} of the rotation of a pair of channels at a position, multiplied by the xPos scale.
+// {cos, sin} of the angle by which a pair of channels is rotated at a position, multiplied by the
+// xPos scale.
 template <typename Args>
 __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pair,
                            int32_t position) {
@@ -41,7 +42,7 @@ __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pa
 // Math: f32 for angles and results; theta and zeta are computed on the host, by the code that the
 // CPU backend uses too.
 // Mapping: one CTA per row, one thread per pair, which it rotates in every head. If y is not x, one
-// more thread for each channel that is copied.
+// more thread for each channel that is only copied.
 // Bound: reading x and writing y once; only FAT5's rotary models use this op.
 // Test: tests/kernels/ops/rotary_test.cc.
 template <typename X, typename Y>

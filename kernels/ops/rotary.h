@@ -15,8 +15,9 @@ struct RotaryArgs {
   Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
   // Shape of x; may alias x. Same dtype as x, or (GPU) bf16 or f16 if x is f32.
   Tensor y;
-  // First element of each row of y, instead of its row stride. If y aliases x, also of each row of
-  // x. Used for rows in the KV cache (kernels/ops/kv_cache.h). Null: row stride.
+  // [rows] offset in elements of each row of y from y.data, used instead of the row stride for rows
+  // in the KV cache (kernels/ops/kv_cache.h). If y aliases x, these are the rows of x, too. Null:
+  // the row stride is used.
   const int64_t* row_offset = nullptr;  // [rows]
   Tensor positions;                     // [rows] i32
   float base = 10000.0f;

@@ -1,5 +1,5 @@
-// Position-independent constants of each pair of channels. Both backends use them, so that they
-// rotate by the same angles.
+// Constants of rotary position embedding and xPos for each pair of channels. They are computed here
+// for the CPU and the GPU backend, so that both rotate by the same angles.
 #pragma once
 
 #include <cmath>

@@ -9,7 +9,8 @@
 namespace quintet::cpu {
 namespace {
 
-// Rotation of each pair at one position, the same for every head of a row; includes the xPos scale.
+// Cosine and sine of the rotation of each pair of channels at one position, multiplied by the xPos
+// scale; the same for every head of a row.
 struct Angles {
   std::array<float, kMaxRotaryPairs> cosine, sine;
 };

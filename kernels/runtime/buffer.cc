@@ -11,9 +11,9 @@
 namespace quintet {
 namespace {
 
-// With small pages a GEMM with weights from main memory runs at half its speed or less. Memory
-// therefore comes from mappings that huge pages can back completely: blocks up to kLargeBlock share
-// slabs, larger ones have mappings of their own.
+// With 4 KiB pages a GEMM that reads its weights from main memory runs at half its speed or less.
+// Memory therefore comes from mappings that huge pages can back completely: blocks of up to
+// kLargeBlock bytes share mappings of kSlab bytes (slabs), larger ones have mappings of their own.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kSlab = int64_t{128} << 20;
 constexpr int64_t kLargeBlock = int64_t{32} << 20;
@@ -22,7 +22,7 @@ constexpr int64_t kAlignment = 64;
 // An anonymous memory mapping. Untouched pages cost nothing.
 class Mapping {
  public:
-  // Null when the system refuses.
+  // Returns null if mmap fails.
   static std::shared_ptr<Mapping> Create(int64_t bytes) {
     const size_t size = static_cast<size_t>(bytes + kHugePage);
     auto mapping = std::make_shared<Mapping>();  // first: it may throw
@@ -44,7 +44,7 @@ class Mapping {
     if (base_ != nullptr) munmap(base_, size_);
   }
 
-  // Returns the next `bytes` bytes, or null if they do not fit.
+  // Returns the next `bytes` bytes of the mapping, or null if fewer are left.
   void* Take(int64_t bytes) {
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (rounded > capacity_ - used_) return nullptr;
@@ -66,7 +66,8 @@ struct Slabs {
   std::weak_ptr<Mapping> current;  // freed with its last block
 };
 
-// Allocates a block and returns its mapping; null if there is no memory.
+// Sets *block to a new block of `bytes` bytes and returns the mapping that holds it; null if there
+// is no memory.
 std::shared_ptr<Mapping> TakeBlock(int64_t bytes, void** block) {
 #if defined(__SANITIZE_ADDRESS__)
   const bool own = true;  // so that the sanitizer sees overruns

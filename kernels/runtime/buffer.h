@@ -12,13 +12,15 @@ namespace quintet {
 
 class Buffer {
  public:
-  // Allocates `bytes` of memory aligned to 64, in mappings that huge pages can back. Blocks
-  // allocated one after the other are adjacent, and their memory is returned to the system when the
-  // last of them is freed. Thread safe. RESOURCE_EXHAUSTED if the system has not enough memory.
+  // Allocates `bytes` bytes, aligned to 64, in memory that huge pages can back. Blocks of up to 32
+  // MiB are cut one after the other from shared slabs; the memory of a slab returns to the system
+  // when its last block is freed. Thread safe. RESOURCE_EXHAUSTED if the system has not enough
+  // memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;
-  // Wraps memory of another kind (kernels/runtime/device.h), which lives as long as `owner`.
+  // Wraps memory that was allocated elsewhere (device memory, for example). Destroying the last
+  // copy of `owner` frees it; if `owner` is null, the caller keeps it alive.
   Buffer(void* data, int64_t bytes, std::shared_ptr<void> owner)
       : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }

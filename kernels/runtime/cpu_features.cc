@@ -116,7 +116,7 @@ int64_t CpuSecondLevelCacheBytes() {
 
 const char* CpuIsaName() {
   const int64_t targets = hwy::SupportedTargets();
-  hwy::GetChosenTarget().Update(targets);  // asking has chosen among all that the CPU has
+  hwy::GetChosenTarget().Update(targets);  // SupportedTargets() has reset it
   const int64_t compiled = targets & HWY_TARGETS;
   return hwy::TargetName(compiled == 0 ? HWY_STATIC_TARGET : compiled & -compiled);
 }

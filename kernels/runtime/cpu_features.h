@@ -23,7 +23,8 @@ void ApplyCpuIsaLimit();
 // For tests: sets another limit, for ops that start after the call. Not thread safe.
 void SetCpuIsaForTest(CpuIsa isa);
 
-// Instructions that Highway's targets do not cover, under the current limit.
+// Whether kernels may use instructions that no Highway target covers: the CPU has them, and the
+// current limit allows them.
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
 bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this process to use them

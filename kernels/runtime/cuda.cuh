@@ -81,16 +81,16 @@ __device__ __forceinline__ void LaunchDependentGrids() {
 }
 
 // griddepcontrol.wait, then launch_dependents: waits until the previous kernel has finished, then
-// lets the next kernel start. Every kernel must wait on every path, and none may let the next
+// lets the next kernel start. Every kernel must wait on every code path, and none may let the next
 // kernel start before its own wait.
 //
 // This rule guarantees that when a kernel starts, everything enqueued before it is done and
 // visible, except the one kernel just before it. Before WaitOnDependentGrids a kernel may write
-// only shared memory, and may read only what the previous kernel does not write: weights without
-// restriction; what earlier kernels and copies wrote (tables, cached keys) only past the L1 cache,
-// by __ldcg or CpAsync16. If kernels let the next one start before their wait, several kernels
-// could be resident, and their weight loads would delay the inputs of this one: this costs 10 % of
-// a step of one row.
+// only shared memory, and may read only what the previous kernel does not write: weights with any
+// load; what earlier kernels and copies wrote (tables, cached keys) only with loads that bypass the
+// L1 cache (__ldcg, CpAsync16). If kernels let the next one start before their wait, several
+// kernels could be resident, and their weight loads would delay the inputs of the one that runs:
+// this costs 10 % of a one-row decoder step.
 __device__ __forceinline__ void WaitOnDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -133,7 +133,8 @@ __device__ __forceinline__ T FromF32(float x) {
   }
 }
 
-// Number of values of T in 16 bytes. LoadVector and StoreVector convert them from and to f32.
+// Number of values of T in a 16-byte vector. LoadVector loads a vector and converts it to f32;
+// StoreVector converts f32 to T and stores a vector.
 template <typename T>
 inline constexpr int kVector = 16 / sizeof(T);
 
@@ -154,7 +155,8 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
-// Load and store kCount consecutive values, as f32: one value or whole 16-byte vectors.
+// Load or store kCount consecutive values of T, which are f32 in registers. kCount is 1 or, with
+// 16-byte aligned addresses, a multiple of kVector<T>.
 template <typename T, int kCount>
 __device__ __forceinline__ void LoadConsecutive(const T* from, float (&to)[kCount]) {
   if constexpr (kCount == 1) {
@@ -204,8 +206,8 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// Sum over a CTA of up to 1024 threads, a multiple of 32, in a fixed order. Every thread gets the
-// result. `shared` [32] may be reused after the next barrier.
+// Sum of x over all threads of a CTA (a multiple of 32, at most 1024), added in a fixed order.
+// Every thread gets the result. `shared` [32] may be reused after the next barrier.
 __device__ __forceinline__ float BlockSum(float x, float* shared) {
   x = WarpSum(x);
   const int warps = static_cast<int>(blockDim.x) / 32;

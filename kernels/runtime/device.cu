@@ -27,7 +27,7 @@ bool IsSet(const char* variable) {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-// Adds the time between its construction and destruction to a counter.
+// Adds the time from its construction to its destruction, in nanoseconds, to a counter.
 class WaitingTime {
  public:
   explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
@@ -45,9 +45,9 @@ class WaitingTime {
 };
 
 // to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
-// Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us. A copy
-// engine adds a hand-over to and from the kernels before and after it, so it pays off only for more
-// bytes.
+// Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us.
+// Switching from kernels to a copy engine and back (cudaMemcpyAsync) takes longer, so that pays off
+// only for large copies.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -72,7 +72,8 @@ cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t
   return cudaGetLastError();
 }
 
-// Copies between the host side and the device side of a pinned buffer.
+// Enqueues a copy of `bytes` bytes between the host side and the device side of a pinned buffer: by
+// a kernel if they are at most 256 KiB and aligned to 4 bytes, otherwise by a copy engine.
 cudaError_t CopyPinned(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
                        cudaStream_t stream) {
   constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
@@ -220,7 +221,8 @@ const void* CudaDevice::DevicePtrOf(const void* host) const {
   return found->second.twin + (at - found->first);
 }
 
-// The staging slot is a detour if the compute stream is idle.
+// Uploads that fit go through a staging slot while the compute stream is busy. If it is idle, the
+// second copy, from the slot to the device side, would only cost time.
 bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
   if (bytes > kStagingSlotBytes || !Divides<uint4>(host, DevicePtrOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
@@ -230,7 +232,7 @@ bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
 
 void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
   char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
-  // the previous upload in this staging slot
+  // number of the previous upload in this staging slot; 0: none
   const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
   QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
   QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
@@ -282,8 +284,8 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
 void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   static std::mutex& failing = *new std::mutex;
   cudaError_t error = cudaSetDevice(ordinal_);
-  // cudaMemcpy of pageable memory returns before the bytes have arrived, and stream() does not wait
-  // for other streams: copy on a per-thread stream and wait for it.
+  // cudaMemcpy from pageable memory may return before the bytes have arrived, and stream() does not
+  // wait for other streams: copy on a per-thread stream and wait for it.
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                             cudaStreamPerThread);

@@ -3,11 +3,11 @@
 //
 // Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
 // kernels and read back by CopyToHost or CopyD2H followed by Synchronize. A pinned buffer is pinned
-// host memory with a device buffer of the same size (its device side): the host writes small
-// arrays into the pinned side, CopyH2D copies a part of it to the device side, and launchers pass
+// host memory with a device buffer of the same size (its device side): the host writes small arrays
+// into the host memory, CopyH2D copies a part of them to the device side, and launchers pass
 // device-side addresses (DevicePtr) to their kernels.
 //
-// Only the engine thread may call it, except Write. Buffers may outlive their device.
+// Only the engine thread may call member functions, except Write. Buffers may outlive their device.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class CudaGraph {
 class Device {
  public:
   // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, or there is no such device,
-  // or it is too old.
+  // its compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
   virtual ~Device() = default;
   Device(const Device&) = delete;
@@ -60,27 +60,28 @@ class Device {
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.
   virtual absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) = 0;
-  // The device address that corresponds to an address in a pinned buffer. QT_CHECK: `host` is
-  // inside one.
+  // The device-side address that corresponds to a host address in a pinned buffer. QT_CHECK: `host`
+  // is inside of one.
   template <typename T>
   T* DevicePtr(T* host) const {
     return static_cast<T*>(const_cast<void*>(DevicePtrOf(host)));
   }
 
-  // Enqueue an H2D (CopyH2D) or D2H (CopyD2H) copy of a part of a pinned buffer. The host side
-  // must not be touched until the copy has run. Uploads are numbered from 1; CopyH2D returns that
-  // number, or 0 if `bytes` is 0.
+  // CopyH2D (an upload) and CopyD2H enqueue a copy of `bytes` bytes from one side of a pinned
+  // buffer to the other, beginning at the host address `pinned_host`. The host must not touch its
+  // side until the copy has run. CopyH2D returns the number of the upload for WaitForH2D, counted
+  // from 1, or 0 if `bytes` is 0.
   virtual int64_t CopyH2D(const void* pinned_host, int64_t bytes) = 0;
   virtual void CopyD2H(void* pinned_host, int64_t bytes) = 0;
-  // Waits until this upload and all earlier ones have run, so that their host sides may be written
-  // again. 0 means no upload.
+  // Waits until upload `number` and all earlier uploads have run, so that the host may overwrite
+  // what they read. Does nothing if `number` is 0.
   virtual void WaitForH2D(int64_t number) = 0;
-  // Copies between ordinary host and device memory. They are asynchronous if `host` is pinned;
-  // otherwise they return when `host` may be reused.
+  // Enqueue a copy between host memory of any kind and device memory. If `host` is pinned, they
+  // return at once; otherwise they return when the caller may use `host` again.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
-  // H2D copy for loading, finished on return. The only function that other threads may call, and
-  // only while the engine thread does nothing.
+  // H2D copy of weights while loading; it is finished on return. The only member function that
+  // other threads may call, and only while the engine thread makes no calls.
   virtual void Write(void* device, const void* host, int64_t bytes) = 0;
 
   // Captures what `work` enqueues (kernels only) into a CUDA graph instead of running it. Returns
@@ -89,11 +90,11 @@ class Device {
   virtual std::unique_ptr<CudaGraph> CaptureGraph(absl::FunctionRef<void()> work) = 0;
   virtual void LaunchGraph(const CudaGraph& graph) = 0;
 
-  // Waits for all enqueued work. Returns the first error since Open, if any, from then on:
-  // INTERNAL.
+  // Waits for all enqueued work. Errors are sticky: after the first failed launch or copy, every
+  // call returns that error (INTERNAL).
   virtual absl::Status Synchronize() = 0;
   // RecordEvent records an event after the work enqueued so far, and WaitForEvent waits for the
-  // latest event of that index. Work enqueued after the event may keep running. There are two
+  // latest event with the same index. Work enqueued after the event may keep running. There are two
   // events, 0 and 1.
   virtual void RecordEvent(int index) = 0;
   virtual absl::Status WaitForEvent(int index) = 0;

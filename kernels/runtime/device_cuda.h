@@ -23,9 +23,10 @@ class CublasLtPlans;  // linear/cublas_plans.cuh
 // - The device side is still written only by the compute stream, in its order: earlier work reads
 //   the old values and later work the new ones.
 // - The copy in the compute stream waits until the staging slot is filled (event staged_).
-// - A staging slot is reused only after the previous upload in it, kStagingSlots uploads earlier,
-//   has left it (its event in uploaded_).
-// - WaitForH2D waits for the same event; the host side has been read long before.
+// - Upload n reuses the staging slot of upload n - kStagingSlots only after that upload has been
+//   copied out of it (its event in uploaded_).
+// - WaitForH2D(n) also waits for the event of upload n in uploaded_; by then the host side has been
+//   read.
 class CudaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
@@ -50,8 +51,8 @@ class CudaDevice final : public Device {
   // The cuBLASLt plans of this device; created by the first GEMM.
   std::shared_ptr<CublasLtPlans>& plans() { return plans_; }
 
-  // GEMM algorithms are being measured until `end`. Writing the buffer `evicting` evicts everything
-  // else from L2.
+  // State of AutotuneGemms, which measures GEMM algorithms until `end`. Writing the buffer
+  // `evicting`, of twice the size of L2, evicts everything else from L2.
   struct Measuring {
     std::chrono::steady_clock::time_point end;
     Buffer evicting;
@@ -69,7 +70,8 @@ class CudaDevice final : public Device {
     int64_t bytes;
     char* twin;  // device side
   };
-  // Pinned buffers by host address. Shared with the buffers, which may outlive the device.
+  // All pinned buffers by host address. The buffers share this map with the device, because they
+  // may outlive it.
   struct Mirrors {
     std::mutex mutex;
     std::map<const char*, Mirror> by_host;
@@ -84,12 +86,13 @@ class CudaDevice final : public Device {
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
-  // Events at the end of the latest uploads in the compute stream; upload n uses n %
-  // kTrackedUploads.
+  // uploaded_[n % kTrackedUploads] is recorded in the compute stream after upload n; it is valid
+  // for the latest kTrackedUploads uploads.
   static constexpr int64_t kTrackedUploads = 32;
   cudaEvent_t uploaded_[kTrackedUploads] = {};
   int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished
-  // Staging slots: more than most steps have uploads, and larger than most uploads.
+  // Number and size of the staging slots: most steps have fewer uploads, and most uploads are
+  // smaller.
   static constexpr int64_t kStagingSlots = 8, kStagingSlotBytes = int64_t{1} << 20;
   static_assert(kStagingSlots < kTrackedUploads);
   cudaStream_t copy_stream_ = nullptr;

@@ -1,4 +1,4 @@
-// Time that the host has spent waiting for a GPU. The rest of a step is the host's own work.
+// Time that the host has spent waiting for a GPU. The rest of a step's time is the host's own work.
 #pragma once
 
 #include <cstdint>

@@ -81,7 +81,8 @@ class GraphCache {
     bool operator()(const Key* a, const Key* b) const { return *a < *b; }
   };
 
-  // The entry of `key`, added if there is none, moved to the front of entries_.
+  // Returns the entry of `key` after moving it to the front of entries_. A new key gets a new
+  // entry; if the cache is full, the least recently used entry is removed first.
   Entry& MostRecent(const Key& key) {
     const auto found = index_.find(&key);
     if (found != index_.end()) {

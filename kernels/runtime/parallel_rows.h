@@ -9,9 +9,9 @@
 
 namespace quintet {
 
-// Calls body(begin, end) on ranges that cover [0, rows), where a row has row_elements values. Work
-// of less than kElementsPerTask elements runs on the calling thread, because waking a worker would
-// take longer.
+// Calls body(begin, end) in parallel on disjoint ranges that cover [0, rows); a row has
+// row_elements values. If all rows together are less than about kElementsPerTask values, one call
+// runs on the calling thread, because waking a worker would take longer.
 inline void ParallelRows(Stream& stream, int64_t rows, int64_t row_elements,
                          absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
   constexpr int64_t kElementsPerTask = 16384;

@@ -1,13 +1,13 @@
 // A Stream determines where ops run: the backend, and its thread pool or its device. Each engine
 // has its own Stream. Not thread safe.
 //
-// Memory of ops. Tensors that ops read and write are in memory of Allocate. Small index arrays
-// (spans, and input Tensors of i32 or i64) are in pinned buffers: pinned host memory with a
-// device buffer of the same size, with CopyH2D (H2D) and CopyD2H (D2H) between them. An op reads
-// the host side to check and plan; its kernel reads the device side. A small result may also be on
-// the host side: a kernel writes it there over the bus, and the host may read it after the kernel
-// has run. On the CPU both sides are the same memory and the copies do nothing, so callers are the
-// same for both backends.
+// Memory of ops. Tensors that ops read and write are in memory from Allocate. Small index arrays
+// (spans, and input Tensors of i32 or i64) are in pinned buffers (AllocatePinned): pinned host
+// memory (the host side) with a device buffer of the same size (the device side). CopyH2D and
+// CopyD2H copy from one side to the other. An op reads the host side to check and plan; its kernel
+// reads the device side. A small result may also be on the host side: a kernel writes it there over
+// the bus, and the host may read it after the kernel has run. On the CPU both sides are the same
+// memory and the copies do nothing, so callers are the same for both backends.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class Stream {
     return *device_;
   }
 
-  // The calling thread becomes the one that enqueues work.
+  // Makes the calling thread the one that enqueues work.
   void Use() const {
     if (device_ != nullptr) device_->Use();
   }
@@ -51,7 +51,8 @@ class Stream {
   T* DevicePtr(T* host) const {
     return device_ == nullptr ? host : device_->DevicePtr(host);
   }
-  // The same tensor with the device-side address of its pinned buffer.
+  // The same tensor with the device-side address of its data, for kernels; its data must be in a
+  // pinned buffer.
   Tensor DeviceTensor(Tensor pinned) const {
     pinned.data = DevicePtr(pinned.data);
     return pinned;
@@ -65,8 +66,8 @@ class Stream {
   void WaitForH2D(int64_t number) const {
     if (device_ != nullptr) device_->WaitForH2D(number);
   }
-  // Read and Write copy a dense tensor to and from host memory. Read waits until the values have
-  // arrived.
+  // Read copies a dense tensor to host memory and waits until the values have arrived; Write copies
+  // host memory to a dense tensor.
   void Read(const Tensor& from, void* host) const {
     QT_CHECK(from.is_dense());
     const int64_t bytes = from.elements() * DTypeBytes(from.dtype);
@@ -92,7 +93,7 @@ class Stream {
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
   }
 
-  // As Device::RecordEvent and WaitForEvent.
+  // See Device::RecordEvent and Device::WaitForEvent. On the CPU they do nothing.
   void RecordEvent(int index) const {
     if (device_ != nullptr) device_->RecordEvent(index);
   }

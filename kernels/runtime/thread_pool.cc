@@ -28,8 +28,9 @@ inline void CpuPause() {
 #endif
 }
 
-// Waits until ready() holds or `limit` has passed: first with pause instructions, then yielding the
-// core between checks, so that a descheduled thread that this one waits for can run here.
+// Waits until ready() holds or `limit` has passed, and returns ready(): first with pause
+// instructions, then yielding the core between checks, so that a descheduled thread that this one
+// waits for can run here.
 template <typename Ready>
 bool SpinUntil(Ready ready, std::chrono::microseconds limit) {
   constexpr int kPauses = 256;
@@ -52,11 +53,11 @@ constexpr std::chrono::microseconds kSpin{50};
 
 }  // namespace
 
-// A loop is open between the two stores to `open`. A worker first increments `inside`, then checks
-// whether the loop is open; the caller first closes the loop, then waits until `inside` is 0. Both
-// orders are sequentially consistent, so either the worker sees a closed loop and leaves without
-// touching the job, or the caller sees the worker and waits for it. A late worker may find the next
-// loop open instead and join it, which is correct, too.
+// A loop (one call of ParallelFor) is open between its two stores to `open`. A worker first
+// increments `inside`, then checks whether the loop is open; the caller first closes the loop, then
+// waits until `inside` is 0. All these accesses are sequentially consistent, so either the worker
+// sees a closed loop and leaves without running a task, or the caller sees the worker and waits for
+// it. A late worker may find the next loop open instead and join it, which is correct, too.
 struct ThreadPool::State {
   std::mutex turn;  // held by the caller whose loop runs
 

@@ -2,8 +2,8 @@
 // threads.
 //
 // Idle workers spin briefly and then sleep, so an idle pool takes no CPU time from other processes.
-// Tasks are claimed in small pieces and the caller runs tasks, too, so a loop does not wait for a
-// worker that the system has descheduled.
+// Threads claim one task at a time and the caller runs tasks, too, so a loop does not wait for a
+// worker that the system has not yet given a core.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace quintet {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller: 1 starts no worker, and every loop runs in place.
+  // `threads` counts the caller: 1 starts no worker, and every loop runs on the calling thread.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
