@@ -44,16 +44,17 @@ absl::Status TargetScores::Score(const Tensor& states) {
   }
   top = std::min(top, model_->config().vocab);
   stream.CopyH2D(targets_.data(), count * 4);
-  const auto twin = [&stream](const Buffer& b, DType dtype, std::initializer_list<int64_t> dims) {
+  const auto on_device = [&stream](const Buffer& b, DType dtype,
+                                   std::initializer_list<int64_t> dims) {
     return stream.DeviceTensor(Tensor::Dense(b.data(), dtype, dims));
   };
   Tensor top_log_probs, top_tokens;
   if (top > 0) {
-    top_log_probs = twin(top_, DType::kF32, {count, top});
-    top_tokens = twin(top_tokens_, DType::kI32, {count, top});
+    top_log_probs = on_device(top_, DType::kF32, {count, top});
+    top_tokens = on_device(top_tokens_, DType::kI32, {count, top});
   }
   model_->TargetLogProbs(states, Tensor::Dense(targets_.data(), DType::kI32, {count}),
-                         twin(log_probs_, DType::kF32, {count}), top_log_probs, top_tokens);
+                         on_device(log_probs_, DType::kF32, {count}), top_log_probs, top_tokens);
   stream.CopyD2H(log_probs_.data(), count * 4);
   stream.CopyD2H(top_.data(), count * top * 4);
   stream.CopyD2H(top_tokens_.data(), count * top * 4);

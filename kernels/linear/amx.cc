@@ -96,7 +96,7 @@ QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines
 
 // Computes the sums of one panel for one block of up to 32 rows and stores them in p.tile.
 template <class Op>
-QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
+QUINTET_AMX void RowBlock(const cpu::PanelGemm& p, int64_t block) {
   const int64_t rows = p.x->BlockRows(block);
   const bool second = rows > kSide;
   const char* x = p.x->Block(block);
@@ -131,7 +131,7 @@ QUINTET_AMX void RowBlock(const cpu::PanelProduct& p, int64_t block) {
 }
 
 template <class Op>
-QUINTET_AMX void Panel(const cpu::PanelProduct& p) {
+QUINTET_AMX void Panel(const cpu::PanelGemm& p) {
   int64_t configured = 0;
   for (int64_t block = 0; block < p.x->blocks; ++block) {
     const int64_t row = p.x->BlockBegin(block), rows = p.x->BlockRows(block);

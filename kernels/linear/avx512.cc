@@ -34,7 +34,7 @@ struct I8Op {
   static HWY_INLINE V MulAdd(X x, W w, V sum) { return _mm512_dpbusd_epi32(sum, x, w); }
 };
 
-void Panel(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
+void Panel(const cpu::PanelGemm& p) { RunPanelGemm<I8Op>(p); }
 
 }  // namespace quintet::vnni
 HWY_POP_ATTRIBUTES
@@ -73,7 +73,7 @@ struct Bf16Op {
   }
 };
 
-void Panel(const cpu::PanelProduct& p) { RunPanelProduct<Bf16Op>(p); }
+void Panel(const cpu::PanelGemm& p) { RunPanelGemm<Bf16Op>(p); }
 
 // Rounds to bf16 and flushes denormals to zero, as the bf16 dot products do with their inputs.
 void RoundValues(const float* x, int64_t n, uint16_t* y) {

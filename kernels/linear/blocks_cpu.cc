@@ -70,7 +70,7 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
       const auto finish = [&](const void* sums, int64_t row, int64_t rows) {
         if (x.blocks > 1) RunEpilogue(epilogue, sums, panel, row, rows, panel * columns);
       };
-      PanelProduct p{.finish = finish};
+      PanelGemm p{.finish = finish};
       p.x = &x;
       p.panel = static_cast<const char*>(w.panels()) + panel * panel_bytes;
       if (panel + step < panels) p.next = p.panel + step * panel_bytes;

@@ -212,11 +212,11 @@ void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidat
                            Stream& stream) {
   auto& device = static_cast<CudaDevice&>(stream.device());
   const Key key = KeyOf(p, plan->rows);
-  int choice = device.product_choices().Find(key);
+  int choice = device.gemm_choices().Find(key);
   if (choice < 0 && device.measuring() != nullptr && p.x.dim[0] == plan->rows) {
     const bool measures = candidates.size() > 1 && device.measuring()->goes_on();
     choice = measures ? Quickest(p, candidates, plan, stream) : 0;
-    device.product_choices().Add(key, choice);
+    device.gemm_choices().Add(key, choice);
   }
   // A cached choice may be out of range for this list: use the first candidate then.
   const size_t used = choice < 0 ? 0 : static_cast<size_t>(choice);

@@ -221,7 +221,7 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
 
 void Linear(const LinearArgs& args, Stream& stream) {
   CheckShapes(args, stream);
-  stream.CountProduct();
+  stream.CountGemm();
   Dispatch<cpu::Linear, cuda::Linear>(stream)(args, stream);
 }
 

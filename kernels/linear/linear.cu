@@ -11,8 +11,8 @@
 // rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
 // 1. Convert x to the weight type if it has another dtype (also for linear/persistent.cu).
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
-//    TileProduct below for f32. It includes the epilogue if cuBLASLt or TileProduct supports it.
-// 3. Otherwise an epilogue pass (FinishKernel) over the result of stage 2 in scratch: gated
+//    TileGemm below for f32. It includes the epilogue if cuBLASLt or TileGemm supports it.
+// 3. Otherwise an epilogue pass (EpilogueKernel) over the result of stage 2 in scratch: gated
 //    activations, activations that cuBLASLt lacks, scattered outputs. (A cache page holds [layer,
 //    k|v, head, slot, channel], so one row of the result becomes layers * 2 * heads separate runs
 //    of head_dim values, which no leading dimension of cuBLASLt can describe.)
@@ -103,7 +103,7 @@ constexpr int kTileDepth = 32;  // values of k staged at once
 // shapes that cuBLASLt rejects.
 // Tests: tests/kernels/linear/linear_test.cc.
 template <typename T, typename Out, int kRows, int kColumns>
-__global__ void __launch_bounds__(kTileThreads) TileProduct(TileArgs<T, Out> a) {
+__global__ void __launch_bounds__(kTileThreads) TileGemm(TileArgs<T, Out> a) {
   constexpr int kColumnThreads = kColumns < 32 ? kColumns : kRows >= 64 ? 16 : 32;
   constexpr int kRowThreads = kTileThreads / kColumnThreads;
   constexpr int kRowsEach = kRows / kRowThreads, kColumnsEach = kColumns / kColumnThreads;
@@ -176,10 +176,10 @@ void LaunchTiles(const Gemm& p, Stream& stream) {
   };
   if (a.rows <= 16) {
     Launch(stream, dim3(blocks(a.n, 32), blocks(a.rows, 8)), dim3(kTileThreads), 0,
-           TileProduct<T, Out, 8, 32>, a);
+           TileGemm<T, Out, 8, 32>, a);
   } else {
     Launch(stream, dim3(blocks(a.n, 64), blocks(a.rows, 64)), dim3(kTileThreads), 0,
-           TileProduct<T, Out, 64, 64>, a);
+           TileGemm<T, Out, 64, 64>, a);
   }
 }
 
@@ -204,7 +204,7 @@ void RunGemm(const Gemm& p, Stream& stream) {
 // ---- Stage 3 ----
 
 template <typename In, typename Out>
-struct FinishArgs {
+struct EpilogueArgs {
   const In* product;    // [rows, n] dense, scaled
   const float* bias;    // [n] f32, or null
   const Out* out_bias;  // [n] of y's type, or null
@@ -227,7 +227,7 @@ struct FinishArgs {
 // channels on an H200: 75 MB, 17 us at 4.3 TB/s.
 // Tests: tests/kernels/linear/linear_test.cc. Measurements: linear/NOTES.md.
 template <typename In, typename Out, int kEach>
-__global__ void FinishKernel(FinishArgs<In, Out> a) {
+__global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
   WaitOnDependentGrids();
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kEach;
   if (c >= a.columns) return;
@@ -268,10 +268,10 @@ __global__ void FinishKernel(FinishArgs<In, Out> a) {
   StoreConsecutive(v, y);
 }
 
-// Whether FinishKernel can use 16-byte vectors: groups of eight columns are aligned in all its
+// Whether EpilogueKernel can use 16-byte vectors: groups of eight columns are aligned in all its
 // inputs and outputs and never cross a chunk of a scattered output.
 template <typename In, typename Out>
-bool FinishesByVectors(const FinishArgs<In, Out>& a) {
+bool UsesVectorEpilogue(const EpilogueArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
   const int64_t steps = a.columns | a.residual_stride | a.y_stride | a.chunk;
   return steps % kWidth == 0 && aligned(a.product) && aligned(a.bias) && aligned(a.out_bias) &&
@@ -281,7 +281,7 @@ bool FinishesByVectors(const FinishArgs<In, Out>& a) {
 template <typename In, typename Out>
 void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_row,
                   Stream& stream) {
-  FinishArgs<In, Out> a{};
+  EpilogueArgs<In, Out> a{};
   a.product = product.as<In>();
   if (args.bias.dtype == DType::kF32) {
     a.bias = args.bias.as<float>();
@@ -305,16 +305,16 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
       a.residual_stride = args.residual.stride[0];
     }
   }
-  const bool vectors = FinishesByVectors(a);
+  const bool vectors = UsesVectorEpilogue(a);
   const int64_t threads = vectors ? a.columns / kWidth : a.columns;
   const dim3 grid(static_cast<unsigned>((threads + 255) / 256), static_cast<unsigned>(rows));
   Launch(stream, grid, dim3(256), 0,
-         vectors ? FinishKernel<In, Out, kWidth> : FinishKernel<In, Out, 1>, a);
+         vectors ? EpilogueKernel<In, Out, kWidth> : EpilogueKernel<In, Out, 1>, a);
 }
 
-// Whether stage 2 (cuBLASLt, or TileProduct for f32) can compute the whole epilogue; otherwise
-// stage 3 (FinishKernel) does all of it except alpha.
-bool ProductDoes(const LinearArgs& a, DType type) {
+// Whether stage 2 (cuBLASLt, or TileGemm for f32) can compute the whole epilogue; otherwise
+// stage 3 (EpilogueKernel) does all of it except alpha.
+bool GemmSupportsEpilogue(const LinearArgs& a, DType type) {
   if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;
   // cuBLASLt needs a bias of the dtype of y, and cannot add a residual after GELU or ReLU.
@@ -455,7 +455,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
   const DType type = TypeOf(w);
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
-  const bool direct = ProductDoes(args, type);
+  const bool direct = GemmSupportsEpilogue(args, type);
   const bool many = PersistentTakes(args, stream.device());
   const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);

@@ -47,7 +47,7 @@ struct F32Op {
   static HWY_INLINE V MulAdd(X x, W w, V sum) { return hn::MulAdd(x, w, sum); }
 };
 
-void PanelF32(const cpu::PanelProduct& p) { RunPanelProduct<F32Op>(p); }
+void PanelF32(const cpu::PanelGemm& p) { RunPanelGemm<F32Op>(p); }
 cpu::PanelKernel KernelF32() { return {&PanelF32, F32Op::kMaxRows, 1}; }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -111,10 +111,10 @@ struct I8Op {
   static HWY_INLINE void KeepInRegister(const W&) {}
 };
 
-void PanelI8(const cpu::PanelProduct& p) { RunPanelProduct<I8Op>(p); }
+void PanelI8(const cpu::PanelGemm& p) { RunPanelGemm<I8Op>(p); }
 constexpr int64_t kRowsI8 = I8Op::kMaxRows;
 #else
-void PanelI8(const cpu::PanelProduct& p) {
+void PanelI8(const cpu::PanelGemm& p) {
   for (int64_t r = 0; r < p.x->rows; ++r) {
     const auto* x = reinterpret_cast<const uint8_t*>(p.x->Block(r));
     auto* sum = reinterpret_cast<int32_t*>(p.tile);

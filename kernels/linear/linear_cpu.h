@@ -18,7 +18,7 @@
 //
 // A GEMM multiplies a chunk of rows, which stay packed in the L2 cache, by all panels. A kernel
 // multiplies one panel by the chunk, one block of rows after the other, and passes the sums of each
-// block to PanelProduct::finish as soon as they are complete.
+// block to PanelGemm::finish as soon as they are complete.
 #pragma once
 
 #include <algorithm>
@@ -49,11 +49,11 @@ inline int64_t Panels(const LinearWeight& w) {
   return (OutputColumns(w) + ColumnsPerPanel(w) - 1) / ColumnsPerPanel(w);
 }
 
-struct PanelProduct;
+struct PanelGemm;
 
 // A kernel that multiplies one panel.
 struct PanelKernel {
-  void (*multiply)(const PanelProduct&) = nullptr;
+  void (*multiply)(const PanelGemm&) = nullptr;
   int64_t rows = 0;  // maximum rows of a block
   int64_t run = 0;   // layout of the activations, see Activations
 };
@@ -77,7 +77,7 @@ struct Activations {
 };
 
 // Arguments of a panel kernel, which multiplies one panel by all rows of the chunk x.
-struct PanelProduct {
+struct PanelGemm {
   const Activations* x = nullptr;
   const char* panel = nullptr;
   // The panel that this thread will probably multiply next, for prefetching; or null.
@@ -142,7 +142,7 @@ struct Epilogue {
   const ScatterOutput* scatter = nullptr;
 };
 // Computes the outputs of rows [row, row + rows) for the columns of a panel, from the sums that
-// PanelProduct::finish received. The first column of the panel is written to column `y_column` of
+// PanelGemm::finish received. The first column of the panel is written to column `y_column` of
 // y: Linear passes its column in the whole matrix; log_prob_cpu.cc passes 0, because its y is a
 // buffer for one panel.
 void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,

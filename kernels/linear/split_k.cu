@@ -94,7 +94,8 @@ bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   const int64_t least_rows = Large(w) ? 8 : 9;
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows < least_rows || rows > kMostRows) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxGemms || InTwo(w, rows, device);
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds ||
+         InTwo(w, rows, device);
 }
 
 // Whether the kernel supports this call: no scatter and no norm of x, x already of the weight type,
@@ -217,9 +218,9 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
 // by the root mean square of y. Close to the size limit of Fits, an RMSNorm op of its own is
 // faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kMostProducts = int64_t{3} << 27;
+  constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMostProducts;
+  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMaxMultiplyAdds;
 }
 
 int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device) {

@@ -12,7 +12,7 @@ constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes p
 constexpr int kSplitKMaxStages = 16;
 // Largest rows * n * k for which the kernel is used with more than 64 rows. split_k.cu (InTwo)
 // makes an exception for some larger GEMMs.
-constexpr int64_t kSplitKMaxGemms = int64_t{1} << 29;
+constexpr int64_t kSplitKMaxMultiplyAdds = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
 struct SplitKArgs {

@@ -82,7 +82,7 @@ HWY_INLINE void DispatchRows(int64_t rows, const char* x, const char* w, const c
 // the L2 cache while all blocks of rows are multiplied. Between passes, partial sums stay in the
 // tile.
 template <class Op>
-HWY_INLINE void RunPanelProduct(const cpu::PanelProduct& p) {
+HWY_INLINE void RunPanelGemm(const cpu::PanelGemm& p) {
   constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
   const cpu::Activations& x = *p.x;
   const int64_t most = cpu::GroupsOfPass(x.blocks, p.groups);

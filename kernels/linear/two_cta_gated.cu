@@ -28,7 +28,7 @@ void LaunchTyped(const LinearArgs& args, Stream& stream) {
 
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device) {
   if (!device.hopper() || !IsHalf(w.type()) || !w.gated() || w.k() % 8 != 0) return false;
-  if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kSplitKMaxGemms) {
+  if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds) {
     return false;
   }
   const int64_t units = device.num_sms();

@@ -12,7 +12,7 @@ struct TwoCtaGatedTile {
   // Gate (or up) channels of one consumer warpgroup, and of one TMA load of W.
   static constexpr int kBox = kChannels / 2;
   // Threads of the consumer warpgroups, and of the whole CTA with its two producer warps.
-  static constexpr int kProducts = 2 * kWarpgroup, kThreads = kProducts + 64;
+  static constexpr int kConsumerThreads = 2 * kWarpgroup, kThreads = kConsumerThreads + 64;
   // One pipeline stage has 64 values of k.
   static constexpr int kWBytes = 2 * kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kWStages = 8, kXStages = 7;
@@ -71,7 +71,7 @@ class TwoCtaGatedProducer {
       : a_(a), maps_(maps), share_(share), shared_(shared), tail_(tail) {}
 
   __device__ __forceinline__ void Begin() const {
-    constexpr int kWarps = S::kProducts / 32;
+    constexpr int kWarps = S::kConsumerThreads / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
       BarrierInit(SharedAddress(&tail_.w_full[stage]), 1);
       // released by the consumer warps of both CTAs
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
   auto& tail = *reinterpret_cast<TwoCtaGatedSmem::Tail*>(memory + TwoCtaGatedSmem::tail);
   const TwoCtaGatedProducer copier(a, maps, share, shared, tail);
   // Indices of the producer threads.
-  constexpr int kCopiesWeights = S::kProducts, kCopiesRows = S::kProducts + 32;
+  constexpr int kCopiesWeights = S::kConsumerThreads, kCopiesRows = S::kConsumerThreads + 32;
   if (thread == kCopiesWeights) {
     PrefetchTensorMap(maps.w);
     copier.Begin();
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
   ArriveAtCluster();
   WaitForCluster();  // the mbarriers of both CTAs are initialised
 
-  if (warp >= S::kProducts / 32) {
+  if (warp >= S::kConsumerThreads / 32) {
     if (thread == kCopiesWeights) copier.RunWeights();
     if (thread == kCopiesRows) copier.RunRows();
     __syncwarp();

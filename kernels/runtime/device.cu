@@ -188,23 +188,24 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<Buffer> CudaDevice::AllocatePinned(int64_t bytes) {
-  absl::StatusOr<Buffer> twin = Allocate(bytes);
-  if (!twin.ok() || bytes == 0) return twin;
+  absl::StatusOr<Buffer> device_buffer = Allocate(bytes);
+  if (!device_buffer.ok() || bytes == 0) return device_buffer;
   void* host = nullptr;
   cudaError_t error = cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault);
   if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
   std::memset(host, 0, static_cast<size_t>(bytes));
-  error = cudaMemsetAsync(twin->data(), 0, static_cast<size_t>(bytes), stream());
-  if (error != cudaSuccess) Fail(absl::StrCat("clearing a mirror: ", cudaGetErrorString(error)));
+  error = cudaMemsetAsync(device_buffer->data(), 0, static_cast<size_t>(bytes), stream());
+  if (error != cudaSuccess)
+    Fail(absl::StrCat("clearing a pinned buffer: ", cudaGetErrorString(error)));
   {
-    std::lock_guard<std::mutex> lock(mirrors_->mutex);
-    mirrors_->by_host[static_cast<char*>(host)] = {bytes, twin->as<char>()};
+    std::lock_guard<std::mutex> lock(pinned_->mutex);
+    pinned_->by_host[static_cast<char*>(host)] = {bytes, device_buffer->as<char>()};
   }
-  auto device_side = std::make_shared<Buffer>(*std::move(twin));
-  const auto release = [mirrors = mirrors_, device_side](void* p) {
+  auto device_side = std::make_shared<Buffer>(*std::move(device_buffer));
+  const auto release = [buffers = pinned_, device_side](void* p) {
     {
-      std::lock_guard<std::mutex> lock(mirrors->mutex);
-      mirrors->by_host.erase(static_cast<char*>(p));
+      std::lock_guard<std::mutex> lock(buffers->mutex);
+      buffers->by_host.erase(static_cast<char*>(p));
     }
     cudaFreeHost(p);
   };
@@ -213,12 +214,12 @@ absl::StatusOr<Buffer> CudaDevice::AllocatePinned(int64_t bytes) {
 
 const void* CudaDevice::DevicePtrOf(const void* host) const {
   const char* at = static_cast<const char*>(host);
-  std::lock_guard<std::mutex> lock(mirrors_->mutex);
-  auto found = mirrors_->by_host.upper_bound(at);
-  QT_CHECK(found != mirrors_->by_host.begin());
+  std::lock_guard<std::mutex> lock(pinned_->mutex);
+  auto found = pinned_->by_host.upper_bound(at);
+  QT_CHECK(found != pinned_->by_host.begin());
   --found;
   QT_CHECK_LE(at - found->first, found->second.bytes);
-  return found->second.twin + (at - found->first);
+  return found->second.device + (at - found->first);
 }
 
 // Uploads that fit go through a staging slot while the compute stream is busy. If it is idle, the
@@ -355,7 +356,7 @@ absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<
 }
 
 GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device) {
-  return static_cast<CudaDevice&>(device).product_choices();
+  return static_cast<CudaDevice&>(device).gemm_choices();
 }
 
 int64_t WaitedNs(const Device& device) {

@@ -61,23 +61,23 @@ class CudaDevice final : public Device {
   const Measuring* measuring() const { return measuring_.has_value() ? &*measuring_ : nullptr; }
   // Implements AutotuneGemms of linear/gemm_tuning.h.
   absl::Status AutotuneGemms(int64_t budget_us, absl::FunctionRef<void()> work);
-  GemmAlgorithmChoices& product_choices() { return product_choices_; }
+  GemmAlgorithmChoices& gemm_choices() { return gemm_choices_; }
   const std::string& kind() const { return kind_; }
   int64_t waited_ns() const { return waited_ns_; }
 
  private:
-  struct Mirror {
+  struct PinnedBuffer {
     int64_t bytes;
-    char* twin;  // device side
+    char* device;  // address of the device side
   };
   // All pinned buffers by host address. The buffers share this map with the device, because they
   // may outlive it.
-  struct Mirrors {
+  struct PinnedBuffers {
     std::mutex mutex;
-    std::map<const char*, Mirror> by_host;
+    std::map<const char*, PinnedBuffer> by_host;
   };
 
-  CudaDevice() : mirrors_(std::make_shared<Mirrors>()) {}
+  CudaDevice() : pinned_(std::make_shared<PinnedBuffers>()) {}
   absl::Status Start(int ordinal);
   const void* DevicePtrOf(const void* host) const override;
   // Whether an upload goes through the copy stream.
@@ -99,10 +99,10 @@ class CudaDevice final : public Device {
   cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
   Buffer staging_;
   cudaEvent_t events_[2] = {};
-  std::shared_ptr<Mirrors> mirrors_;
+  std::shared_ptr<PinnedBuffers> pinned_;
   std::shared_ptr<CublasLtPlans> plans_;
   std::optional<Measuring> measuring_;
-  GemmAlgorithmChoices product_choices_;
+  GemmAlgorithmChoices gemm_choices_;
   std::string kind_;
   int64_t waited_ns_ = 0;  // device_waits.h
 };

@@ -102,13 +102,13 @@ class Stream {
   }
 
   // Number of GEMMs so far; tests use it to check that projections are batched.
-  int64_t products() const { return products_; }
-  void CountProduct() { ++products_; }
+  int64_t gemms() const { return gemms_; }
+  void CountGemm() { ++gemms_; }
 
  private:
   ThreadPool* pool_;
   Device* device_;
-  int64_t products_ = 0;
+  int64_t gemms_ = 0;
 };
 
 }  // namespace quintet

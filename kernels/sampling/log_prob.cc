@@ -45,7 +45,7 @@ int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_
 
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
   CheckShapes(args, stream);
-  stream.CountProduct();
+  stream.CountGemm();
   const int64_t rows = args.hidden.dim[0];
   if (rows == 0) return;
   const int64_t top = args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;

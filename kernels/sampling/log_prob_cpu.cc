@@ -104,7 +104,7 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
       RunEpilogue(epilogue, sums, panel, 0, rows, 0);
       FoldBlock(chunk, logits, row, rows, segment, token);
     };
-    PanelProduct p{.finish = finish};
+    PanelGemm p{.finish = finish};
     p.x = &chunk.x;
     p.panel = static_cast<const char*>(head.panels()) + panel * panel_bytes;
     if (panel + 1 < end) p.next = p.panel + panel_bytes;

@@ -88,17 +88,17 @@ TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decode
   runner.Encode({Ramp(kRows, 1, 3, 90)}, kAll);
   std::vector<int32_t> slots(kRows);
   std::iota(slots.begin(), slots.end(), 32);
-  int64_t before = model->stream().products();
+  int64_t before = model->stream().gemms();
   model->ProjectCross(model->EncodedStates(), 0, slots);
-  CHECK(model->stream().products() - before == 1);
+  CHECK(model->stream().gemms() - before == 1);
 
-  before = model->stream().products();
+  before = model->stream().gemms();
   runner.Encode({Ramp(100, 1, 3, 90)}, kAll);
-  CHECK(model->stream().products() - before == 4 * config.encoder_layers);
+  CHECK(model->stream().gemms() - before == 4 * config.encoder_layers);
 
-  before = model->stream().products();
+  before = model->stream().gemms();
   runner.Decode({Ramp(10, 1, 3, 90)}, kAll);
-  CHECK(model->stream().products() - before == 1 + 6 * config.decoder_layers);
+  CHECK(model->stream().gemms() - before == 1 + 6 * config.decoder_layers);
 }
 
 TEST_CASE("T5: hidden states are bit-identical in any slicing, alone or packed") {

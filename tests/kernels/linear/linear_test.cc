@@ -75,7 +75,7 @@ DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type;
 // Runs the op and returns its output; the element after the output must not change.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
                        TestBackend& backend) {
-  const int64_t products = backend.stream().products();
+  const int64_t gemms = backend.stream().gemms();
   const int64_t columns = c.gated ? c.n / 2 : c.n;
   std::vector<float> before(static_cast<size_t>(c.rows * columns) + 1, -77.0f);
   if (c.residual && c.alias) std::copy_n(in.residual.begin(), c.rows * columns, before.begin());
@@ -99,7 +99,7 @@ std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
   }
   args.scratch = backend.Scratch(LinearScratchBytes(w, c.rows, backend.stream()));
   Linear(args, backend.stream());
-  CHECK(backend.stream().products() == products + 1);
+  CHECK(backend.stream().gemms() == gemms + 1);
   std::vector<float> y = backend.Floats(memory);
   CHECK(y.back() == -77.0f);
   y.pop_back();

@@ -58,7 +58,7 @@ Head MakeHead(const Case& c, TestBackend& backend) {
 
 // Runs the op on rows [first, first + rows) of the hidden states.
 Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBackend& backend) {
-  const int64_t products = backend.stream().products();
+  const int64_t gemms = backend.stream().gemms();
   TargetLogProbArgs args;
   args.hidden = backend.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
   args.head = &h.weight;
@@ -73,7 +73,7 @@ Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBacke
   args.scratch =
       backend.Scratch(TargetLogProbScratchBytes(h.weight, rows, c.top, backend.stream()));
   TargetLogProb(args, backend.stream());
-  CHECK(backend.stream().products() == products + 1);
+  CHECK(backend.stream().gemms() == gemms + 1);
   Outputs out;
   out.log_probs = backend.Floats(args.log_probs);
   if (c.top > 0) {
