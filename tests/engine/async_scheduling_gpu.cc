@@ -1,6 +1,6 @@
 // Tokens chosen on a GPU compared with those chosen on the CPU, in f32.
 #include "tests/catch.h"
-#include "tests/engine/async_scheduling_tokens.h"
+#include "tests/engine/async_scheduling.h"
 
 namespace quintet {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/engine/async_scheduling_tokens.h"
+#include "tests/engine/async_scheduling.h"
 
 #include "tests/catch.h"
 

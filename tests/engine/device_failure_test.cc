@@ -36,7 +36,7 @@ class PretendedDevice : public Device {
   absl::Status WaitForEvent(int) override { return status(); }
 
  protected:
-  const void* TwinOf(const void* host) const override { return host; }
+  const void* DevicePtrOf(const void* host) const override { return host; }
 };
 
 TEST_CASE("a device failure ends an engine that only encodes or classifies") {

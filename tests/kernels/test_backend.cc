@@ -1,4 +1,4 @@
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/runtime/cpu_features.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

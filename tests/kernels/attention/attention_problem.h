@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet::attention_test {

@@ -10,7 +10,7 @@
 
 #include "kernels/runtime/cpu_features.h"
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/linear/linear_weights.h"
 
 namespace quintet {

@@ -7,7 +7,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/linear/linear_weights.h"
 
 namespace quintet {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {

@@ -5,7 +5,7 @@
 
 #include "kernels/runtime/device.h"
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

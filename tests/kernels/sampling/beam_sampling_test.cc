@@ -7,7 +7,7 @@
 #include "kernels/base/random.h"
 #include "kernels/sampling/warper.h"
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {

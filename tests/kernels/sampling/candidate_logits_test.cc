@@ -1,7 +1,7 @@
 #include "kernels/sampling/candidate_logits.h"
 
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {

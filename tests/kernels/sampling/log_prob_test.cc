@@ -12,7 +12,7 @@
 
 #include "kernels/runtime/cpu_features.h"
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

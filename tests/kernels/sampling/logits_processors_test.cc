@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/catch.h"
-#include "tests/kernels/backend.h"
+#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
 
 namespace quintet {
