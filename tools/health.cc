@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "server/address.h"
 #include "tools/command_line.h"
 
@@ -66,18 +67,17 @@ absl::StatusOr<int> Connect(const Address& address) {
 
 // Returns the HTTP status code of GET `path`.
 absl::StatusOr<int> Get(const Address& address, const std::string& path) {
-  const absl::StatusOr<int> fd = Connect(address);
-  if (!fd.ok()) return fd.status();
-  const absl::Cleanup release = [&fd] { close(*fd); };
+  QT_ASSIGN_OR_RETURN(const int fd, Connect(address));
+  const absl::Cleanup release = [&fd] { close(fd); };
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   // So few bytes fit into the send buffer of a new connection.
-  if (send(*fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return Failure("send");
+  if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return Failure("send");
   constexpr size_t kStatusBytes = sizeof("HTTP/1.1 200") - 1;
   std::string answer(kStatusBytes, '\0');
   size_t received = 0;
   while (received < kStatusBytes) {
-    const ssize_t part = recv(*fd, &answer[received], kStatusBytes - received, 0);
+    const ssize_t part = recv(fd, &answer[received], kStatusBytes - received, 0);
     if (part < 0) return Failure("receive");
     if (part == 0) return absl::UnavailableError("the connection was closed before an answer");
     received += static_cast<size_t>(part);

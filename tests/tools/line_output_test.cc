@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/catch.h"
 
 namespace quintet {
@@ -129,7 +130,7 @@ TEST_CASE("a compressed file can be continued wherever it was cut") {
 TEST_CASE("binary records keep their size, and the header gets their number") {
   const TemporaryFile file(".npy");
   const RecordFormat format = {.record_bytes = 3, .header = [](int64_t records) {
-                                 return "<" + std::to_string(records) + ">";
+                                 return absl::StrCat("<", records, ">");
                                }};
   {
     const auto output = Open(file.path(), false, format);
