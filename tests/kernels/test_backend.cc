@@ -7,7 +7,7 @@
 
 namespace quintet {
 
-Tensor Place::PutBytes(const void* bytes, int64_t count, DType dtype,
+Tensor TestBackend::PutBytes(const void* bytes, int64_t count, DType dtype,
                        std::initializer_list<int64_t> dims) {
   void* data = Allocate(count);
   CopyIn(data, bytes, count);
@@ -16,7 +16,7 @@ Tensor Place::PutBytes(const void* bytes, int64_t count, DType dtype,
   return t;
 }
 
-Tensor Place::Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
+Tensor TestBackend::Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
                   DType dtype) {
   const auto n = static_cast<int64_t>(values.size());
   std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
@@ -24,11 +24,11 @@ Tensor Place::Put(const std::vector<float>& values, std::initializer_list<int64_
   return PutBytes(bytes.data(), Bytes(bytes), dtype, dims);
 }
 
-Tensor Place::Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
+Tensor TestBackend::Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
   return Tensor::Dense(Plan(values).data(), DType::kI32, dims);
 }
 
-Tensor Place::Poisoned(DType dtype, std::initializer_list<int64_t> dims) {
+Tensor TestBackend::Poisoned(DType dtype, std::initializer_list<int64_t> dims) {
   const int64_t bytes =
       Tensor::Dense(static_cast<void*>(nullptr), dtype, dims).elements() * DTypeBytes(dtype);
   const bool integer = dtype == DType::kI8 || dtype == DType::kI32 || dtype == DType::kI64;
@@ -36,11 +36,11 @@ Tensor Place::Poisoned(DType dtype, std::initializer_list<int64_t> dims) {
   return PutBytes(poison.data(), bytes, dtype, dims);
 }
 
-Tensor Place::Scratch(int64_t bytes) {
+Tensor TestBackend::Scratch(int64_t bytes) {
   return bytes == 0 ? Tensor() : Poisoned(DType::kI8, {bytes});
 }
 
-std::vector<char> Place::Elements(const Tensor& t) {
+std::vector<char> TestBackend::Elements(const Tensor& t) {
   const int64_t size = DTypeBytes(t.dtype), n = t.elements();
   std::vector<char> elements(static_cast<size_t>(n * size));
   if (n == 0) return elements;
@@ -60,14 +60,14 @@ std::vector<char> Place::Elements(const Tensor& t) {
   return elements;
 }
 
-std::vector<float> Place::Floats(const Tensor& t) {
+std::vector<float> TestBackend::Floats(const Tensor& t) {
   const std::vector<char> elements = Elements(t);
   std::vector<float> values(static_cast<size_t>(t.elements()));
   ConvertToF32(elements.data(), t.dtype, t.elements(), values.data());
   return values;
 }
 
-std::vector<int32_t> Place::Ints(const Tensor& t) {
+std::vector<int32_t> TestBackend::Ints(const Tensor& t) {
   QT_CHECK(t.dtype == DType::kI32);
   const std::vector<char> elements = Elements(t);
   std::vector<int32_t> values(static_cast<size_t>(t.elements()));

@@ -162,7 +162,7 @@ TEST_CASE("ReorderBeams copies the slots of the parent beam except the last", "[
       args.parents = backend.PutBytes(parents.data(), static_cast<int64_t>(parents.size()) * 4,
                                       DType::kI32, {static_cast<int64_t>(parents.size())});
       ReorderBeams(args, backend.stream());
-      CHECK(backend.Ints(backend.stream().DevicePtr(table)) == expected);
+      CHECK(backend.Ints(backend.stream().DeviceTensor(table)) == expected);
     });
   }
 }
