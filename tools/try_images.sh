@@ -59,7 +59,7 @@ export QUINTET_COMMIT
 
 build() {
   buildah build --isolation chroot --format docker --layers=false --force-rm \
-    --volume "$root/build-image/ccache:/root/.cache/ccache" \
+    --volume "$root/build-image/ccache:/root/.ccache" \
     --build-arg BASE="$base" --build-arg COMMIT="$QUINTET_COMMIT" \
     --build-arg MODEL=deploy/models/g2p --file deploy/Dockerfile "$@" "$work/context"
 }
