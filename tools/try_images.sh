@@ -48,7 +48,7 @@ trap cleanup EXIT
 echo "== base image =="
 mkdir -p build-image/ccache
 [ -e build-image/base.tar ] ||
-  mmdebstrap --quiet --variant=minbase bookworm build-image/base.tar.new
+  mmdebstrap --quiet --variant=minbase --format=tar bookworm build-image/base.tar.new
 [ -e build-image/base.tar ] || mv build-image/base.tar.new build-image/base.tar
 podman import --quiet build-image/base.tar "$base" >/dev/null
 
