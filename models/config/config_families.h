@@ -24,7 +24,7 @@ struct T5Defaults {
 };
 void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* config);
 
-// The activation of a Hugging Face name; nullopt if it is not supported.
+// Returns the activation with this name in Hugging Face's config.json; nullopt if not supported.
 std::optional<Activation> ActivationByName(const std::string& name);
 
 // Upper bounds that keep all products of sizes far from overflow. kMaxHeadDim is the largest head
