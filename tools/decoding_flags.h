@@ -1,4 +1,4 @@
-// Decoding flags: one for each field of DecodingRequest, with dashes in its name.
+// Flags for decoding: one for each field of DecodingRequest, named like the field but with dashes.
 #pragma once
 
 #include <string>
@@ -24,9 +24,9 @@ void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 
-// Builds the request from the flags. INVALID_ARGUMENT names a flag with a malformed value;
-// ResolveDecoding checks ranges and combinations. `tokenizer` may be null unless
-// --decoder-prefix is set.
+// Builds the DecodingRequest from the flags. INVALID_ARGUMENT names a flag whose value is
+// malformed; ranges and combinations are checked later, by ResolveDecoding. `tokenizer` may be null
+// unless --decoder-prefix is set.
 absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
                                                      const Tokenizer* tokenizer);
 
