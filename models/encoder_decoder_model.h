@@ -33,8 +33,8 @@ class EncoderDecoderModel : public PackedModel {
   void CarveArrays(Carver& carver) override;
 
   // Cross-attention of a decoder step: the rows of each group (DecodeBatch) attend to the cached
-  // keys and values of the group's encoder input. q [rows, I] is overwritten with the result and
-  // returned.
+  // keys and values of the group's encoder input. The result overwrites q [rows, heads * head_dim]
+  // and is returned.
   Tensor CrossAttention(int64_t layer, const Tensor& q);
 
   // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary

@@ -170,8 +170,8 @@ class Model {
   // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
   // EncodeSlice has returned true; valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
-  // Pinned host memory of EncodedStates(), the same shape. A row has its value after
-  // stream().CopyD2H of the row's address here and Synchronize.
+  // Pinned host copy of EncodedStates(), the same shape. A row is valid after stream().CopyD2H of
+  // that row's address in this tensor, and Synchronize.
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
   // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
   // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
@@ -190,10 +190,10 @@ class Model {
   // final norm, [output_rows, d_model] f32, valid until the next Decode. A long prompt can be
   // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
-  // Runs Decode and then work.enqueue on its result. On a GPU, when steps of this shape and key
-  // have been frequent, both are launched as one captured CUDA graph (between two graphs the device
-  // would idle). Otherwise `appended` is false in the result, and the caller enqueues the work
-  // itself.
+  // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
+  // and key have been frequent, both are launched as one captured CUDA graph (between two graphs
+  // the device would idle). Otherwise `appended` is false in the result, and the caller enqueues
+  // the work itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }

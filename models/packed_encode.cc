@@ -139,7 +139,8 @@ bool PackedModel::EncodeByGraph() {
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
   if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
-  // min_rows: each block reads all weights of the layer, so blocks of few rows are inefficient.
+  // Each block reads all weights of the layer, so a block of fewer than min_rows rows is
+  // inefficient.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const std::vector<LayerWeights>& layers = InputStack().layers;

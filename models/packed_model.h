@@ -171,7 +171,8 @@ class PackedModel : public Model {
   // kPrompt: some have more, and there are at most 1024 rows in all. kNone: no graph (on a CPU
   // always).
   enum class GraphKind : uint8_t { kNone, kStep, kPrompt };
-  // Fills step_ with the batch, padded to the shape that is returned.
+  // Copies the batch into step_, padded to the returned StepShape. Also returns which graph cache
+  // may be used.
   std::pair<StepShape, GraphKind> PrepareStep(const DecodeBatch& batch);
   // Enqueues the decoder's layers for the rows of step_; the output rows' hidden states go to
   // states_.
@@ -218,7 +219,8 @@ class PackedModel : public Model {
   // created on first use exists before the capture. Steps with one new token per sequence. Key: the
   // step's shape.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
-  // Calls with longer prompts. Key: the shape, and DecodeBatch's offsets and group_offsets.
+  // Calls in which a sequence has several new tokens (prompts), at most 1024 rows in all. Key: the
+  // shape, and DecodeBatch's offsets and group_offsets.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
   // Steps with one new token per sequence, together with the work that DecodeAndAppend appends.

@@ -17,8 +17,8 @@ enum class Compression : uint8_t { kNone, kGzip, kZstd };
 Compression CompressionOfName(absl::string_view name);
 // Returns the compression of `data`, recognised by its first bytes; 4 bytes are enough.
 Compression CompressionOfData(absl::string_view data);
-// Whether more bytes are needed to recognise the compression: `data` is a proper prefix of the
-// bytes with which a compressed format begins.
+// Whether more bytes are needed to recognise the compression: `data` is shorter than the magic
+// bytes of a compressed format and equal to their beginning.
 bool IsCompressionPrefix(absl::string_view data);
 
 // Decompresses a concatenation of gzip members or zstd frames. Not thread safe.

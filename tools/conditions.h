@@ -13,7 +13,8 @@ int64_t PeakBytes();  // peak resident memory of this process, in bytes
 
 // Returns {"version", "commit", "cpu", "cores" (available to this process), "system"}.
 nlohmann::ordered_json MachineConditions();
-// MachineConditions plus the model: dtype, threads, family, parameters, bytes, load time.
+// Returns MachineConditions() and, of the model, its dtype, threads, family, parameters, bytes and
+// load time.
 nlohmann::ordered_json SessionConditions(const Session& session);
 // GPU memory in bytes that is used now and was free before the model was loaded; 0 on a CPU.
 int64_t DeviceBytes(const Session& session);

@@ -20,7 +20,8 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
-// Subsets of AddDecodingFlags: the sampling parameters without --seed, and the logits processors.
+// Add only a part of the flags of AddDecodingFlags: the sampling parameters without --seed, and the
+// logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 

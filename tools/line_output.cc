@@ -18,8 +18,8 @@
 namespace quintet {
 namespace {
 
-// Limits of a compressed frame, in uncompressed bytes and in time: this is what is lost if the
-// process is killed.
+// A compressed frame ends at this number of uncompressed bytes or after this time. If the process
+// is killed, at most one frame is lost.
 constexpr int64_t kFrameBytes = int64_t{4} << 20;
 constexpr std::chrono::seconds kFrameTime{10};
 constexpr size_t kReadBytes = size_t{1} << 20;

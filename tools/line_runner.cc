@@ -404,7 +404,8 @@ class LineRunner {
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {
       state_.total_lines = std::max<int64_t>(0, total - kept);
     } else if (reader_.total_bytes() > 0 && state_.lines > 0) {
-      // Bytes read count in proportion to the lines already written: lines in flight are not done.
+      // bytes_read_ includes lines in flight, which are not done: scale it by the share of lines
+      // that have been written.
       const double lines = static_cast<double>(kept + state_.lines);
       state_.fraction = static_cast<double>(bytes_read_) /
                         static_cast<double>(reader_.total_bytes()) * lines /
@@ -440,7 +441,8 @@ class LineRunner {
 
   std::mutex mutex_;
   std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
-  // Guarded by mutex_.
+  // Queues of chunks and lines between the threads. This and the members up to error_ are guarded
+  // by mutex_.
   std::deque<std::shared_ptr<Chunk>> to_parse_;   // read, not parsed
   std::deque<std::shared_ptr<Chunk>> to_submit_;  // not submitted, in input order
   std::deque<LinePtr> to_format_;                 // finished by the engine, or failed

@@ -179,7 +179,8 @@ AtomicDirectory::~AtomicDirectory() {
 absl::Status AtomicDirectory::Commit() {
   QT_RETURN_IF_ERROR(SyncFiles(path_));
   QT_RETURN_IF_ERROR(Publish());
-  // The target has been published. A failure of this sync only affects its durability: ignored.
+  // The target is already in place. This sync only makes the rename durable, so a failure is
+  // ignored.
   (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
   RemoveTree(path_);
   close(std::exchange(lock_, -1));

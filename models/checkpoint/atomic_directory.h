@@ -29,7 +29,7 @@ struct AtomicDirectoryOptions {
 
 class AtomicDirectory {
  public:
-  // Removes what killed runs left behind, then creates the temporary directory. Those of running
+  // Removes the temporary directories of killed runs and creates a new one. Those of running
   // processes are locked (flock) and are kept. The parent of `target` must exist. Errors:
   // ALREADY_EXISTS, FAILED_PRECONDITION (the target is a symbolic link or not a directory),
   // NOT_FOUND (no parent), PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).

@@ -96,7 +96,7 @@ bool ReadJsonString(std::string_view text, size_t* at, std::string* value) {
   while (*at < text.size()) {
     size_t end = *at;
     while (end < text.size() && IsPlain(text[end])) ++end;
-    // The exact size if the string has no escapes.
+    // If the string has no escapes, this is its exact size.
     if (value->empty()) value->reserve(end - *at);
     value->append(text.substr(*at, end - *at));
     *at = end;

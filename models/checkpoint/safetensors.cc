@@ -32,7 +32,7 @@ struct TypeRow {
   const char* name;
   int64_t bytes;
 };
-// Indexed by StoredType.
+// Name and bytes per value of each StoredType, in the order of the enum.
 constexpr TypeRow kTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
                               {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
                               {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};

@@ -213,8 +213,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
   if (const nlohmann::json* converted = fields.Find("quintet")) {
     ReadConverted(*converted, where, &fields, &config);
   }
-  // T5's buckets grow with log(distance / exact) from distance `exact` on, where exact is a quarter
-  // of the buckets, or half of them in causal stacks. The largest distance must exceed it.
+  // From distance `exact` on, T5's bucket numbers grow with log(distance / exact) /
+  // log(max_distance / exact), so max_distance must be larger. `exact` is a quarter of the buckets,
+  // or half in causal stacks.
   if (config.position == PositionEncoding::kT5 &&
       config.bias_max_distance <= config.bias_buckets / 2) {
     fields.Invalid("relative_attention_max_distance",

@@ -64,7 +64,7 @@ struct ModelConfig {
     return family == Family::kT5 || family == Family::kMT5 || family == Family::kUMT5;
   }
 
-  // Forward pass.
+  // Parameters of the forward pass.
   float norm_eps = 1e-6f;
   Activation activation = Activation::kRelu;
   bool gated = false;

@@ -18,7 +18,8 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
 // GPT-2 (models/config/gpt2.cc).
 void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config);
 
-// Reads the fields that T5 and FAT5 share: sizes, epsilon and buckets, with the family's defaults.
+// ReadT5Sizes reads the fields that T5 and FAT5 share: sizes, epsilon and position buckets.
+// T5Defaults: their values if absent, which differ between the two.
 struct T5Defaults {
   int64_t vocab = 32128, d_ff = 2048, layers = 6, heads = 8;
 };

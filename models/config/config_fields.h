@@ -25,21 +25,23 @@ class ConfigFields {
   // Stores INVALID_ARGUMENT "where: field: what".
   void Invalid(const std::string& field, const std::string& what);
 
-  // The value of a field; null if it is absent or null.
+  // Returns the value of a field; a null pointer if the field is absent or null.
   const nlohmann::json* Find(const std::string& field) const;
 
-  // An integer in [min_value, max_value]; 4.0 is not an integer.
+  // Returns the value of an integer field; an error if it is outside [min_value, max_value]. 4.0 is
+  // not an integer.
   std::optional<int64_t> Int(const std::string& field, int64_t min_value, int64_t max_value);
-  // The same for a field that has several names. If more than one is present, their values must be
-  // equal.
+  // Like Int above, for an integer field that has several names. If more than one is present, their
+  // values must be equal.
   std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t min_value,
                              int64_t max_value);
-  // A finite number in [min_value, max_value].
+  // Returns the value of a numeric field; an error if it is outside [min_value, max_value] or not
+  // finite.
   std::optional<double> Number(const std::string& field, double min_value, double max_value);
   std::optional<bool> Bool(const std::string& field);
   std::optional<std::string> String(const std::string& field);
-  // A token id in [0, vocab), or a list of at most `max_ids` of them; an empty vector if the field
-  // is absent.
+  // Returns the token ids of a field that contains an id in [0, vocab) or a list of at most
+  // `max_ids` of them; an empty vector if the field is absent.
   std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t max_ids);
 
  private:

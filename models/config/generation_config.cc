@@ -88,7 +88,7 @@ std::vector<std::string> FindUnsupported(const std::string& where, const ConfigF
   for (const UnsupportedField& one : kUnsupportedFields) {
     const nlohmann::json* value = fields.Find(one.name);
     if (value == nullptr || *value == nlohmann::json::parse(one.neutral)) continue;
-    // Escaped to ASCII, which is safe to print.
+    // The value is from an untrusted file: escape it to ASCII, which is safe to print.
     std::string text = value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
     if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
     found.push_back(absl::StrCat(where, ": ", one.name, " is ", text));

@@ -30,8 +30,8 @@ struct DecodingFields {
   std::vector<std::vector<uint32_t>> bad_words_ids;
 };
 
-// How a field appears in generation_config.json. A number outside [low, high] is an error at load.
-// The exact range is checked with the request, for values that have an effect (engine/options.h).
+// How an option appears in generation_config.json. A number outside [low, high] is an error at
+// load. Its exact range is checked only when a request uses the value (engine/options.h).
 struct FieldInFile {
   const char* name = nullptr;  // null: named as in the proto
   double low = 0;

@@ -37,8 +37,8 @@ bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& p
   return false;
 }
 
-// The dtype of all matrices, f32 if they differ. If all others are fp8, ignores the matrices that
-// fp8 models keep in a wider dtype (WeightSlot::wide, ffn_out).
+// Returns the dtype of all matrices, f32 if they differ. The matrices that fp8 models keep in a
+// wider dtype (ffn_out) are ignored if all others are fp8.
 DType CommonType(const std::vector<PlannedWeight>& plan) {
   std::optional<DType> type;
   for (const bool wide : {false, true}) {
@@ -102,8 +102,8 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
   }
 }
 
-// Writes parameters to the file one after the other, each in blocks of rows (of an i8 or fp8
-// parameter the row scales follow).
+// Writes parameters to the file one after the other, in blocks of rows. An i8 or fp8 parameter is
+// followed by its row scales.
 class PackedStream {
  public:
   PackedStream(const SafetensorsReader& files, WeightsWriter* writer)

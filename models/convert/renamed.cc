@@ -171,7 +171,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  // PlanWeights checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;

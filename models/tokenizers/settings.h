@@ -51,8 +51,8 @@ struct TokenizerSettings {
   bool clean_up_spaces = false, clean_up_spaces_of_bpe = false;
 };
 
-// Reads these files of `directory`. Missing ones are not an error. INVALID_ARGUMENT says file,
-// place, expected and got.
+// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json of
+// `directory`. Missing files are not an error. INVALID_ARGUMENT says file, place, expected and got.
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory);
 
 // Parses one entry of an added_tokens list or of added_tokens_decoder: either an object with

@@ -19,7 +19,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::js
                                                                     const std::string& where,
                                                                     TokenizerSettings settings);
 
-// Readers of the parts of tokenizer.json. `json` null: a null pointer, or no post-processor.
+// Each parses one part of tokenizer.json. If the part is null, normalizer, pre-tokenizer and
+// decoder are null pointers, and ParsePostProcessor does nothing.
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const nlohmann::json& json, const std::string& where);
 absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const nlohmann::json& json,
                                                   const std::string& where);

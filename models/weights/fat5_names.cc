@@ -133,7 +133,7 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   for (const char* key : kCommonKeys) {
     if (source.contains(key)) result[key] = source[key];
   }
-  // Written explicitly, because the families' defaults differ.
+  // These keys are always written, because their defaults differ between the two families.
   result["num_heads"] = config.heads;
   result["layer_norm_epsilon"] = source.value("layer_norm_epsilon", 1e-6);
   result["relative_attention_num_buckets"] = config.bias_buckets;

@@ -16,8 +16,8 @@
 
 namespace quintet {
 
-// Weights of one layer of an encoder or decoder. I = heads * head_dim. Undefined if the family does
-// not have them.
+// Weights of one layer of an encoder or decoder; those that the family does not have are undefined.
+// I = heads * head_dim.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2

@@ -97,8 +97,8 @@ struct PrefillCase {
   DType dtype = DType::kBF16;
 };
 
-// Returns the arguments of Attention for a PrefillCase. `offsets`: of the sequences among the
-// tokens.
+// Returns the arguments of Attention for a PrefillCase. `offsets`: first token of each sequence,
+// and the total.
 AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
@@ -128,7 +128,7 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
   return offsets;
 }
 
-// Measures a case with each kind of bias, launched alternately.
+// Measures a PrefillCase with each kind of position bias. The kinds are launched alternately.
 void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
   const int copies = 2;
   const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *

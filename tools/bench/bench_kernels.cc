@@ -108,8 +108,7 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Copies values to a Buffer, which huge pages may back, like the workspaces in which a GEMM of the
-// engine finds its inputs.
+// Copies values to a Buffer, whose memory may be huge pages like that of a model's workspace.
 Buffer InBuffer(const std::vector<float>& values) {
   Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
   std::copy(values.begin(), values.end(), buffer.as<float>());

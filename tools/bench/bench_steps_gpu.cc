@@ -73,7 +73,7 @@ struct Flags {
   std::string json;
 };
 
-// Device memory with random values, freed by the destructor.
+// Allocates device memory with random values; the destructor frees all of it.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}

@@ -53,7 +53,7 @@ class Driver : public LoadObserver {
   static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
-  // To be called with mutex_ held.
+  // The following functions must be called with mutex_ held.
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
   void OpenWindow(int64_t at_us);

@@ -11,7 +11,7 @@ namespace quintet {
 
 struct RequestOutcome {
   bool measured = false;     // false during the warm-up
-  int64_t scheduled_us = 0;  // planned arrival; closed loop: when another request ended
+  int64_t scheduled_us = 0;  // scheduled arrival; closed loop: when a slot became free
   int64_t sent_us = 0;
   int64_t first_us = -1;  // first message with tokens; -1: no tokens before the end
   int64_t done_us = 0;
