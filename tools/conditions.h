@@ -13,8 +13,8 @@ int64_t PeakBytes();  // peak resident memory of this process, in bytes
 
 // Returns {"version", "commit", "cpu", "cores" (available to this process), "system"}.
 nlohmann::ordered_json MachineConditions();
-// Returns MachineConditions() and, of the model, its dtype, threads, family, parameters, bytes and
-// load time.
+// Returns MachineConditions() and the conditions of the session: threads, device, dtype, family,
+// parameters, bytes of weights, load time and peak memory.
 nlohmann::ordered_json SessionConditions(const Session& session);
 // GPU memory in bytes that is used now and was free before the model was loaded; 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
