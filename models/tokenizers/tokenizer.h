@@ -50,7 +50,7 @@ class Tokenizer {
   // it.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
-  // Returns the spelling of a token in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
+  // Returns a token's spelling in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
   virtual std::string Piece(int32_t id) const = 0;
   virtual int32_t PieceToId(std::string_view piece) const = 0;  // -1 if unknown
   virtual bool IsSpecial(int32_t id) const = 0;
