@@ -84,8 +84,8 @@ Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
 
 // ---- Projection of the source to cross-attention keys and values ----
 
-// Returns whether ops can read `states` directly: on a GPU only rows of encoder_x_, not a caller's
-// copy in host memory.
+// Returns whether ops can read `states` directly. On a GPU that holds only for rows of encoder_x_,
+// not for a caller's copy in host memory.
 bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   const char* data = states.as<char>();
   const char* own = encoder_x_.as<char>();
@@ -93,9 +93,9 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   return is_own || stream_.backend() == Backend::kCpu;
 }
 
-// Returns pinned memory for the slot offsets of `rows` rows. H2D copies of earlier offsets may
-// still be in flight, so each call takes new memory; when none is left, it waits for these copies
-// and starts over.
+// Returns pinned memory for the cache offsets of `rows` rows. H2D copies of earlier offsets may
+// still be in flight, so each call takes a new part of cross_row_offsets_; when none is left, it
+// waits for these copies and starts over.
 int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
     stream_.WaitForH2D(cross_upload_);
@@ -105,8 +105,9 @@ int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   return cross_row_offsets_.as<int64_t>() + cross_rows_used_ - rows;
 }
 
-// A view of the cache for Rotary with row offsets: [rows, decoder_layers * 2 * heads, head_dim],
-// each layer's key heads, then its value heads.
+// Returns a view of the KV cache as an argument of Rotary, which addresses its rows by row_offset:
+// [rows, decoder_layers * 2 * heads, head_dim]. Heads are ordered by layer; in a layer keys come
+// before values.
 Tensor EncoderDecoderModel::CacheHeads(int64_t rows) const {
   Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
                                {rows, cross_chunk_offsets_.dim[0], config_.head_dim});
@@ -139,8 +140,9 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   }
 }
 
-// Projects rows that ops can read. `position` is the position of the first row in its sequence. Row
-// r goes to element row_offset[r] of the cache.
+// Projects rows of hidden states that ops can read. `position` is the position of the first row in
+// its sequence. The keys and values of row r are written from element row_offset[r] of the KV cache
+// on.
 void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
                                            const int64_t* row_offset) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
@@ -158,7 +160,7 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
            row_offset);
     return;
   }
-  // The f32 results before rotation go to unrotated_, as many rows at once as fit.
+  // The unrotated f32 keys and values go to unrotated_, as many rows at a time as fit.
   const int64_t max_rows = unrotated_.dim[0] / n;
   for (int64_t begin = 0; begin < rows; begin += max_rows) {
     const int64_t end = std::min(begin + max_rows, rows);

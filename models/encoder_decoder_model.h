@@ -1,13 +1,14 @@
-// Everything that encoder-decoder families share: the cross-attention cache, the one GEMM that
-// projects the encoder's hidden states to the keys and values of all decoder layers, and
+// Everything that encoder-decoder families share: the cross-attention part of the KV cache, the one
+// GEMM that projects the encoder's hidden states to the keys and values of all decoder layers, and
 // cross-attention of a decoder step. Encoding of packed inputs in slices comes from PackedModel.
 //
-// A family adds its layers (models/t5.cc is the example), its tensor names (models/weights/t5.cc)
-// and its config (models/config/t5.cc). Layers place their norms themselves, so pre-norm and
-// post-norm families fit alike. Encoder-only models, which have no decoder layers, belong here too.
+// A new family adds its layers (models/t5.cc is the example), its tensor names
+// (models/weights/t5.cc) and its config (models/config/t5.cc). The layers decide where their norms
+// are, so pre-norm and post-norm families are both possible. Encoder-only models, which have no
+// decoder layers, are also subclasses of this class.
 //
-// Rotary position embedding (FAT5) rotates the keys of the cross-attention cache, so it is applied
-// here as well.
+// Rotary position embedding (FAT5) is applied here, because it also rotates the cross-attention
+// keys that are stored in the KV cache.
 //
 // Not thread safe, like every Model.
 #pragma once
@@ -31,18 +32,21 @@ class EncoderDecoderModel : public PackedModel {
   void Carve(Carver& carver) override;
   void CarveArrays(Carver& carver) override;
 
-  // Cross-attention of a decoder step: the rows of each group attend to the group's source in the
-  // cache. q [rows, I]; returns [rows, I], in place of the queries.
+  // Cross-attention of a decoder step: the rows of each group (DecodeBatch) attend to the cached
+  // keys and values of the group's encoder input. The result overwrites q [rows, heads * head_dim]
+  // and is returned.
   Tensor CrossAttention(int64_t layer, const Tensor& q);
 
-  // y = x rotated by each row's position, [rows, heads, head_dim]. Only for rotary models. `side`
-  // decides the direction of xPos' scaling, which divides keys by the factor that it multiplies
-  // queries by. row_offset: as in RotaryArgs.
+  // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
+  // models. xPos also multiplies queries by a factor and divides keys by it; `side` says which of
+  // the two x is. row_offset: null, or the element of the KV cache at which each row of y begins
+  // (RotaryArgs::row_offset).
   enum class Side : int { kQuery = 1, kKeyValue = -1 };
   void Rotate(const Tensor& x, const Tensor& y, const Tensor& positions, Side side,
               const int64_t* row_offset = nullptr);
   // Output tensor for a GEMM whose result will be rotated into y [rows, n]: y itself, or an f32
-  // buffer if y is narrower, so that values are rounded only once. Models without rotary: y.
+  // buffer if y is bf16 or f16, so that values are rounded only once. y in models without rotary
+  // embedding.
   Tensor Unrotated(const Tensor& y) const {
     if (!rotary() || activations_ == DType::kF32) return y;
     return Tensor::Dense(unrotated_.data, DType::kF32, {y.dim[0], y.dim[1]});
@@ -57,16 +61,18 @@ class EncoderDecoderModel : public PackedModel {
   Tensor CacheHeads(int64_t rows) const;
   void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset);
 
-  // Cache destinations of cross-attention keys and values, in elements (ScatterOutput): the offset
-  // of each row's slot, and of each (layer, key or value, head) in a slot's page.
-  Tensor cross_row_offsets_;    // [max_encode_tokens] i64, taken piece by piece
+  // Destinations of the cross-attention keys and values in the KV cache (ScatterOutput). Element
+  // (r, c) of the GEMM's result goes to element cross_row_offsets_[r], which depends on the slot of
+  // the row, plus cross_chunk_offsets_[c / head_dim], one per (layer, key or value, head), plus c %
+  // head_dim.
+  Tensor cross_row_offsets_;    // [max_encode_tokens] i64, used as a ring
   Tensor cross_chunk_offsets_;  // [decoder_layers * 2 * heads] i64
   int64_t cross_rows_used_ = 0;
-  int64_t cross_upload_ = 0;  // number of the latest H2D copy of row offsets
+  int64_t cross_upload_ = 0;  // number of the latest H2D copy of cross_row_offsets_
 
   Tensor source_positions_;  // [max_encode_tokens] i32: 0, 1, 2, ..
   Tensor staged_states_;     // [most rows per GEMM, d_model] f32, GPU: copy of states on the host
-  Tensor unrotated_;         // [values] f32, see Unrotated
+  Tensor unrotated_;         // f32 buffer of Unrotated
 };
 
 }  // namespace quintet

@@ -16,7 +16,7 @@ class Gpt2Model final : public PackedModel {
             const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
-  // Unreachable: the engine tests config().has_encoder() first.
+  // Never called: the engine calls it only if config().has_encoder().
   void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {
     CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
   }

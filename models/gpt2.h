@@ -8,10 +8,10 @@
 
 namespace quintet {
 
-// `config` is validated. `weights` belong to it and are in the memory of `stream`. Weights of
-// DescribeWeights, which have no values, are allowed: then only Measure may be called.
+// `config` is validated. `weights` belong to it and are in the memory of `stream`. If they come
+// from DescribeWeights, which allocates no matrices, only Measure may be called.
 //
-// The caller keeps positions below config.max_positions (QT_CHECK).
+// Callers keep positions below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
                                            ModelWeights weights, const Stream& stream);
 

@@ -15,7 +15,7 @@
 namespace quintet {
 
 struct TokenizerSummary {
-  // The file it was read from; "bytes" for ByT5; empty if the directory has no tokenizer.
+  // The file from which the tokenizer was read; "bytes" for ByT5; empty if there is no tokenizer.
   std::string file;
   int64_t vocab = 0;
   int32_t eos_id = -1, pad_id = -1, unk_id = -1, bos_id = -1;
@@ -27,12 +27,12 @@ struct Inspection {
   TokenizerSummary tokenizer;
   std::vector<std::pair<std::string, int64_t>> files;  // name and bytes, sorted by name
   std::map<std::string, int64_t> stored_values;        // "BF16" -> number of values of that dtype
-  std::string weights_sha256;                          // as recorded by convert, else empty
+  std::string weights_sha256;                          // from `quintet convert`, else empty
   std::vector<std::string> warnings;
 };
 
-// Errors are those of loading the model, if they are visible in headers, config.json,
-// generation_config.json or tokenizer files.
+// Returns the errors that loading the model would return, as far as headers, config.json,
+// generation_config.json and tokenizer files show them.
 absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks);
 
 // Lists likely mistakes in the directory. Each is one sentence that names the file and field.

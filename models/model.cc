@@ -17,8 +17,8 @@ absl::Status CheckLimit(const char* name, int64_t value, int64_t max) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is not in [1, ", max, "]"));
 }
 
-// Checks bounds that keep every size computed from the limits within 64 bits and every slot number
-// within 32 bits.
+// Checks that the limits are in ranges that keep every size computed from them within 64 bits and
+// every slot number within 32 bits.
 absl::Status CheckLimits(const ModelLimits& limits) {
   constexpr int64_t kMaxTokens = int64_t{1} << 24;
   constexpr int64_t kMaxPageSize = 4096;
@@ -36,7 +36,7 @@ absl::Status CheckLimits(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-// Checks the options and reads the model's config.
+// Checks the weight type and limits of `options` and reads the model's config.
 absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
                                           const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {

@@ -1,15 +1,16 @@
-// The engine's interface to a model: packed tokens in; hidden states, logits and scores out. A
-// model does not know requests, time or search.
+// The engine's interface to a model: packed tokens in; hidden states, logits and log-probabilities
+// out. A model does not know requests, time or search.
 //
 // Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
 // GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and slot
-// tables are host memory of the caller, who may reuse them when the call returns. Tensors of target
-// tokens are pinned memory with a device buffer (Stream::AllocatePinned).
+// tables are host memory of the caller, who may reuse them when the call returns. The `targets` of
+// TargetLogProbs are pinned memory with a device buffer (Stream::AllocatePinned).
 //
-// A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with;
-// no call below allocates. Not thread safe: one engine thread calls it. In f32 the result of a row
-// never depends on the other rows of a call. In bf16 and f16 it may, because the number of rows can
-// decide which kernels run.
+// A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with.
+// No call below allocates tensor memory, except that Decode enlarges its index arrays for very long
+// sequences. Not thread safe: one engine thread calls it. In f32 the result of a row never depends
+// on the other rows of a call. In bf16 and f16 it may, because the number of rows can decide which
+// kernels run.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,8 @@ struct ModelMemory {
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
-// The residual stream after one layer. For the last layer of an encoder: after the final norm.
+// Argument of the observer: the residual stream after one layer. For the last layer of an encoder:
+// after the final norm.
 struct LayerOutput {
   bool decoder = false;
   int64_t layer = 0;
@@ -69,28 +71,29 @@ struct LayerOutput {
 
 constexpr int64_t kMaxTopLogProbs = 20;  // most alternatives per row in TargetLogProbs
 
-// n whole inputs, packed. In an encoder a token attends to all tokens of its input. In a causal
-// model it attends to itself and the tokens before it in its input, unless `bidirectional` or the
-// mask columns change that.
+// n whole inputs, packed without padding. In an encoder a token attends to all tokens of its input.
+// In a causal model it attends to itself and the earlier tokens of its input, unless
+// `bidirectional` or a mask (lower_begin, upper_end) changes that.
 struct EncodeBatch {
   absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
   absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
 
-  // The fields below are for causal models only.
-  // Position of each token for its position embedding. Empty: 0, 1, 2, .. in each input.
+  // Position of each token for GPT-2's position embedding. Empty: 0, 1, 2, .. in each input.
   absl::Span<const int32_t> positions;  // [total] or empty
   // Tokens attend to later tokens of their input as well, except those that the mask hides.
   bool bidirectional = false;
-  // Mask columns (kernels/attention/mask.h). Values are indices of tokens in their input: token j
-  // is hidden from tokens i >= lower_begin[j] and from tokens i < upper_end[j].
+  // Additional mask, two bounds per key (FlashMask; kernels/attention/mask.h). Values are indices
+  // of tokens in their input: key j is hidden from queries i >= lower_begin[j] and from queries i <
+  // upper_end[j].
   absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
 };
 
-// One decoder call: n sequences with one or more new tokens each. Sequences with the same source
-// (the beams of a request) are neighbours and form a group.
+// One decoder call: n sequences with one or more new tokens each. Sequences that attend to the same
+// encoder input (the beams of a request) are neighbours and form a group.
 struct DecodeBatch {
-  // [total] new tokens, packed. A value -1 - i stands for next_tokens()[i], which an op that was
-  // enqueued earlier writes on the device.
+  // [total] new token ids, packed. A negative value -1 - i stands for element i of the device
+  // buffer next_tokens(), which an op that was enqueued earlier (the sampler of the previous step)
+  // writes.
   absl::Span<const int32_t> tokens;
   absl::Span<const int32_t> offsets;  // [n + 1]
   // Number of keys of each sequence after this call: position of its last new token + 1. New token
@@ -100,11 +103,13 @@ struct DecodeBatch {
   // belong to another beam), slots of the new tokens are written.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
-  // Beam groups whose parents only the device knows so far, one new token per beam. Each beam takes
-  // over the earlier slots of its parent beam in parent_beams(), which an op that was enqueued
-  // earlier writes. Rows of `slots` of these beams hold the slots from before that op's step.
+  // Beam groups whose parent beams the host does not know yet, one new token per beam. The device
+  // replaces each beam's slots of earlier positions by those of its parent beam. It reads the
+  // parents from parent_beams(), which an op that was enqueued earlier writes (the BeamStep of the
+  // previous step). The rows of `slots` of these beams hold the slots from before that BeamStep.
   absl::Span<const BeamMove> moves;
-  // Cross-attention; encoder-decoder models only.
+  // Cross-attention, encoder-decoder models only. source_slots: KV cache slots of each group's
+  // encoder input; source_lens: its length in tokens.
   absl::Span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
@@ -115,8 +120,8 @@ struct DecodeBatch {
 
 // Work to append to a decoder step, so that both are captured in one CUDA graph. For equal keys and
 // equal step shapes, `enqueue` must enqueue identical launches on identical addresses; values that
-// differ between such steps must be read from device memory. Keys must be unique per caller: a
-// different caller, even a later one, has other addresses.
+// differ between such steps must be read from device memory. Two callers must never use the same
+// key, not even one after the other, because their buffers have different addresses.
 struct AppendedWork {
   std::vector<int64_t> key;
   absl::FunctionRef<void(const Tensor& states)> enqueue;  // states: those that Decode returns
@@ -129,13 +134,13 @@ struct DecodedStep {
 
 class Model {
  public:
-  // Loads a checkpoint directory (of Hugging Face or `quintet convert`). `pool` outlives the model.
-  // Errors: NOT_FOUND, INVALID_ARGUMENT (says what, where, expected and got), UNIMPLEMENTED,
+  // Loads a checkpoint directory (of Hugging Face or `quintet convert`). `pool` must outlive the
+  // model. Errors: NOT_FOUND, INVALID_ARGUMENT (says what, where, expected and got), UNIMPLEMENTED,
   // RESOURCE_EXHAUSTED, and INTERNAL if the device fails.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory,
                                                      const LoadOptions& options, ThreadPool* pool);
   // Returns the memory that Load would use. Checks the files' headers as Load does, but reads no
-  // matrices and does not allocate that memory.
+  // weight matrices and allocates none of that memory.
   static absl::StatusOr<ModelMemory> Measure(const std::string& directory,
                                              const LoadOptions& options, ThreadPool* pool);
   virtual ~Model() = default;
@@ -148,25 +153,25 @@ class Model {
   int64_t weight_bytes() const { return memory_.weights; }
   int64_t parameters() const { return memory_.parameters; }
 
-  // Sets a function that is called after every layer, to compare models (models/verify.h). Null:
-  // none. Only on the CPU.
+  // Sets a function that is called after every layer, used to compare two models (models/verify.h).
+  // Null: none. Only on the CPU.
   void set_observer(std::function<void(const LayerOutput&)> observer) {
     observer_ = std::move(observer);
   }
 
   // Starts encoding whole inputs: through the encoder, or through a causal model's layers without
-  // storing keys and values in the cache. batch.tokens has at most max_encode_tokens. There is one
-  // batch at a time; an incomplete one is dropped. EncodeSlice does the work in slices, so that a
-  // long input does not delay decoder steps of other requests.
+  // storing keys and values in the KV cache. batch.tokens has at most max_encode_tokens. A model
+  // holds one such batch at a time: BeginEncode drops an incomplete one. EncodeSlice does the work
+  // in slices, so that a long input does not delay decoder steps of other requests.
   virtual void BeginEncode(const EncodeBatch& batch) = 0;
-  // Does about `work` units of work (one unit is one token through one layer). Returns true when
-  // the batch is complete.
+  // Encodes the next slice of the batch, about `work` units (one unit is one token through one
+  // layer). Returns true when the batch is complete.
   virtual bool EncodeSlice(int64_t work) = 0;
-  // Hidden states of the complete batch after the final norm, [total, d_model] f32. Valid until the
-  // next BeginEncode.
+  // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
+  // EncodeSlice has returned true; valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
-  // The pinned host side of EncodedStates(). Rows have their values after stream().CopyD2H of
-  // their addresses and Synchronize.
+  // Pinned host copy of EncodedStates(), the same shape. A row is valid after stream().CopyD2H of
+  // that row's address in this tensor, and Synchronize.
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
   // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
   // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
@@ -185,32 +190,36 @@ class Model {
   // final norm, [output_rows, d_model] f32, valid until the next Decode. A long prompt can be
   // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
-  // Decode, with work appended. On a GPU, when steps of this shape and key have been frequent, step
-  // and appended work are launched as one captured CUDA graph (between two graphs the device would
-  // idle). Otherwise `appended` is false, and the caller enqueues the work itself.
+  // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
+  // and key have been frequent, both are launched as one captured CUDA graph (between two graphs
+  // the device would idle). Otherwise `appended` is false in the result, and the caller enqueues
+  // the work itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
-  // Device buffer [max_step_sequences] i32 of sampled tokens that the next Decode reads
-  // (DecodeBatch::tokens < 0). Its address never changes. Undefined: not supported by the model.
+  // Device buffer [max_step_sequences] i32 that the sampler fills with token ids and the next
+  // Decode reads (negative values in DecodeBatch::tokens). Its address never changes. Undefined:
+  // not supported by the model.
   virtual Tensor next_tokens() const { return Tensor(); }
-  // Device buffer [max_step_sequences] i32 of the parent beams of those tokens
-  // (DecodeBatch::moves). Address and undefined: as next_tokens().
+  // Device buffer [max_step_sequences] i32 of the parent beams of the beams in the next Decode,
+  // numbered within their request (DecodeBatch::moves). Its address never changes. Undefined: not
+  // supported by the model.
   virtual Tensor parent_beams() const { return Tensor(); }
-  // All tokens of the sequences of the latest Decode, with their new ones; valid until the next
-  // Decode.
+  // Token ids of each sequence of the latest Decode, including that call's new tokens; valid until
+  // the next Decode.
   virtual TokenHistory history() const = 0;
-  // logits [rows, vocab] f32 = head(states [rows, d_model]), times d_model^-0.5 in models that have
-  // this factor.
+  // logits [rows, vocab] f32 = language-model head of states [rows, d_model] f32, times
+  // d_model^-0.5 in T5 models that scale logits (ModelConfig::scale_logits).
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
-  // log_probs [rows] f32 = log softmax(logits)[targets[r]], without a [rows, vocab] matrix. If
-  // top_tokens [rows, top] is defined, also the best `top` <= kMaxTopLogProbs alternatives of each
-  // row (kernels/sampling/log_prob.h).
+  // log_probs[r] f32 = log softmax(logits of states[r])[targets[r]], computed without a [rows,
+  // vocab] matrix; states [rows, d_model], targets [rows] i32. If top_tokens [rows, top] i32 and
+  // top_log_probs [rows, top] f32 are defined, also the `top` <= kMaxTopLogProbs most likely tokens
+  // of each row (kernels/sampling/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
   // Classification heads: logits [rows, labels] f32 from states [rows, d_model]. Sequence
-  // classification is dense, tanh, out_proj (GPT-2: `score` alone); token classification and
-  // question answering are one linear layer.
+  // classification is a dense layer, tanh, and an output layer (GPT-2: one linear layer, `score`);
+  // token classification and question answering are one linear layer.
   virtual void Classify(const Tensor& states, const Tensor& logits) = 0;
 
  protected:

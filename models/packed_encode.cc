@@ -15,7 +15,7 @@ constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The most tiles that `tokens` tokens can need: every input has one token.
+// Upper bound of the mask tiles of `tokens` tokens. It is reached when every input has one token.
 int64_t MaxMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
 
 }  // namespace
@@ -61,7 +61,8 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   sweep_ = Sweep::kProject;
 }
 
-// Copies the mask's columns and computes its tile summaries, once for all layers.
+// Copies the batch's mask (lower_begin, upper_end) to the device with its tile summaries, which are
+// computed once for all layers. mask_ stays empty if the batch has no mask.
 void PackedModel::SetMask(const EncodeBatch& batch) {
   bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
@@ -89,21 +90,22 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
   mask_.tiles = summaries;
 }
 
-// Multiply-adds of one row in a layer's GEMMs. EncodeSlice counts this as one unit of work.
+// Multiply-adds of one row in all GEMMs of a layer: the size of EncodeSlice's unit of work.
 int64_t PackedModel::LayerCostPerRow() const {
   const LayerWeights& w = InputStack().layers[0];
   return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
          w.ffn_in.n() * w.ffn_in.k() + w.ffn_out.n() * w.ffn_out.k();
 }
 
-// Index of the sequence that holds `row`.
+// Index of the input in the current batch that contains packed row `row`.
 int64_t PackedModel::SequenceOf(int64_t row) const {
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
-// Encodes a whole short batch by launching its CUDA graphs, which exist if its offsets have been
-// used before. Returns false and does nothing if there are none.
+// Encodes a whole short batch (on a GPU, at most 1024 rows, without a mask) by launching its CUDA
+// graphs. They are captured when a batch has the same offsets as an earlier one. Returns false and
+// does nothing if there are none.
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;
@@ -137,7 +139,8 @@ bool PackedModel::EncodeByGraph() {
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
   if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
-  // Every block reads all weights of the layer, so blocks of few rows are inefficient.
+  // Each block reads all weights of the layer, so a block of fewer than min_rows rows is
+  // inefficient.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const std::vector<LayerWeights>& layers = InputStack().layers;
@@ -152,7 +155,7 @@ bool PackedModel::EncodeSlice(int64_t work) {
       cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
     }
     const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
-    // Blocks of equal size rather than full blocks and a small last one.
+    // Split the remaining rows into blocks of equal size, to avoid a small last block.
     const int64_t remaining = encoder_rows_ - row_;
     const int64_t blocks = CeilDiv(remaining, static_cast<int64_t>(affordable));
     const int64_t rows = CeilDiv(remaining, blocks);
@@ -169,7 +172,8 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// One sweep of the current layer over rows [begin, end) of the input.
+// Runs one sweep of the current layer (layer_) over rows [begin, end) of the input batch; also the
+// embedding before the first layer and the final norm after the last.
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;
@@ -188,8 +192,8 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }
 
-// Each row attends to the keys of its sequence. The block `rows` may contain the end of one
-// sequence, whole sequences, and the start of another.
+// Self-attention of a block of rows of the input batch; each row attends to the keys of its own
+// input. The block may contain the end of one input, whole inputs, and the start of another.
 Tensor PackedModel::AttendInput(const LayerRows& rows) {
   const int64_t begin = rows.begin, end = begin + rows.count();
   const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
@@ -225,7 +229,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // Attention expects the tile summaries of the block's first sequence at index 0.
+  // Attention expects the mask's tile summaries of the block's first input at index 0.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;
@@ -248,7 +252,8 @@ Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
   std::copy(rows.begin(), rows.end(), gather_rows_.as<int32_t>());
   gather_upload_ = stream_.CopyH2D(gather_rows_.data, count * 4);
   const Tensor states = states_.Rows(0, count);
-  // The embedding op is also a gather of rows: "ids" are row numbers, the "table" is the states.
+  // The embedding op serves as a gather of rows: its "ids" are the row numbers, its "table" is the
+  // hidden states.
   Embedding({.ids = gather_rows_.Rows(0, count), .table = EncodedStates(), .y = states}, stream_);
   return states;
 }

@@ -44,9 +44,10 @@ absl::Status PackedModel::Measure() {
   return absl::OkStatus();
 }
 
-// The shape that step_'s arrays are first allocated for. On a GPU it fits the longest sequences, so
-// that the arrays never grow (growing invalidates all captured graphs). On a CPU longer sequences
-// make them grow, which costs only the time of the allocation.
+// The shape for which step_'s arrays are allocated at load. On a GPU it fits sequences of 8192
+// tokens, so that the arrays hardly ever grow (growing invalidates all captured graphs). On a CPU
+// it fits 512 tokens per sequence; longer sequences make the arrays grow, which costs only the
+// allocation.
 StepShape PackedModel::InitialShape() const {
   const int64_t slots = limits_.cache_pages * limits_.page_size;
   const bool grows = stream_.backend() == Backend::kCpu;
@@ -146,8 +147,8 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
-  // With more rows the kernels run longer than it takes to enqueue them one by one, so a graph
-  // saves nothing.
+  // With more rows than this, executing the kernels takes longer than enqueueing them one by one,
+  // so a graph saves nothing.
   constexpr int64_t kMaxPromptRows = 1024;
   GraphKind kind = GraphKind::kNone;
   if (stream_.backend() != Backend::kCpu) {
@@ -253,8 +254,8 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
   return qkv.Columns(begin, begin + inner).SplitLast(config_.head_dim);
 }
 
-// Unset if the QKV GEMM cannot store K and V itself, or if rotary embedding must be applied to them
-// after the GEMM.
+// Cache destination for K and V of a decoder layer. Unset if the QKV GEMM cannot store K and V
+// itself, or if rotary embedding must be applied to them after the GEMM.
 KvOutput PackedModel::KvDestination(const LinearWeight& qkv, int64_t layer) {
   if (rotary() || !SupportsKvStore(qkv, step_.tokens().dim[0], stream_)) return {};
   return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
@@ -264,7 +265,8 @@ Tensor PackedModel::SelfAttention(const LayerRows& rows) {
   return rows.step ? AttendStep(rows) : AttendInput(rows);
 }
 
-// Causal: every row of step_ attends to its sequence so far.
+// Causal self-attention of a decoder step: every row of step_ attends to all earlier positions of
+// its sequence and to itself.
 Tensor PackedModel::AttendStep(const LayerRows& rows) {
   const DecodeBatch& batch = step_.batch();
   const Tensor q = HeadsOf(rows.qkv, QkvPart::kQuery);

@@ -10,7 +10,8 @@
 namespace quintet {
 namespace {
 
-// Addresses of the arrays in a block, for one shape.
+// Addresses of the arrays in a block of shape `s` at `base`. With a null base, only `bytes` is
+// used.
 struct BlockLayout {
   int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *output_rows, *group_offsets,
       *group_rows, *source_lens, *slots, *source_slots;
@@ -44,7 +45,8 @@ absl::Span<int32_t> CopyPadded(absl::Span<const int32_t> from, int64_t length, i
   return {to, static_cast<size_t>(length)};
 }
 
-// Copies the first lens[i] entries of each row i between tables of different strides.
+// Copies the first lens[i] entries of row i of table `from` to row i of table `to`, for all i. The
+// tables have different row strides (in entries).
 void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
                int64_t stride, int32_t* to) {
   for (size_t i = 0; i < lens.size(); ++i) {
@@ -54,8 +56,8 @@ void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_
   }
 }
 
-// Rounds n up to min * 4^i. The steps are coarse because requests of all lengths and widths start
-// and end all the time and must not give every decoder step a new shape.
+// Rounds n up to the next min * 4^i. Factors of four keep the number of shapes (and so of CUDA
+// graphs) small, although the lengths of the running requests change all the time.
 int64_t RoundUpByFours(int64_t n, int64_t min) {
   while (min < n) min *= 4;
   return min;
@@ -89,8 +91,8 @@ StepShape StepShape::RoundedStrides() const {
 }
 
 StepShape StepShape::Rounded(const ModelLimits& limits) const {
-  // Powers of two, and above 16 also the middle between two of them: then at most a third of the
-  // rows is padding.
+  // Rounds n up to a power of two or, above 16, to 3/4 of one: then at most a third of the rows is
+  // padding.
   const auto count = [](int64_t n) {
     int64_t power = 1;
     while (power < n) power *= 2;
@@ -123,12 +125,12 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
   stream_->WaitForH2D(upload_);
-  // The tables of longer sequences than before may need a larger block.
+  // Longer sequences than before have wider slot tables, which may need a larger block.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
     larger.slots_stride *= 2;
     larger.source_stride *= 2;
-    // Out of memory: like operator new. The engine catches it and fails the step's requests.
+    // Out of memory: throw like operator new. The engine catches it and fails the step's requests.
     if (!Reserve(larger).ok() && !Reserve(shape).ok()) throw std::bad_alloc();
   }
   shape_ = shape;
@@ -173,7 +175,7 @@ void StepArrays::PlanForCapture(bool same_offsets) {
   std::fill_n(layout.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
 }
 
-// Computes the position and the slot of every new row.
+// Fills positions_ and new_slots_: the position and the KV cache slot of every new token's row.
 void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
   int32_t* positions = positions_.as<int32_t>();
   for (size_t s = 0; s < batch.kv_lens.size(); ++s) {

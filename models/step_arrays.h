@@ -1,7 +1,7 @@
 // The index arrays of one decoder call, packed into one block of pinned memory with a device
-// buffer. Ops plan their launches from the host side; kernels read the device side. One H2D copy
-// transfers the whole block. In all calls of one shape each array has the same address, as CUDA
-// graphs require. Not thread safe.
+// buffer. Ops read the host copy to plan their launches (grid sizes); kernels read the device copy.
+// One H2D copy transfers the whole block. In all calls of one shape each array has the same
+// address, as CUDA graphs require. Not thread safe.
 #pragma once
 
 #include <compare>
@@ -16,7 +16,7 @@
 
 namespace quintet {
 
-// Lengths of the arrays of a DecodeBatch.
+// Lengths and row strides of the arrays of a DecodeBatch.
 struct StepShape {
   int64_t rows = 0;  // new tokens of all sequences
   int64_t sequences = 0;
@@ -27,12 +27,13 @@ struct StepShape {
   int64_t group_rows = 0;  // most rows of one group
 
   static StepShape Of(const DecodeBatch& batch);
-  // Every sequence has one new token.
+  // True if every sequence has one new token.
   bool single() const { return rows == sequences; }
-  // Returns a shape at least as large, out of a small set, so that few CUDA graphs serve all steps.
-  // `rows` and `sequences` stay within the limits.
+  // Returns a shape at least as large in every field, out of a small set of shapes, so that few
+  // CUDA graphs serve all steps. `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
-  // Rounds only the strides. For prompts, which have too many rows for padding rows to be cheap.
+  // Like Rounded, but rounds up only slots_stride and source_stride. For prompts, which have too
+  // many rows for padding rows to be cheap.
   StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -42,29 +43,31 @@ class StepArrays {
   // `stream` outlives the object.
   explicit StepArrays(const Stream* stream) : stream_(stream) {}
 
-  // Bytes of a block for this shape.
+  // Bytes of the block of arrays for this shape.
   static int64_t BlockBytes(const StepShape& shape);
-  // Grows the block to fit this shape. RESOURCE_EXHAUSTED: the system has not enough memory.
+  // Grows the block to fit this shape. RESOURCE_EXHAUSTED: not enough host or device memory.
   absl::Status Reserve(const StepShape& shape);
 
-  // Copies the batch into the block and enqueues the H2D copy. Padding up to `shape` is inert: slot
-  // -1, empty sequences, and output rows that repeat row 0. QT_CHECK: the batch is consistent, and
-  // its slots are below `slots`.
+  // Copies the batch into the block and enqueues the block's H2D copy. Padding up to `shape` does
+  // nothing: rows with slot -1, empty sequences, and output rows that repeat row 0. QT_CHECKs that
+  // the batch is consistent and that its slots are in [0, slots).
   void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
-  // Prepares a CUDA graph capture. Overwrites the host side with the largest lengths of the shape,
-  // so that ops plan launches that are valid for every batch of this shape with one new token per
-  // sequence, or with `same_offsets` for every batch with the current offsets. The device side
-  // keeps the current batch. Waits for the batch's H2D copy.
+  // Prepares a CUDA graph capture. In the host copy of the arrays, sets the lengths of sequences
+  // and sources to the largest that the shape allows, so that ops plan launches that are valid for
+  // every batch of this shape with one new token per sequence; if `same_offsets`, for every batch
+  // of this shape whose offsets and group_offsets (DecodeBatch) are those of the current batch. The
+  // device copy of the arrays still holds the current batch. Waits for the H2D copy that Fill
+  // enqueued.
   void PlanForCapture(bool same_offsets);
 
-  // The batch, with all arrays in the block.
+  // The batch that Fill copied; its spans and pointers refer to the block.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
   const Tensor& tokens() const { return tokens_; }                         // [rows] i32
   const Tensor& positions() const { return positions_; }                   // [rows] i32
   absl::Span<const int32_t> new_slots() const { return new_slots_; }       // [rows]
-  absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1] in rows
+  absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:
   void FillRows(const DecodeBatch& batch, int64_t slots);

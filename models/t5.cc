@@ -36,42 +36,45 @@ class T5Model final : public EncoderDecoderModel {
   // state is kept between calls.
 
   // Buffers of split norms. The encoder and the decoder each have their own, because decoder steps
-  // run between the slices of an input. Undefined: no norm of this model is ever split.
+  // run between the slices of an input batch. Undefined tensors: no norm of this model is ever
+  // split.
   struct SplitNormBuffers {
     Tensor scaled;   // [rows, d_model] of type activations_: x * gamma
     Tensor squares;  // [rows, max parts] f32: sums of x^2
   };
-  // The residual stream of one layer call.
+  // The residual stream of one layer call, and the split-norm buffers of its stack.
   struct Residual {
     Tensor x;  // [rows, d_model] f32
     const SplitNormBuffers& buffers;
   };
-  // The norm that follows an addition to x, and the GEMM that reads it.
+  // The norm that follows an addition to x: its weight, and the GEMM that reads its result.
   struct NextNorm {
     const Tensor& gamma;           // [d_model]
     const LinearWeight& consumer;  // [n, d_model]
   };
-  // norm(x) as the input of a GEMM.
+  // norm(x) as the input of a GEMM: computed by that GEMM or before it (x, gamma), or already begun
+  // by the GEMM that added to x (split).
   struct NormedInput {
     Tensor x, gamma;
-    NormOutput split;  // written by the GEMM that added to x; undefined: the norm is not split
+    NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split
   };
   NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
-  // x += in W^T; returns norm(x).
+  // x += in W^T; returns norm(x), the input of next.consumer.
   NormedInput AddThenNorm(const LinearWeight& w, const Tensor& in, const Residual& x,
                           const NextNorm& next);
-  // y = epilogue(norm(x) W^T).
+  // y = epilogue(norm(x) W^T) with the norm and x of `in`; args.x is not read.
   void NormedGemm(const NormedInput& in, LinearArgs args);
-  // Returns norm(x) at the start of layer `layer`. Plans the same split as LayerOutput of the layer
-  // before: on a GPU both are called with all rows of an input or a step.
+  // Returns norm(x) at the start of layer `layer`. Whether that norm is split depends only on
+  // weights and the number of rows, so the decision is the same as in LayerOutput of the layer
+  // before (on a GPU both are called with all rows of an input batch or a step).
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
-  // x += in W^T with the feed-forward output weights of layer `layer`.
+  // x += in Wout^T, Wout being the feed-forward output weights of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
   // rows.qkv = Wqkv norm(x), rotated in rotary models.
   void ProjectQkv(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
-  // Returns Wq norm(x) [rows, I] of cross-attention, in the query columns of rows.qkv; rotated in
-  // rotary models.
+  // Returns the cross-attention queries Wq norm(x) [rows, I], rotated in rotary models. They
+  // overwrite the query columns of rows.qkv.
   Tensor ProjectCrossQuery(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
 
   SplitNormBuffers encoder_norm_, decoder_norm_;
@@ -171,8 +174,8 @@ void T5Model::Carve(Carver& carver) {
   if (config_.has_decoder()) decoder_norm_ = carve(limits_.max_step_tokens);
 }
 
-// Returns the output tensors of a split norm if `producer`, the GEMM that adds to x, and
-// next.consumer can split it; else undefined tensors.
+// Returns the tensors to which `producer`, the GEMM that adds to x, writes its half of the split
+// norm. Undefined tensors: `producer` or next.consumer cannot split the norm.
 NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];

@@ -14,7 +14,9 @@
 namespace quintet {
 namespace {
 
-// Offsets of two sequences of different lengths, longer than the first logarithmic position bucket.
+// Offsets of two source sequences (29 and 12 tokens) and two target sequences (24 and 9). T5's
+// default position buckets are logarithmic from distance 8 in the encoder and 16 in the decoder, so
+// the sample uses exact and logarithmic buckets of both.
 constexpr int32_t kSourceOffsets[] = {0, 29, 41};
 constexpr int32_t kTargetOffsets[] = {0, 24, 33};
 constexpr int64_t kSourceTokens = 41, kTargetTokens = 33;
@@ -34,7 +36,7 @@ std::vector<float> Copy(const Tensor& x) {
   return values;
 }
 
-// Pseudo-random ids, the same in every run.
+// Pseudo-random token ids; a seed gives the same ids in every run.
 std::vector<int32_t> SampleIds(int64_t n, int64_t vocab, uint32_t seed) {
   std::vector<int32_t> ids(n);
   uint64_t state = seed;
@@ -45,7 +47,7 @@ std::vector<int32_t> SampleIds(int64_t n, int64_t vocab, uint32_t seed) {
   return ids;
 }
 
-// Runs one model on the sample and records each stage.
+// Runs one model on the sample token ids and records the output of every stage.
 class SampleRun {
  public:
   explicit SampleRun(Model* model) : model_(model), config_(model->config()) {

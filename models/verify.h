@@ -22,15 +22,16 @@ struct VerifyOptions {
   WeightType result_weights = WeightType::kF32;  // kI8 for int8; the source always runs in f32
 };
 
-// Loads the two models one after the other, so memory is that of one model. The sample ids are the
-// same in every run. Errors are those of Model::Load, or FAILED_PRECONDITION if the models differ
-// in shape.
+// Loads the two models one after the other, so peak memory is that of one model. The sample token
+// ids are the same in every run. Errors are those of Model::Load, or FAILED_PRECONDITION if the
+// models differ in shape.
 absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& options,
                                                       ThreadPool* pool);
 
-// Upper bound of the error of a correct conversion in every stage. f32: rounding of the scales that
-// FAT5 conversion multiplies in (0 otherwise). Other types: several times the error of rounding the
-// weights of T5 and GPT-2 models with 2 to 12 layers.
+// Upper bound of StageError::error of a correct conversion to `stored` weights. f32: rounding of
+// the scales that conversion to or from FAT5 multiplies into weights (otherwise the error is 0).
+// Other types: several times the error that rounding the weights causes in T5 and GPT-2 models of 2
+// to 12 layers.
 double VerifyTolerance(DType stored);
 
 }  // namespace quintet

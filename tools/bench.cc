@@ -42,7 +42,7 @@ struct Shape {
 
   bool score() const { return targets > 0; }
   bool generate() const { return !encode && !score(); }
-  // Tokens generated or scored by one run.
+  // Number of tokens that one run of this shape generates or scores.
   int64_t output_tokens() const {
     return batch * (score() ? targets * target_tokens : int64_t{new_tokens});
   }
@@ -50,7 +50,7 @@ struct Shape {
 
 struct Measurement {
   std::vector<double> wall_ms, cpu_ms;
-  std::vector<double> host_us;  // host time per step without waits for the GPU; empty on a CPU
+  std::vector<double> host_us;  // host time of each step without GPU waits; empty on a CPU
 };
 
 double Median(std::vector<double> values) {
@@ -90,7 +90,7 @@ class CountingSink : public ResponseSink {
 absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
                                     const DecodingFlags& flags, std::mt19937_64* random) {
   Request request;
-  // Skip the lowest ids: special tokens live there.
+  // Skip the lowest ids, because special tokens usually have low ids.
   const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
   std::uniform_int_distribution<int32_t> id(first, static_cast<int32_t>(session.config.vocab - 1));
   for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));
@@ -119,8 +119,8 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   return request;
 }
 
-// Records the host time of each step, without the time spent waiting for the device. Does nothing
-// if `device` or `measurement` is null.
+// Records the host time of each engine step without the time spent waiting for the GPU (host_us).
+// Does nothing if `device` (a run on the CPU) or `measurement` (a warm-up run) is null.
 class StepTimer {
  public:
   StepTimer(const Device* device, Measurement* measurement)
@@ -287,7 +287,8 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   return absl::OkStatus();
 }
 
-// Raises the limits in `model` so that the largest shape fits.
+// Raises the limits in `model` (input tokens, running sequences, KV cache) to fit the largest
+// shape.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model->model));
   const double token_bytes = 8.0 * static_cast<double>(config.decoder_layers * config.inner());

@@ -14,8 +14,8 @@ struct BenchEngineFlags {
   LoadFlags load;
 };
 
-// Queue limit in requests, large enough that no request is rejected: `bench serve` measures
-// overload, which the server handles.
+// Limit of the engine's queue in requests, so large that no request is rejected. Overload is
+// measured with `bench serve`, because the server handles it.
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {

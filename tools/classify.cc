@@ -88,8 +88,8 @@ std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
 
 struct Question {
   std::string context;
-  std::vector<TokenSpan> spans;                // of the context tokens
-  int64_t context_begin = 0, context_end = 0;  // input tokens that an answer may consist of
+  std::vector<TokenSpan> spans;                // spans of the context's tokens
+  int64_t context_begin = 0, context_end = 0;  // input tokens of the context
 };
 
 std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
@@ -115,8 +115,8 @@ std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
   return json ? JsonLine({{"line", number}, {"answers", std::move(answers)}}) : text + "\n";
 }
 
-// Parses QUESTION<TAB>CONTEXT or {"text": question, "pair": context}. `ids` becomes the question
-// followed by the context, each with its special tokens.
+// Parses QUESTION<TAB>CONTEXT or {"text": question, "pair": context}. *ids receives the token ids
+// of the question followed by those of the context, each with its special tokens.
 absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
                                       const std::string& line, std::vector<int32_t>* ids) {
   if (session.tokenizer == nullptr) {
@@ -144,7 +144,8 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
   QT_ASSIGN_OR_RETURN(question.spans, session.tokenizer->EncodeWithSpans(
                                           question.context, flags.lines.add_special_tokens));
   for (const TokenSpan& span : question.spans) ids->push_back(span.id);
-  // Special tokens that the post-processor added around the context have no text: no answer there.
+  // Drop the special tokens around the context, which have no text, so that no answer contains
+  // them.
   const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
   while (!question.spans.empty() && !has_text(question.spans.back())) question.spans.pop_back();
   while (!question.spans.empty() && !has_text(question.spans.front())) {
@@ -177,7 +178,7 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
       *out += FormatLabel(number, json, config, result);
     };
   } else {
-    std::vector<TokenSpan> spans;  // none for token ids
+    std::vector<TokenSpan> spans;  // empty if the line has token ids, no text
     if (!input.fields.contains("token_ids")) {
       QT_ASSIGN_OR_RETURN(
           auto all, session.tokenizer->EncodeWithSpans(input.text, flags.lines.add_special_tokens));

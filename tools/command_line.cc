@@ -14,12 +14,13 @@
 namespace quintet {
 namespace {
 
-// "--num-beams BEAMS    What it does. [1] ($QUINTET_NUM_BEAMS)"
+// Formats flags in --help as "--num-beams BEAMS What it does. [1] ($QUINTET_NUM_BEAMS)", with the
+// default in [] and the environment variable in ().
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
 
-  // Only the first long name: further ones are aliases (the names of other servers).
+  // Shows only the first long name of a flag. The others are aliases (names in other servers).
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     return option->get_lnames().size() > 1 ? option->get_name()
                                            : Formatter::make_option_name(option, is_positional);
@@ -70,7 +71,7 @@ CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and G
   app_.set_version_flag("--version", VersionText,
                         "Show version, commit, CUDA version and instruction sets.");
   app_.require_subcommand(0, 1);
-  app_.allow_extras();  // ReportUnknown reports unknown words with a suggestion
+  app_.allow_extras();  // so that ReportUnknown can suggest a name
   app_.footer(
       "quintet SUBCOMMAND --help shows the flags of one subcommand.\n"
       "A flag --some-flag may also be set by the variable QUINTET_SOME_FLAG or in a --config "
@@ -101,7 +102,8 @@ CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> 
   return command;
 }
 
-// Added last, so that --help shows a command's own flags first.
+// Adds the flags that all subcommands have (--config, --log-level, ...). Called last, so that
+// --help shows a command's own flags first.
 void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
   command->add_option("--config", common->config, "TOML file with flag values.")
       ->type_name("FILE")

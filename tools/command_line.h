@@ -1,10 +1,10 @@
 // The command line: subcommands, and the sources of flag values.
 //
-// Precedence: flag > environment > --config file > default. The variable of --num-beams is
-// QUINTET_NUM_BEAMS. The file is TOML. Its keys are flag names without the leading dashes, with
-// dashes or underscores. Keys at the top apply to every subcommand that has the flag; keys in a
-// section named after a subcommand ([bench.serve] for bench serve) apply to that one. CLI11 only
-// parses argv, because its own precedence puts the file before the environment.
+// Precedence: flag > environment > --config file > default. The environment variable of --num-beams
+// is QUINTET_NUM_BEAMS. The file is TOML. Its keys are flag names without the leading dashes, with
+// dashes or underscores. Keys at the top of the file apply to every subcommand that has the flag;
+// keys in a section named after a subcommand ([bench.serve] for bench serve) apply to that one.
+// CLI11 is used only to parse argv, because it would give the file precedence over the environment.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@
 namespace quintet {
 
 struct CommandText {
-  // "bench serve" is the subcommand serve of bench, which must have been added before.
+  // Name of the subcommand. "bench serve" is the subcommand serve of bench, which must have been
+  // added before.
   std::string name;
   std::string description;   // one line
   std::string example;       // shown at the end of --help
@@ -32,16 +33,16 @@ class CommandLine {
 
   // Registers a subcommand and returns its CLI11 app, to which the caller adds flags in groups.
   // Rules for flags:
-  // - Bind each flag to a variable that holds the default (or set default_str), so that --help
-  //   shows it.
-  // - Never use envname(), required() or set_config(): a value may still come from the environment
-  //   or the file. Use Require below.
-  // - type_name() is the unit. Vectors need allow_extra_args(false).
-  // - A further name is an alias that --help does not show.
+  // - Bind each flag to a variable that contains the default (or set default_str), so that --help
+  //   shows the default.
+  // - Never use CLI11's envname(), required() or set_config(), which would not know values from the
+  //   environment or the --config file. Use Require below.
+  // - type_name() is the unit of the value. Flags with several values need allow_extra_args(false).
+  // - Any name after the first is an alias that --help does not show.
   // `run` is called after all values are resolved and returns the exit code. It must own the
   // variables that the flags are bound to.
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
-  // Makes a flag or positional mandatory; its value may come from any source.
+  // Makes a flag or positional argument mandatory; its value may come from any source.
   void Require(CLI::Option* option) { required_.push_back(option); }
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
@@ -63,7 +64,7 @@ class CommandLine {
   std::vector<CLI::Option*> required_;
 };
 
-// Each function is defined in the file named after its subcommand.
+// Each adds one subcommand and is defined in the file named after it (tools/generate.cc, ...).
 void AddGenerateCommand(CommandLine& line);
 void AddEncodeCommand(CommandLine& line);
 void AddScoreCommand(CommandLine& line);

@@ -1,5 +1,5 @@
-// quintet completion SHELL: prints a script that completes subcommands, flags and the values of
-// flags with a fixed set, generated from the registered flags.
+// quintet completion SHELL: prints a shell script that completes subcommands, flags, and the values
+// of flags that accept only certain words. Generated from the registered flags.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -21,7 +21,7 @@ struct Word {
   bool takes_value = false;
 };
 
-// What may follow one subcommand on the command line.
+// The words that may follow one subcommand on the command line.
 struct Choices {
   std::string path;  // "bench serve"; empty before a subcommand
   std::vector<Word> commands, flags;
@@ -29,7 +29,7 @@ struct Choices {
 
 std::string FirstSentence(const std::string& text) { return text.substr(0, text.find(". ")); }
 
-// "f32 bf16" for an option whose type name is "TYPE:{f32,bf16}"; otherwise empty.
+// Returns "f32 bf16" for an option whose type name is "TYPE:{f32,bf16}", otherwise an empty string.
 std::string FixedValues(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find(":{");
@@ -62,7 +62,8 @@ Choices ChoicesOf(const CLI::App& command) {
   return choices;
 }
 
-// The deepest subcommands first, since the first matching pattern of a shell's case wins.
+// Returns the choices of all subcommands, "bench serve" before "bench": the scripts use a shell
+// `case`, in which the first matching pattern wins.
 std::vector<Choices> AllChoices(CLI::App* root) {
   std::vector<Choices> all = {ChoicesOf(*root)};
   for (const CLI::App* command : AllCommands(root)) all.push_back(ChoicesOf(*command));
@@ -83,14 +84,14 @@ std::string Names(const std::vector<Word>& words) {
                        [](std::string* out, const Word& word) { out->append(word.text); });
 }
 
-// "NAME:DESCRIPTION" for each word, as zsh's _describe reads them.
+// Returns "NAME:DESCRIPTION" for each word, the format of zsh's _describe.
 std::string Described(const std::vector<Word>& words) {
   return absl::StrJoin(words, " ", [](std::string* out, const Word& word) {
     out->append(Quoted(absl::StrCat(word.text, ":", word.description)));
   });
 }
 
-// The flags with a fixed set of values, each joined with its values by `join`.
+// Calls join(flag) for each flag that accepts only certain words, and concatenates the results.
 template <typename Join>
 std::string FixedFlags(const std::vector<Word>& flags, Join join) {
   std::string text;
@@ -134,7 +135,7 @@ std::string BashScript(const std::vector<Choices>& all) {
       "complete -o filenames -F _quintet quintet\n");
 }
 
-// A script that zsh sources, or autoloads from a folder of its fpath as _quintet.
+// Returns a script that zsh can source, or autoload from a folder of its fpath as _quintet.
 std::string ZshScript(const std::vector<Choices>& all) {
   std::string cases;
   for (const Choices& choices : all) {
@@ -179,7 +180,8 @@ std::string FishScript(const std::vector<Choices>& all) {
       "end\n"
       "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
   for (const Choices& choices : all) {
-    // A subcommand with subcommands of its own ends where those begin.
+    // Do not offer the words of "bench" after "bench serve": `below` are the subcommands of this
+    // one.
     std::vector<std::string> below;
     for (const Choices& other : all) {
       const bool is_below =

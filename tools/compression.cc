@@ -44,7 +44,7 @@ class GzipDecompressor : public Decompressor {
     output->resize(old + kOutputBytes - stream_.avail_out);
     input->remove_prefix(given - stream_.avail_in);
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
-    // Z_BUF_ERROR: more input or more output space is needed.
+    // Z_BUF_ERROR is no failure: more input or more output space is needed.
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
       return absl::DataLossError(
           absl::StrCat("damaged gzip data: ", stream_.msg == nullptr ? "bad header" : stream_.msg));
@@ -163,14 +163,14 @@ class ZstdCompressor : public Compressor {
   }
 
  private:
-  // Returns the number of bytes that a flush would still write.
+  // Runs ZSTD_compressStream2 once. Returns the number of bytes that are still in zstd's buffers.
   size_t Run(ZSTD_inBuffer* in, ZSTD_EndDirective directive, std::string* output) {
     const size_t old = output->size();
     output->resize(old + kOutputBytes);
     ZSTD_outBuffer out = {output->data() + old, kOutputBytes, 0};
     const size_t left = ZSTD_compressStream2(stream_, &out, in, directive);
     output->resize(old + out.pos);
-    if (ZSTD_isError(left) != 0) throw std::bad_alloc();  // its only error with these parameters
+    if (ZSTD_isError(left) != 0) throw std::bad_alloc();  // no other error is possible here
     return left;
   }
 

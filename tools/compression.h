@@ -1,4 +1,5 @@
-// Streaming compression and decompression of job input and output: gzip (zlib) and zstd (libzstd).
+// Streaming compression and decompression of the input and output of commands that process lines:
+// gzip (zlib) and zstd (libzstd).
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace quintet {
 
 enum class Compression : uint8_t { kNone, kGzip, kZstd };
 
-// By the suffix of a file name: .gz or .zst.
+// Returns the compression that a file name implies: .gz, .zst or none.
 Compression CompressionOfName(absl::string_view name);
-// By the first bytes of the data; 4 bytes are enough.
+// Returns the compression of `data`, recognised by its first bytes; 4 bytes are enough.
 Compression CompressionOfData(absl::string_view data);
-// Whether more bytes after `data` could make it compressed data: it is shorter than the mark of a
-// format and equal to the beginning of that mark.
+// Whether more bytes are needed to recognise the compression: `data` is shorter than the magic
+// bytes of a compressed format and equal to their beginning.
 bool IsCompressionPrefix(absl::string_view data);
 
 // Decompresses a concatenation of gzip members or zstd frames. Not thread safe.
@@ -27,23 +28,24 @@ class Decompressor {
   static std::unique_ptr<Decompressor> Create(Compression compression);
   virtual ~Decompressor() = default;
 
-  // Consumes bytes from the front of *input and appends up to 64 KiB of output; call it until
-  // neither *input nor *output changes. DATA_LOSS: the data is damaged.
+  // Removes bytes from the front of *input and appends up to 64 KiB of decompressed bytes to
+  // *output. Call it until neither *input nor *output changes. DATA_LOSS: the data is damaged.
   virtual absl::Status Decompress(absl::string_view* input, std::string* output) = 0;
-  // Whether the consumed input ends with a complete member or frame.
+  // Whether the input consumed so far ends with a complete gzip member or zstd frame.
   virtual bool complete() const = 0;
 };
 
-// Compresses into gzip members or zstd frames. Not thread safe.
+// Compresses a stream of bytes into gzip members or zstd frames. Not thread safe.
 class Compressor {
  public:
   // `compression` is not kNone.
   static std::unique_ptr<Compressor> Create(Compression compression);
   virtual ~Compressor() = default;
 
-  // Appends compressed bytes of `data` to *output, possibly later than in this call.
+  // Compresses `data`. Compressed bytes are appended to *output, some of them only in later calls.
   virtual void Compress(absl::string_view data, std::string* output) = 0;
-  // Ends the current member or frame, if it has any data. The next Compress begins another one.
+  // Ends the current gzip member or zstd frame, if it contains data; its remaining bytes are
+  // appended to *output. The next Compress begins a new one.
   virtual void EndFrame(std::string* output) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Conditions of a measurement (version, machine, model), which start every benchmark report.
+// Conditions of a measurement (version, machine, model), with which every benchmark report begins.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,14 @@
 
 namespace quintet {
 
-int64_t PeakBytes();  // peak resident memory of this process
+int64_t PeakBytes();  // peak resident memory of this process, in bytes
 
 // Returns {"version", "commit", "cpu", "cores" (available to this process), "system"}.
 nlohmann::ordered_json MachineConditions();
-// MachineConditions plus the model: dtype, threads, family, parameters, bytes, load time.
+// Returns MachineConditions() and the conditions of the session: threads, device, dtype, family,
+// parameters, bytes of weights, load time and peak memory.
 nlohmann::ordered_json SessionConditions(const Session& session);
-// GPU memory used since before the model was loaded; 0 on a CPU.
+// GPU memory in bytes that is used now and was free before the model was loaded; 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
 
 // Prints the report when `output` is "json", and writes it to `json_file` unless that is empty.

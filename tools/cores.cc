@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// CPU quota of the cgroup in cores, rounded up; kUnlimited if there is none.
+// Returns the CPU quota of the cgroup in cores, rounded up; kUnlimited if there is none.
 int QuotaCores() {
   constexpr int kUnlimited = 1 << 20;
   std::ifstream file("/sys/fs/cgroup/cpu.max");  // "max 100000" or "150000 100000"
@@ -30,7 +30,7 @@ int AvailableCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
-  std::set<std::string> cores;  // one list of hyper-threads per physical core
+  std::set<std::string> cores;  // of each physical core: its list of hyper-threads
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
     std::ifstream file(

@@ -3,8 +3,9 @@
 
 namespace quintet {
 
-// Number of physical cores available to this process: its affinity mask with hyper-threads counted
-// once, limited by the CPU quota of its cgroup. At least 1.
+// Returns the number of physical cores on which this process may run: hyper-threads of one core
+// count once, CPUs outside the affinity mask do not count, and the CPU quota of the cgroup is an
+// upper bound. At least 1.
 int AvailableCores();
 
 }  // namespace quintet

@@ -14,11 +14,11 @@ struct Text {
   const char* name;
   const char* description;
   const char* unit;
-  // "model": taken from generation_config.json, otherwise the documented default.
+  // Default as shown by --help. "model": the default comes from the model's generation_config.json.
   const char* shown_default;
 };
 
-// The type of a number in the proto, whose range and precision a flag shares.
+// The number type that the proto uses for a field of type T. The flag has its range and precision.
 template <typename T>
 struct InProto {
   using type = T;

@@ -1,4 +1,4 @@
-// Decoding flags: one for each field of DecodingRequest, with dashes in its name.
+// Flags for decoding: one for each field of DecodingRequest, named like the field but with dashes.
 #pragma once
 
 #include <string>
@@ -20,13 +20,14 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
-// Subsets of AddDecodingFlags: the sampling parameters without --seed, and the logits processors.
+// Add only a part of the flags of AddDecodingFlags: the sampling parameters without --seed, and the
+// logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 
-// Builds the request from the flags. INVALID_ARGUMENT names a flag with a malformed value;
-// ResolveDecoding checks ranges and combinations. `tokenizer` may be null unless
-// --decoder-prefix is set.
+// Builds the DecodingRequest from the flags. INVALID_ARGUMENT names a flag whose value is
+// malformed; ranges and combinations are checked later, by ResolveDecoding. `tokenizer` may be null
+// unless --decoder-prefix is set.
 absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
                                                      const Tokenizer* tokenizer);
 

@@ -48,7 +48,7 @@ std::string RawBytes(const float* values, size_t count) {
   return std::string(reinterpret_cast<const char*>(values), count * sizeof(float));
 }
 
-// The 128 bytes before the values of a NumPy file (format 1.0) of f32 [rows, columns].
+// Returns the 128-byte header of a NumPy file (.npy format 1.0) of f32 [rows, columns].
 std::string NpyHeader(int64_t rows, int64_t columns) {
   constexpr size_t kHeaderBytes = 128;
   constexpr char kMagic[] = "\x93NUMPY\x01\x00\x76\x00";  // version 1.0, 118 bytes of text
@@ -97,7 +97,7 @@ int Run(const EncodeFlags& flags) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);
   };
-  // A failed line becomes one row of NaN in binary output.
+  // In binary output (--output f32 or npy) a failed line becomes one row of NaN.
   const int64_t columns = session->config.d_model;
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());

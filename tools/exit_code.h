@@ -21,9 +21,9 @@ enum ExitCode : int {
 // `code`.
 int Fail(ExitCode code, const absl::Status& status);
 
-// Like Fail, for a model or tokenizer that cannot be loaded; prefixes the message with `directory`.
-// Returns kExitModel, or kExitFailed for RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE (out of
-// memory, system errors).
+// Like Fail, for a model or tokenizer that cannot be loaded; the message starts with `directory`.
+// Returns kExitModel, or kExitFailed if the status is RESOURCE_EXHAUSTED, INTERNAL or UNAVAILABLE
+// (out of memory, system errors).
 int FailModel(const std::string& directory, const absl::Status& status);
 
 }  // namespace quintet

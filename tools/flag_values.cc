@@ -43,7 +43,7 @@ bool IsCommand(CLI::App* root, const std::string& section) {
 absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
                        const std::string& source) {
   try {
-    if (option->get_expected_max() == 0) {  // a switch: its value is true or false
+    if (option->get_expected_max() == 0) {  // a boolean flag
       const std::string value = values.empty() ? "true" : values.front();
       option->add_result(option->get_flag_value(option->get_lnames().front(), value));
     } else {
@@ -56,8 +56,8 @@ absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
   return absl::OkStatus();
 }
 
-// CLI11 reads single and double quotes but no escapes: values with double quotes or backslashes
-// are written in single quotes.
+// Quotes a value for the config file. CLI11 reads single and double quotes but no escapes, so
+// values with double quotes or backslashes are written in single quotes.
 std::string Quoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;
@@ -101,7 +101,7 @@ std::string FlagErrorMessage(const CLI::Error& error) {
     std::regex_match(text, match, std::regex(pattern));
     return match;
   };
-  // Only switches reach this: numbers are validated before CLI11 converts them.
+  // Only boolean flags get here: numbers are validated before CLI11 converts them.
   if (const std::smatch m = parts("Could not convert: (\\S+) = ([^]*)"); !m.empty()) {
     return absl::StrCat(m.str(1), ": expected true or false, got ", m.str(2));
   }
@@ -147,7 +147,7 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
   const std::string own_section = CommandPath(*command, ".");
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--")
-      continue;  // CLI11's markers for the start and end of a section
+      continue;  // CLI11's markers of the start and end of a section
     const std::string where = absl::StrCat(path, ": ", item.fullname());
     if (!item.parents.empty()) {
       const std::string section = absl::StrJoin(item.parents, ".");

@@ -1,4 +1,5 @@
-// Validators, environment variables and config files for flags, and suggestions for misspelt names.
+// Values of flags: validators, environment variables, config files, and suggestions for misspelt
+// names.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace quintet {
 
-// Validators for numbers, run before CLI11 converts them. Ranges are inclusive. CLI11's own
-// validators accept NaN, accept -1 as a uint64_t, and do not say what was expected.
+// Validators of numeric flags, run before CLI11 converts the text. Ranges are inclusive. CLI11's
+// own validators accept NaN, accept -1 as a uint64_t, and do not say what was expected.
 CLI::Validator WholeInRange(uint64_t least, uint64_t most);
 CLI::Validator RealInRange(double least, double most);
 CLI::Validator AnyReal();  // including NaN and infinities
@@ -37,11 +38,12 @@ CLI::Validator NumberOf() {
   }
 }
 
-// Message of a CLI11 error, rewritten to say what was expected and got.
+// Returns the message of a CLI11 error, rewritten to say what was expected and got.
 std::string FlagErrorMessage(const CLI::Error& error);
 
-// Environment variable of an option: "QUINTET_NUM_BEAMS" for --num-beams. Empty for positionals and
-// for flags that only argv may set (--help, --version, --print-config).
+// Returns the name of the environment variable of a flag: "QUINTET_NUM_BEAMS" for --num-beams.
+// Empty for positionals and for flags that can only be given on the command line (--help,
+// --version, --print-config).
 std::string VariableName(const CLI::Option& option);
 
 // Sets every flag of `command` that has no value yet from its environment variable.
@@ -52,17 +54,19 @@ absl::Status ApplyEnvironment(CLI::App* command);
 // file and the key: unreadable file, unknown section or key, bad value.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
-// All flag values of `command` as a file that --config accepts. Defaults are comments.
+// Returns all flag values of `command` as the text of a file that --config accepts. Flags that are
+// not set appear as comments with their defaults.
 std::string PrintConfig(const CLI::App& command);
 
 // Levenshtein distance: insertions, deletions and replacements that turn a into b.
 int EditDistance(const std::string& a, const std::string& b);
-// The candidate with the smallest edit distance to `word`, or empty if that exceeds 2 (1 for words
-// of up to three letters).
+// Returns the candidate with the smallest edit distance to `word`, for suggestions. Empty if that
+// distance exceeds 2 (1 for words of up to three letters).
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
 // All subcommands below `root`, recursively, in the order of registration.
 std::vector<CLI::App*> AllCommands(CLI::App* root);
-// Name of a command with its parents: "bench serve" for separator " ", "bench.serve" for ".".
+// Returns the name of a command after those of its parents: "bench serve" for separator " ",
+// "bench.serve" for ".".
 std::string CommandPath(const CLI::App& command, const std::string& separator);
 // All flag names of one command, aliases included: "--num-beams", ...
 std::vector<std::string> FlagNames(const CLI::App& command);

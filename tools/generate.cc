@@ -81,7 +81,8 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& fla
   return job;
 }
 
-// Rejects options with which no line could run, so that they fail once as a usage error.
+// Rejects options with which every line would fail, so that the command fails once, as a usage
+// error.
 absl::Status CheckOptions(const Session& session, const DecodingRequest& decoding,
                           const DecodingLimits& limits) {
   const int32_t id = std::max(session.config.pad_id, 0);

@@ -27,10 +27,11 @@ struct HealthFlags {
   bool live = false;
 };
 
-// Limit for each of connect, send and receive. A server answers within 1 s under any load.
+// Timeout in seconds of each of connect, send and receive. A server answers within 1 s under any
+// load.
 constexpr int kTimeoutSeconds = 3;
 
-// The error of a failed system call.
+// Returns the error of a failed system call, from errno.
 absl::Status Failure(const char* call) {
   if (errno == EAGAIN || errno == EINPROGRESS) {
     return absl::DeadlineExceededError(absl::StrCat("no answer within ", kTimeoutSeconds, " s"));
@@ -38,8 +39,9 @@ absl::Status Failure(const char* call) {
   return absl::ErrnoToStatus(errno, call);
 }
 
-// Connects to the first address of `address` that accepts. Linux connects 0.0.0.0 and [::] to the
-// loopback interface, so the address that a server listens on is also one to probe.
+// Connects to the first network address of `address` that accepts the connection and returns the
+// socket. The address on which a server listens can also be probed, because Linux connects 0.0.0.0
+// and [::] to the loopback interface.
 absl::StatusOr<int> Connect(const Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -65,7 +67,7 @@ absl::StatusOr<int> Connect(const Address& address) {
   return failed;
 }
 
-// Returns the HTTP status code of GET `path`.
+// Sends GET `path` and returns the HTTP status code of the response.
 absl::StatusOr<int> Get(const Address& address, const std::string& path) {
   QT_ASSIGN_OR_RETURN(const int fd, Connect(address));
   const absl::Cleanup release = [&fd] { close(fd); };
@@ -98,7 +100,7 @@ int Run(const HealthFlags& flags) {
   const std::string path = flags.live ? "/healthz" : "/readyz";
   const std::string url = absl::StrCat("http://", flags.http_listen, path);
   const absl::StatusOr<int> code = Get(*address, path);
-  // Docker reserves other exit codes than 0 and 1.
+  // Docker's health checks may only exit with 0 or 1; other codes are reserved.
   if (!code.ok()) {
     return Fail(kExitFailed,
                 absl::UnavailableError(absl::StrCat(url, ": ", code.status().message())));

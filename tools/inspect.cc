@@ -62,8 +62,8 @@ const char* ActivationName(Activation activation) {
   return "?";
 }
 
-// KV cache pages that the engine reserves for one request. Beams share the pages of the encoder
-// output and of the prompt.
+// Returns the number of KV cache pages that the engine reserves for one request. Its beams share
+// the pages of the encoder output and of the prompt.
 int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64_t page_size) {
   const int64_t prompt = config.has_encoder() ? 1 : flags.input_tokens;
   const int64_t own =
@@ -202,7 +202,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                       {"search_bytes", memory.search},
                       {"runtime_bytes", memory.runtime},
                       {"total_bytes", memory.total()}};
-  // File names may hold any bytes.
+  // File names may contain bytes that are not UTF-8: replace them.
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 

@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// Lock-free, so that signal handlers and all threads may use them.
+// These must be lock-free, because signal handlers and all threads use them.
 std::atomic<int> exit_code_at_start = kExitInterrupted;
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -21,7 +21,8 @@ void SetFlag(int) {
   if (interrupted.exchange(true)) _exit(kExitInterrupted);
 }
 
-// Without SA_RESTART, so that a signal interrupts a blocking read.
+// Installs `handler` for SIGINT, SIGTERM and, unless it is ignored, SIGHUP. Without SA_RESTART, so
+// that a signal interrupts a blocking read.
 void OnInterrupts(void (*handler)(int)) {
   struct sigaction action = {}, hang_up = {};
   action.sa_handler = handler;

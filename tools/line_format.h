@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-constexpr size_t kMaxTextBytes = 1 << 20;  // per input
+constexpr size_t kMaxTextBytes = 1 << 20;  // limit of each input text
 
 // Flags shared by the subcommands that process lines (generate, encode, score, classify).
 struct LineFlags {
@@ -23,19 +23,19 @@ struct LineFlags {
 };
 void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs);
 
-// Session requirements of a line command. The tokenizer is optional with JSON lines, which may hold
-// only token ids.
+// Returns what a command that processes lines needs of its session. With JSON lines the tokenizer
+// is optional, because lines may contain only token ids.
 SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines);
 
 // Tokenizes `text`. FAILED_PRECONDITION if the model has no tokenizer.
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
                                                 bool add_special_tokens);
 
-// One line of input as text or as JSON: {"text": "..."} or {"token_ids": [...]}, with more fields
-// for some commands.
+// One parsed line of input. The line is a text or a JSON object: {"text": "..."} or {"token_ids":
+// [...]}, with more fields for some commands.
 struct LineInput {
-  std::string text;          // empty if the line holds token ids
-  std::vector<int32_t> ids;  // with special tokens, fitted to --max-input-tokens
+  std::string text;          // empty if the line contains token ids
+  std::vector<int32_t> ids;  // with special tokens; length checked (TruncateInput)
   nlohmann::json fields;     // the JSON object; null for text lines
 };
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
@@ -46,17 +46,19 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
 
 // Returns {"line":3,"error":{"code":"INVALID_ARGUMENT","message":"..."}} and a newline.
 std::string JsonError(int64_t number, const absl::Status& error);
-// Output for a failed line: JsonError for --output json, an empty line for text.
+// Returns a function that makes the output for a failed line: JsonError for --output json, an empty
+// line for --output text.
 std::function<std::string(int64_t number, const absl::Status& error)> ErrorFormat(
     const LineFlags& flags);
-// Compact JSON and a newline; bytes that are not UTF-8 become U+FFFD.
+// Returns compact JSON and a newline; bytes that are not UTF-8 become U+FFFD.
 std::string JsonLine(const nlohmann::ordered_json& value);
-// A float as the shortest decimal that reads back as the same float: 0.1, not 0.10000000149011612.
+// Returns a float as a JSON number with the fewest digits that read back as the same float: 0.1,
+// not 0.10000000149011612.
 nlohmann::ordered_json JsonFloat(float value);
 nlohmann::ordered_json JsonLogProb(const TokenLogProb& token);
 
-// Writes newline, carriage return, tab and backslash as \n, \r, \t and \\, so that the text is one
-// field of one line.
+// Replaces newline, carriage return, tab and backslash by \n, \r, \t and \\, so that the text can
+// be a field of a line of output.
 std::string EscapeLine(const std::string& text);
 
 }  // namespace quintet

@@ -18,7 +18,8 @@
 namespace quintet {
 namespace {
 
-// A frame ends after this many uncompressed bytes or this time: what a killed job loses at most.
+// A compressed frame ends at this number of uncompressed bytes or after this time. If the process
+// is killed, at most one frame is lost.
 constexpr int64_t kFrameBytes = int64_t{4} << 20;
 constexpr std::chrono::seconds kFrameTime{10};
 constexpr size_t kReadBytes = size_t{1} << 20;
@@ -33,13 +34,13 @@ bool IsStandardInput(const struct stat& file) {
          input.st_dev == file.st_dev && input.st_ino == file.st_ino;
 }
 
-// The whole records at the beginning of a file.
+// The complete records at the beginning of a file.
 struct Records {
   int64_t count = 0;
-  int64_t bytes = 0;  // of the file: header and records
+  int64_t bytes = 0;  // in the file: header and records
 };
 
-// Calls visit(bytes) with the bytes of the file from its beginning.
+// Reads a file from its beginning and calls visit(bytes) for each block, until visit returns false.
 template <typename Visit>
 absl::Status ReadFile(int fd, const std::string& name, const Visit& visit) {
   std::string bytes(kReadBytes, '\0');
@@ -68,8 +69,8 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
   return records;
 }
 
-// The lines of the whole frames at the beginning of a compressed file. A frame that does not end
-// with a newline is not whole.
+// Counts the lines in the complete frames at the beginning of a compressed file. Frames after the
+// last one that ends with a newline do not count.
 absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
                                           Compression compression) {
   Records records;
@@ -82,7 +83,7 @@ absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
     while (true) {
       const size_t given = bytes.size();
       text.clear();
-      if (!decompressor->Decompress(&bytes, &text).ok()) return false;  // cut off from here on
+      if (!decompressor->Decompress(&bytes, &text).ok()) return false;  // damaged: stop here
       lines += std::count(text.begin(), text.end(), '\n');
       if (!text.empty()) at_newline = text.back() == '\n';
       at = end - static_cast<int64_t>(bytes.size());
@@ -156,7 +157,7 @@ absl::Status LineOutput::Begin(bool resume) {
   return lseek(fd_, header_bytes_, SEEK_SET) < 0 ? Failed(name_, "seeking in") : absl::OkStatus();
 }
 
-// Finds the whole records of the file, cuts off the rest and moves to the end.
+// Counts the complete records of the file, cuts off the rest and seeks to the end.
 absl::Status LineOutput::KeepRecords() {
   Records records;
   if (format_.record_bytes > 0) {

@@ -1,4 +1,5 @@
-// The output of a job over lines: standard output, or a file that an interrupted job can continue.
+// The output of a command that processes lines (a job): standard output, or a file that a later run
+// can continue after an interruption.
 #pragma once
 
 #include <chrono>
@@ -14,33 +15,35 @@
 
 namespace quintet {
 
-// How the output of one input line is found again in a file.
+// How the records of an output file, one for each input line, are delimited.
 struct RecordFormat {
   int64_t record_bytes = 0;  // size of each record; 0: a record ends with a newline
-  // Not null: returns the header of a file with `records` records, which must not depend on them in
-  // size. It is written first, and again with the final number in the end.
+  // If set, returns the file's header when it has `records` records. Its size must not depend on
+  // their number: a header for 0 records is written first and overwritten in Finish.
   std::function<std::string(int64_t records)> header;
 };
 
 class LineOutput {
  public:
-  // Opens `path`, or uses standard output if it is empty. A name that ends in .gz or .zst is
-  // compressed. Without `resume` an existing file is overwritten. With it, the whole records of the
-  // file are kept, anything after them is cut off, and Write appends. The file is locked until the
-  // destructor. INVALID_ARGUMENT: the file is the standard input, is in use by another job or
-  // cannot be opened; `resume` without a file; a header in a pipe or behind other data.
+  // Opens `path`, or uses standard output if `path` is empty. Output to a name that ends in .gz or
+  // .zst is compressed. Without `resume` an existing file is overwritten. With it, the file's
+  // complete records are kept, anything after them is cut off, and Write appends. The file stays
+  // locked until the destructor. INVALID_ARGUMENT: the file is also the standard input, is in use
+  // by another process or cannot be opened; `resume` without a regular file; a header for output
+  // that is not an empty regular file.
   static absl::StatusOr<std::unique_ptr<LineOutput>> Open(const std::string& path, bool resume,
                                                           const RecordFormat& format);
   ~LineOutput();
   LineOutput(const LineOutput&) = delete;
   LineOutput& operator=(const LineOutput&) = delete;
 
-  // Number of records that the file had when it was opened.
+  // Number of records that were kept when the file was opened (`resume`), else 0.
   int64_t kept_records() const { return kept_records_; }
-  // Writes whole records. Returns early with CANCELLED when Interrupted() and the reader of a pipe
-  // does not read. UNAVAILABLE: the write failed.
+  // Writes complete records. CANCELLED if an interrupt arrives while the reader of a pipe does not
+  // read; then only a part is written. UNAVAILABLE: the write failed.
   absl::Status Write(absl::string_view records);
-  // Ends the compressed data or writes the final header. Call it after the last Write.
+  // Ends the compressed data, or overwrites the header with the final number of records. Call it
+  // after the last Write.
   absl::Status Finish();
 
   bool terminal() const { return terminal_; }
@@ -61,11 +64,11 @@ class LineOutput {
   int64_t header_bytes_ = 0;
   int fd_ = -1;
   bool owned_ = false;    // fd_ is closed by the destructor
-  bool regular_ = false;  // a regular file, to which writes do not block
+  bool regular_ = false;  // a regular file: writes to it do not block
   bool terminal_ = false;
   int64_t kept_records_ = 0;
-  // A compressed file consists of frames that end after whole records, so that a file of a killed
-  // job can be continued after its last whole frame.
+  // A compressed file is a sequence of frames, each of which ends after a complete record, so that
+  // a run after a kill can continue the file after its last complete frame.
   std::unique_ptr<Compressor> compressor_;  // null: not compressed
   int64_t frame_bytes_ = 0;                 // uncompressed bytes in the current frame
   Clock::time_point frame_begin_;

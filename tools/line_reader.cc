@@ -18,7 +18,8 @@ LineReader::LineReader(int fd, size_t max_line_bytes) : fd_(fd), max_line_bytes_
   }
 }
 
-// Takes a complete line from buffer_, or an unterminated last line at the end of the input.
+// Moves the next line from buffer_ to *line and sets *outcome. The line must be complete, or the
+// last one of the input. Returns false if there is none.
 bool LineReader::TakeLine(std::string* line, Outcome* outcome) {
   size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {
@@ -61,7 +62,7 @@ LineReader::Outcome LineReader::Next(int timeout_ms, std::string* line) {
   return outcome;
 }
 
-// Appends bytes to buffer_, or sets end_.
+// Reads (and decompresses) more input into buffer_, or sets end_ at the end of the input.
 LineReader::Fill LineReader::FillBuffer(int timeout_ms) {
   if (decompressor_ != nullptr) {
     const size_t had = buffer_.size(), given = compressed_.size();
@@ -107,8 +108,9 @@ LineReader::Fill LineReader::Decompress() {
   return error_.ok() ? Fill::kMore : Fill::kError;
 }
 
-// Looks at the first bytes of the input. Waits for more of them while they could still become the
-// mark of a compressed format; no UTF-8 text begins with such a mark.
+// Decides by the first bytes in buffer_ whether the input is compressed, and creates decompressor_
+// if so. Leaves detected_ false while more bytes could still make it compressed. No UTF-8 text
+// begins like compressed data.
 void LineReader::DetectCompression() {
   const Compression compression = CompressionOfData(buffer_);
   if (compression != Compression::kNone) {

@@ -1,5 +1,5 @@
-// Reads lines from a file descriptor with a timeout and in bounded memory. gzip and zstd input is
-// recognised by its first bytes and decompressed.
+// Reads lines from a file descriptor with a timeout and in bounded memory. Input that is compressed
+// with gzip or zstd is recognised by its first bytes and decompressed.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@ namespace quintet {
 
 class LineReader {
  public:
-  // Does not close the descriptor. A line longer than max_line_bytes is skipped and reported as
-  // kTooLong.
+  // The descriptor must stay open while the object is used; it is not closed. A line longer than
+  // max_line_bytes is skipped and reported as kTooLong.
   LineReader(int fd, size_t max_line_bytes);
 
   enum class Outcome { kLine, kTooLong, kWait, kEnd, kError };
-  // Reads the next line, without "\n" or "\r\n"; the last line may lack one. Waits up to timeout_ms
-  // (-1: no limit) for input. kWait: no input in that time, or a signal. kError: see error().
+  // Reads the next line into *line, without "\n" or "\r\n"; the last line of the input may have
+  // none. Waits up to timeout_ms (-1: no limit) for input. kWait: no input in that time, or a
+  // signal arrived. kError: see error().
   Outcome Next(int timeout_ms, std::string* line);
 
   // The reason of kError: a failed read, or compressed data that is damaged or ends early.
   const absl::Status& error() const { return error_; }
   // Bytes read from the descriptor, before decompression.
   int64_t bytes_read() const { return bytes_read_; }
-  // Bytes of a regular file after its start position; -1 for pipes and terminals.
+  // Size of a regular file in bytes, counted from where reading began; -1 for pipes and terminals.
   int64_t total_bytes() const { return total_bytes_; }
-  // Whether the input is compressed; known after the first Next that returned a line.
+  // Whether the input is compressed. Valid after the first Next that returned a line.
   bool compressed() const { return decompressor_ != nullptr; }
 
  private:

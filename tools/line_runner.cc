@@ -28,36 +28,37 @@ namespace quintet {
 namespace {
 
 constexpr size_t kMaxLineBytes = 8 * kMaxTextBytes;
-// Lines are handed from thread to thread in chunks of at most this many lines or bytes of text.
+// Lines pass from the reading thread to the parsing threads and the engine in chunks. A chunk is
+// full at this number of lines or bytes of text.
 constexpr size_t kChunkLines = 32;
 constexpr size_t kChunkBytes = size_t{1} << 16;
-// Text of the lines in flight; a single longer line is allowed.
+// Limit of the text of all lines in flight, in bytes. A single line may be longer.
 constexpr int64_t kMaxBytesInFlight = int64_t{64} << 20;
-// How often waiting threads look for an interrupt.
+// Period at which waiting threads check for an interrupt.
 constexpr std::chrono::milliseconds kTick{100};
 
-// A line from being read to being written. One thread has it at a time, except that the writer
-// reads `formatted`, under the mutex.
+// An input line on its way from the reading to the writing thread. Only one thread uses it at a
+// time, except that the writer reads `formatted`, under mutex_.
 struct Line {
   int64_t number = 0;
   std::string text;
   absl::Status error;
-  std::optional<LineJob> job;  // unset if the line failed before
+  std::optional<LineJob> job;  // unset if parsing failed
   Result result;
   std::string output;
   int64_t bytes = 0;   // of the text
-  int64_t tokens = 0;  // generated, or else read
+  int64_t tokens = 0;  // output tokens, or input tokens if there are none
   bool formatted = false;
 };
 using LinePtr = std::shared_ptr<Line>;
 
 struct Chunk {
   std::vector<LinePtr> lines;
-  bool parsed = false;  // under the mutex
+  bool parsed = false;  // guarded by mutex_
 };
 
-// Collects finished lines. Shared with the sinks, which the engine may call after the run has
-// ended; only the thread that steps the engine uses it.
+// Lines that have left the engine, until HandOver. Owned by the sinks, too, because the engine may
+// call them after the run has ended; only the engine's thread uses it.
 using FinishedLines = std::vector<LinePtr>;
 
 class LineSink : public ResponseSink {
@@ -80,7 +81,8 @@ class LineSink : public ResponseSink {
   std::shared_ptr<FinishedLines> finished_;
 };
 
-// Number of lines in a regular file from its current position on. Stops early when *stop is set.
+// Counts the lines of a regular file from its current position on. nullopt if reading fails or
+// *stop is set.
 std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
   int64_t at = lseek(fd, 0, SEEK_CUR), lines = 0;
   std::string bytes(size_t{1} << 20, '\0');
@@ -109,14 +111,15 @@ class LineRunner {
   int Run() {
     if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
     Start([this] { ReadLines(); });
-    // Formatting and tokenizing take about as long; the engine's threads have the other cores.
+    // Parsing (tokenizing) and formatting take about the same time, so both get this number of
+    // threads. The engine's threads use the other cores.
     const int workers = std::clamp(AvailableCores() / 4, 1, 4);
     for (int i = 0; i < workers; ++i) {
       Start([this] { ParseChunks(); });
       Start([this] { FormatLines(); });
     }
     Start([this] { WriteLines(); });
-    finished_->reserve(static_cast<size_t>(most_lines_));  // so that sinks allocate nothing
+    finished_->reserve(static_cast<size_t>(most_lines_));  // so that OnDone does not allocate
     const absl::Status status = CatchOutOfMemory([&] {
       RunEngine();
       return absl::OkStatus();
@@ -128,7 +131,8 @@ class LineRunner {
   }
 
  private:
-  // A failed allocation outside of the work on one line ends the run, not the process.
+  // Starts a thread that runs `work`. If memory runs out (outside of the parsing or formatting of
+  // one line), the run ends with an error, but the process does not crash.
   template <typename Work>
   void Start(Work work) {
     threads_.emplace_back([this, work] {
@@ -140,7 +144,7 @@ class LineRunner {
     });
   }
 
-  // Ends all threads. `status`: why, OK after an interrupt.
+  // Makes all threads end. `status` is the reason; OK after an interrupt.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     error_.Update(status);
@@ -151,7 +155,7 @@ class LineRunner {
     }
   }
 
-  // Waits until `ready` holds. False: the run has stopped.
+  // Waits on `wake` until ready() is true. Returns false if the run has been stopped.
   template <typename Ready>
   bool WaitUntil(std::unique_lock<std::mutex>* lock, std::condition_variable* wake,
                  const Ready& ready) {
@@ -266,7 +270,8 @@ class LineRunner {
     });
   }
 
-  // The engine's thread.
+  // Submits parsed lines and runs engine steps until all lines are done. Runs in the engine's
+  // thread.
   void RunEngine() {
     std::vector<std::shared_ptr<Chunk>> parsed;
     for (bool busy = false;;) {
@@ -280,8 +285,8 @@ class LineRunner {
     }
   }
 
-  // Takes the next chunks in the order of the input. Waits for them, but not while the engine is
-  // busy. False when there will be none any more, or after Stop.
+  // Moves the next parsed chunks, in the order of the input, to *parsed. Waits for one unless the
+  // engine is busy. Returns false if all lines have been submitted and finished, or after Stop.
   bool TakeParsed(bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
     parsed->clear();
     std::unique_lock lock(mutex_);
@@ -306,7 +311,7 @@ class LineRunner {
     finished_->push_back(line);
   }
 
-  // Passes the lines that finished in the last step on to be formatted.
+  // Passes the lines that finished in the last engine step to the formatting threads.
   void HandOver() {
     if (finished_->empty()) return;
     const std::lock_guard lock(mutex_);
@@ -363,7 +368,7 @@ class LineRunner {
     }
   }
 
-  // Writes consecutive lines. False: the output is broken, and the run has stopped.
+  // Writes the outputs of consecutive lines. Returns false if writing failed, which stops the run.
   bool Write(const std::vector<LinePtr>& lines) {
     if (lines.empty()) return true;
     std::string out;
@@ -393,13 +398,14 @@ class LineRunner {
     return true;
   }
 
-  // Computes what the progress line shows of the input.
+  // Computes the total lines, or the done fraction of the input, for the progress line.
   void UpdateState() {
     const int64_t kept = output_->kept_records();
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {
       state_.total_lines = std::max<int64_t>(0, total - kept);
     } else if (reader_.total_bytes() > 0 && state_.lines > 0) {
-      // Lines that are read but not yet written do not count as done.
+      // bytes_read_ includes lines in flight, which are not done: scale it by the share of lines
+      // that have been written.
       const double lines = static_cast<double>(kept + state_.lines);
       state_.fraction = static_cast<double>(bytes_read_) /
                         static_cast<double>(reader_.total_bytes()) * lines /
@@ -407,7 +413,7 @@ class LineRunner {
     }
   }
 
-  // After all threads have ended.
+  // Finishes the output and returns the exit code. All threads have ended.
   int Finish() {
     progress_.Clear();
     if (absl::Status status = output_->Finish(); !absl::IsCancelled(status)) {
@@ -431,24 +437,25 @@ class LineRunner {
   LineOutput* const output_;
   const int64_t most_lines_;
   std::vector<std::thread> threads_;
-  LineReader reader_;  // of the reading thread, except total_bytes()
+  LineReader reader_;  // used by the reading thread; total_bytes() by all
 
   std::mutex mutex_;
   std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
-  // Guarded by mutex_.
-  std::deque<std::shared_ptr<Chunk>> to_parse_;   // read
-  std::deque<std::shared_ptr<Chunk>> to_submit_;  // read, in the order of the input
-  std::deque<LinePtr> to_format_;                 // finished by the engine, or failed before
-  std::deque<LinePtr> to_write_;                  // all lines in flight, in the order of the input
+  // Queues of chunks and lines between the threads. This and the members up to error_ are guarded
+  // by mutex_.
+  std::deque<std::shared_ptr<Chunk>> to_parse_;   // read, not parsed
+  std::deque<std::shared_ptr<Chunk>> to_submit_;  // not submitted, in input order
+  std::deque<LinePtr> to_format_;                 // finished by the engine, or failed
+  std::deque<LinePtr> to_write_;                  // all lines in flight, in input order
   int64_t lines_in_flight_ = 0, bytes_in_flight_ = 0, bytes_read_ = 0;
   bool read_all_ = false, submitted_all_ = false, stopped_ = false, compressed_input_ = false;
   absl::Status error_;
 
-  std::atomic<int64_t> total_lines_{-1};  // of the input; -1: unknown
+  std::atomic<int64_t> total_lines_{-1};  // lines of the input; -1: unknown
   std::atomic<bool> counting_ends_{false};
-  // Of the engine's thread.
+  // Used only by the engine's thread.
   std::shared_ptr<FinishedLines> finished_ = std::make_shared<FinishedLines>();
-  // Of the writing thread.
+  // Used only by the writing thread.
   Progress progress_;
   Progress::State state_;
 };
@@ -456,8 +463,8 @@ class LineRunner {
 }  // namespace
 
 int64_t LinesInFlight(int64_t max_running) {
-  // Four times the running sequences keep the engine's queue filled while a long line at the front
-  // holds up the output.
+  // Output is written in input order, so a long line at the front delays it. Four lines per running
+  // sequence keep the engine's queue filled meanwhile.
   return max_running * 4 + static_cast<int64_t>(kChunkLines);
 }
 

@@ -1,6 +1,6 @@
-// Runs the lines of standard input through the engine, in bounded memory. Reading, tokenizing,
-// formatting and writing run in threads of their own, so that the engine's thread does nothing but
-// steps. Outputs keep the order of the input; a failed line does not affect the others.
+// Processes the lines of standard input with the engine, in bounded memory. Reading, tokenizing,
+// formatting and writing run in their own threads, so that the engine's thread only runs engine
+// steps. Outputs have the order of the input; a failed line does not affect the others.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace quintet {
 
-// The request of one line and the formatter of its result.
+// The request made from one line, and the formatter of its result.
 struct LineJob {
   Request request;  // RunLines sets the sink
   // Appends the line's output, newline included. Called at most once, in any thread.
@@ -22,22 +22,23 @@ struct LineJob {
 };
 
 struct LineCommand {
-  // Converts a line to a job, or returns INVALID_ARGUMENT. `number` counts from 1. Called in
+  // Converts input line `number` (counted from 1) to a job, or returns INVALID_ARGUMENT. Called in
   // several threads at the same time.
   std::function<absl::StatusOr<LineJob>(int64_t number, const std::string& line)> parse;
-  // Returns the output for a failed line; RunLines also logs the error. As parse.
+  // Returns the output for a failed line, whose error RunLines also logs. Called in several threads
+  // at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
   RecordFormat record;  // of the output
 };
 
-// Maximum number of lines that are read and not yet written, for an engine that runs `max_running`
-// sequences. The engine's queue must take as many requests.
+// Maximum number of lines that have been read but not yet written, for an engine that runs
+// `max_running` sequences. The engine's queue must have room for this number of requests.
 int64_t LinesInFlight(int64_t max_running);
 
-// Runs standard input to the output that `flags` name; with --resume without the lines whose
-// records that already has. Returns kExitDone, kExitUsage for an output that cannot be opened,
-// kExitFailed if a line, reading or writing failed, or kExitInterrupted after SIGINT, SIGTERM or
-// SIGHUP; the output is then a prefix of the whole output.
+// Processes standard input and writes to the output that `flags` select; with --resume, skips the
+// lines whose records that output already has. Returns kExitDone, kExitUsage for an output that
+// cannot be opened, kExitFailed if a line, reading or writing failed, or kExitInterrupted after
+// SIGINT, SIGTERM or SIGHUP; then the output contains the records of the first lines.
 int RunLines(Session& session, const LineFlags& flags, const LineCommand& command);
 
 }  // namespace quintet

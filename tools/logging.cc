@@ -13,7 +13,8 @@
 namespace quintet {
 namespace {
 
-// JSON formatter. spdlog's patterns cannot be used, because they do not escape the message.
+// Formats log lines as JSON. spdlog's patterns cannot do this, because they do not escape the
+// message.
 class JsonFormatter : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
@@ -72,7 +73,8 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // Count lines that could not be formatted. By default spdlog would write to standard error.
+  // Count log lines that cannot be formatted as dropped. By default spdlog would write an error
+  // message to standard error.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });
 }

@@ -17,7 +17,7 @@
 namespace quintet {
 namespace {
 
-// Escapes text for troff: backslashes, and characters that troff prints as typographic ones.
+// Escapes text for troff: backslashes, and characters that troff would print as typographic ones.
 std::string Escaped(const std::string& text) {
   const std::string line = absl::StrReplaceAll(text, {{"\\", "\\e"},
                                                       {"-", "\\-"},
@@ -25,7 +25,7 @@ std::string Escaped(const std::string& text) {
                                                       {"`", "\\(ga"},
                                                       {"^", "\\(ha"},
                                                       {"~", "\\(ti"}});
-  // A dot at the start of a line would be a request.
+  // troff takes a dot at the start of a line as the start of a request (command).
   return !line.empty() && line[0] == '.' ? "\\&" + line : line;
 }
 
@@ -38,7 +38,8 @@ std::string PageName(const CLI::App& command) {
   return command.get_parent() == nullptr ? "quintet" : "quintet-" + CommandPath(command, "-");
 }
 
-// "Generate text." becomes "generate text", as in the list of apropos.
+// Returns a command's one-line summary in the style of man pages: "Generate text." becomes
+// "generate text".
 std::string Summary(const CLI::App& command) {
   std::string text = command.get_description();
   if (!text.empty() && text.back() == '.') text.pop_back();
@@ -59,7 +60,7 @@ std::string Synopsis(const CLI::App& command) {
   return text + "\n";
 }
 
-// One group of flags with the texts of --help.
+// Returns the section of one group of flags, with the texts of --help.
 std::string GroupSection(const CLI::App& command, const std::string& group) {
   const auto formatter = std::static_pointer_cast<CLI::Formatter>(command.get_formatter());
   std::string text;
@@ -73,8 +74,8 @@ std::string GroupSection(const CLI::App& command, const std::string& group) {
   return text.empty() ? "" : absl::StrCat(".SS ", Escaped(group), "\n", text);
 }
 
-// The footer of --help: blocks with a heading become sections whose lines are kept, the others
-// paragraphs of the description.
+// The text at the end of --help as troff: blocks with a heading become sections whose line breaks
+// are kept, the other blocks paragraphs of the description.
 struct Footer {
   std::string paragraphs, sections;
 };
@@ -102,7 +103,7 @@ Footer FooterOf(const CLI::App& command) {
 
 std::string Page(const CLI::App& command) {
   const Footer footer = FooterOf(command);
-  // Lines are neither hyphenated nor justified: they hold names that are copied.
+  // .nh and .ad l: do not hyphenate or justify, because lines contain names that users copy.
   std::string page = absl::StrCat(
       ".TH ", Upper(Escaped(PageName(command))), " 1 \"\" \"quintet ", Escaped(Version()),
       "\" \"Quintet\"\n.nh\n.ad l\n.SH NAME\n", Escaped(PageName(command)), " \\- ",
@@ -127,7 +128,7 @@ std::string Page(const CLI::App& command) {
 
 int WritePages(CLI::App* root, const std::filesystem::path& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);  // a failure shows when a page is written
+  std::filesystem::create_directories(folder, error);  // errors are reported when pages are written
   std::vector<CLI::App*> commands = AllCommands(root);
   commands.push_back(root);
   for (const CLI::App* command : commands) {

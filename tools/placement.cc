@@ -13,7 +13,8 @@ namespace {
 constexpr char kGpu[] = "cuda";
 constexpr char kAuto[] = "auto";
 
-// CLI11 check: empty if `name` is a device, otherwise the error message.
+// Validator of --device for CLI11: returns an empty string if `name` is a device, otherwise the
+// error message.
 std::string CheckDevice(const std::string& name) {
   absl::string_view number = name;
   int ordinal = 0;
@@ -25,7 +26,8 @@ std::string CheckDevice(const std::string& name) {
   return absl::StrCat("expected cpu, cuda or cuda:N, got ", name);
 }
 
-// nullopt for "auto" and for "" (the type of a directory that is not converted).
+// Returns the weight type with this name. nullopt for "auto" and for "", the type of a directory
+// that is not converted.
 std::optional<WeightType> TypeByName(const std::string& name) {
   for (const WeightType type :
        {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {

@@ -19,15 +19,16 @@ struct Placement {
 };
 void AddPlacementFlags(CLI::App* command, Placement* placement);
 
-// GPU ordinal, or -1 for the CPU.
+// Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
-// Weight type selected by --dtype. auto: the type of a converted directory if the device supports
-// it, otherwise f32 on a CPU and bf16 on a GPU.
+// Returns the weight type that --dtype selects. auto: the type of a converted model directory if
+// the device supports it, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
-// A warning if --dtype auto cannot use the type of a converted directory; otherwise empty.
+// Returns a warning if --dtype is auto and the device does not support the type of a converted
+// model directory; otherwise an empty string.
 std::string DtypeFallback(const Placement& placement, const ModelConfig& config);
-// Opens the device; null for the CPU. Errors: those of Device::Open; INVALID_ARGUMENT if the device
-// does not support the weight type.
+// Opens the device of `placement`; null for the CPU. Errors: those of Device::Open;
+// INVALID_ARGUMENT if the device does not support the weight type.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
 
 }  // namespace quintet

@@ -13,14 +13,14 @@
 namespace quintet {
 namespace {
 
-// 0:07, 12:30, 2:05:00
+// Returns a duration as 0:07, 12:30 or 2:05:00.
 std::string Duration(double seconds) {
   const auto s = static_cast<int64_t>(std::ceil(seconds));
   if (s < 3600) return absl::StrFormat("%d:%02d", s / 60, s % 60);
   return absl::StrFormat("%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Share of the work that is done; -1: unknown.
+// Returns the share of the work that is done, 0 to 1; -1: unknown.
 double Done(const Progress::State& state) {
   if (state.total_lines < 0) return std::min(state.fraction, 1.0);
   if (state.total_lines == 0) return 1.0;

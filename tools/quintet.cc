@@ -15,20 +15,21 @@ namespace quintet {
 namespace {
 
 // Opens /dev/null for standard streams that the caller has closed; otherwise the next file or
-// socket opened would get that descriptor. Reading from descriptor 0 and writing to 1 and 2 fail.
+// socket that is opened would get such a descriptor. The wrong access mode is intended: reading
+// from descriptor 0 and writing to 1 and 2 fail.
 void HoldStandardStreams(int, char**, char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-    // The lowest free descriptor, which is this one.
+    // open returns the lowest free descriptor, which is `fd`.
     (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// Runs before the constructors of shared libraries, because gRPC's constructors open files.
+// Runs HoldStandardStreams before the constructors of shared libraries, because gRPC's open files.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**,
                                                                    char**) = HoldStandardStreams;
 
-// Flushes standard output. An error there turns success into kExitFailed.
+// Flushes standard output and returns the exit code; an error changes kExitDone to kExitFailed.
 int AfterOutput(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   const int failed = Fail(kExitFailed, absl::ErrnoToStatus(errno, "writing standard output"));
@@ -39,7 +40,7 @@ int AfterOutput(int exit_code) {
 }  // namespace quintet
 
 int main(int argc, char** argv) {
-  // A server that gets a signal before it serves has nothing to drain and exits with 0.
+  // A server that is stopped by a signal before it serves has nothing to drain and exits with 0.
   const bool serve = argc > 1 && std::string_view(argv[1]) == "serve";
   quintet::HandleSignals(serve ? quintet::kExitDone : quintet::kExitInterrupted);
   if (serve) std::signal(SIGHUP, SIG_IGN);  // the API keys that SIGHUP reloads are not loaded yet

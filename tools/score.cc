@@ -42,8 +42,8 @@ std::string FormatJson(int64_t number, const Result& result) {
   return JsonLine(json);
 }
 
-// Tokenizes and appends a text target. The tokenizer adds the end-of-sequence id for T5 models and
-// nothing for GPT-2.
+// Tokenizes a text target and appends it to *targets. With flags.add_eos the tokenizer adds the
+// end-of-sequence id for T5 models and nothing for GPT-2.
 absl::Status AddTextTarget(const Session& session, const ScoreFlags& flags, absl::string_view text,
                            std::vector<std::vector<int32_t>>* targets) {
   QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeText(session, text, flags.add_eos));
@@ -108,7 +108,8 @@ int Run(const ScoreFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.model, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  // Reject flags with which no line could run, so that they fail once as a usage error.
+  // Reject flags with which every line would fail, so that the command fails once, as a usage
+  // error.
   Request sight;
   sight.sliding_window = flags.sliding_window;
   sight.prefix_lm = flags.prefix_lm;

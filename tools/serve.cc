@@ -18,7 +18,8 @@ namespace {
 
 ServerSignals g_signals;
 
-// Only a second SIGINT skips the drain: supervisors may send SIGTERM more than once.
+// Signal handler. After a first SIGINT or SIGTERM, a SIGINT skips the drain; a SIGTERM does not,
+// because supervisors may send it more than once.
 void OnSignal(int signal) {
   if (signal == SIGHUP) {
     g_signals.reload = true;
@@ -29,9 +30,9 @@ void OnSignal(int signal) {
   }
 }
 
-// Limits the memory that glibc keeps. By default every thread gets an arena of its own, which
-// retains the largest burst that the thread has seen, so the memory of a long-running server with
-// many threads keeps growing (tools/reliability/soak.py).
+// Limits the free memory that glibc keeps. By default many threads have a heap (arena) of their
+// own, each of which stays as large as its largest burst, so the memory of a long-running server
+// with many threads keeps growing (tools/reliability/soak.py).
 void BoundHeaps() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_MMAP_THRESHOLD, 256 << 10);  // setting it also turns off its dynamic growth
@@ -39,7 +40,7 @@ void BoundHeaps() {
 }
 
 // Reduces the stack size of new threads. The full stack (8 MiB by default) counts towards RLIMIT_AS
-// and RLIMIT_DATA. No thread uses a tenth of kStackBytes.
+// and RLIMIT_DATA. No thread uses more than a tenth of kStackBytes.
 void BoundStacks() {
   constexpr size_t kStackBytes = 2 << 20;
   pthread_attr_t attributes;
@@ -57,18 +58,19 @@ int Run(const ServeFlags& flags) {
   RouteGrpcLog();
   ServerOptions options = ServerOptionsOf(flags);
   options.log_lines_dropped = LogLinesDropped;
-  // Check that the device opens. Each model opens it again once the server listens.
+  // Check early that the device can be opened. Each model opens it again when it is loaded, after
+  // the server has begun to listen.
   if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
     return Fail(kExitUsage, status);
   }
-  // Until here SIGTERM and SIGINT end the process at once (tools/interrupt.h).
+  // Until here SIGTERM and SIGINT ended the process at once (tools/interrupt.h).
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2}) {
     std::signal(signal, OnSignal);
   }
   const ServeOutcome outcome = Serve(options, &g_signals);
   spdlog::default_logger()->flush();
   if (outcome.status.ok()) return outcome.exit_code;
-  // Report a failure of a model like every other subcommand does.
+  // If a model cannot be loaded, report it as the other subcommands do.
   if (outcome.exit_code == kExitModel) return FailModel("serve", outcome.status);
   return Fail(static_cast<ExitCode>(outcome.exit_code), outcome.status);
 }

@@ -15,14 +15,14 @@ namespace {
 
 int64_t Micros(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
 
-// 256 MiB on a CPU, 0 (off) on a GPU. The encoder cache lives in host memory: on a GPU it costs one
-// device-to-host copy per input and one host-to-device copy per hit, which pays off only when
-// inputs repeat often.
+// Default of --encoder-cache-bytes: 256 MiB on a CPU, 0 (off) on a GPU. The encoder cache is in
+// host memory: on a GPU it costs one device-to-host copy per input and one host-to-device copy per
+// hit, which is worthwhile only if inputs repeat often.
 int64_t DefaultEncoderCacheBytes(const Placement& placement) {
   return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
 }
 
-// Last component of a path; the path may end in a slash.
+// Returns the last component of a path, which may end in a slash.
 std::string NameOf(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
@@ -33,7 +33,7 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   const size_t equals = model.find('=');
   host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
   host.name = equals == std::string::npos ? NameOf(host.directory) : model.substr(0, equals);
-  // Loading reports a directory that cannot be read.
+  // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
@@ -76,7 +76,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 constexpr char kLimits[] = "Limits";
 
-// --encoder-cache-bytes: its default depends on --device, in --help and --print-config too.
+// Adds --encoder-cache-bytes. Its default depends on --device, also where --help and --print-config
+// show it.
 void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
   const auto text = [](const Placement& placement) {
     return absl::StrCat(DefaultEncoderCacheBytes(placement));

@@ -29,7 +29,7 @@ struct ServeFlags {
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
-// Server options with all flags applied and defaults resolved.
+// Returns the server options that result from the flags, with all defaults resolved.
 ServerOptions ServerOptionsOf(const ServeFlags& flags);
 
 }  // namespace quintet

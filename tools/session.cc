@@ -19,9 +19,9 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-// Keeps freed memory in the process. Otherwise glibc returns multi-megabyte result buffers to the
-// kernel and every batch pays page faults, which cost more than the D2H copy of the results. A
-// command that ends after its last line can afford this.
+// Makes glibc keep freed memory in the process. Otherwise it returns multi-megabyte result buffers
+// to the kernel, and every batch has page faults that cost more than the D2H copy of the results.
+// Commands that use a session end after their last line, so the memory is not kept for long.
 void KeepFreedMemory() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's maximum
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -69,7 +69,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = OptionsOf(flags, config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
-  // Encoding needs no KV cache; 0 bytes still gives one page.
+  // Encoding needs no KV cache; the planner still gives it one page for 0 bytes.
   const MemoryBounds bounds = {
       .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
       .max_bytes = flags.max_memory_mib << 20};
@@ -165,7 +165,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   }
   session->load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  KeepFreedMemory();  // after loading, so that memory freed by loading has been returned
+  KeepFreedMemory();  // only now, so that memory freed during loading is returned
   EngineLimits limits;
   limits.max_queue_requests = needs.queue;
   limits.max_queue_tokens = needs.queue * std::max(flags.max_input_tokens, flags.max_batch_tokens);

@@ -21,9 +21,9 @@ struct ModelFlags {
   Placement placement;
   int threads = 0;                        // compute threads; 0: AvailableCores()
   int64_t max_running = 64;               // sequences decoded concurrently
-  int64_t max_input_tokens = 4096;        // per input
-  int64_t max_batch_tokens = 4096;        // tokens encoded in one batch
-  int64_t cache_mib = 1024;               // KV cache
+  int64_t max_input_tokens = 4096;        // limit of each input
+  int64_t max_batch_tokens = 4096;        // limit of tokens encoded in one batch
+  int64_t cache_mib = 1024;               // size of the KV cache
   int64_t max_memory_mib = 0;             // all memory of the model; 0: no limit
   bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
@@ -42,7 +42,7 @@ struct Session {
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
-  int64_t free_bytes_before = 0;  // free device memory before the model was loaded
+  int64_t free_bytes_before = 0;  // bytes of device memory free before loading
 };
 
 enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
@@ -51,7 +51,7 @@ struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
   int64_t queue = 256;   // maximum number of queued requests
-  bool decodes = false;  // applies generation_config.json
+  bool decodes = false;  // the command generates: use generation_config.json
 };
 
 // Loads the model and creates the engine. On failure prints the reason, sets *exit_code and returns
@@ -59,9 +59,10 @@ struct SessionNeeds {
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
                                      int* exit_code);
 
-// Fits token ids to --max-input-tokens: longer inputs are truncated, keeping a final
-// end-of-sequence id, or are INVALID_ARGUMENT if `truncate` is false. An empty GPT-2 prompt becomes
-// its bos id, as in Hugging Face's generate; any other empty input is INVALID_ARGUMENT.
+// Checks token ids against --max-input-tokens. Longer inputs are truncated, except for a final
+// end-of-sequence id, which is kept; if `truncate` is false they are INVALID_ARGUMENT. An empty
+// GPT-2 prompt becomes its bos id, as in Hugging Face's generate; any other empty input is
+// INVALID_ARGUMENT.
 absl::StatusOr<std::vector<int32_t>> TruncateInput(const Session& session, std::vector<int32_t> ids,
                                                    bool truncate);
 

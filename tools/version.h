@@ -3,12 +3,13 @@
 
 namespace quintet {
 
-// Version of the CMake project.
+// Version of Quintet, from the CMake project.
 const char* Version();
-// Abbreviated git commit, with "-dirty" if files differed; "unknown" outside git.
+// Abbreviated git commit of the build, with "-dirty" if files differed from it; "unknown" outside
+// git.
 const char* Commit();
-// Version of nvcc and the architectures it compiled for, "13.0.88 for sm_90a, compute_80"; "none"
-// in a build without CUDA.
+// Version of nvcc and the GPU architectures of the build, e.g. "13.0.88 for sm_90a, compute_80";
+// "none" without CUDA.
 const char* CudaBuild();
 
 }  // namespace quintet

@@ -34,7 +34,7 @@ std::string RandomSuffix() {
   return absl::StrFormat("%08x%08x", random(), random());
 }
 
-// Does not follow symbolic links.
+// Removes a directory tree; symbolic links in it are removed, not followed.
 void RemoveTree(const std::string& path) {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
@@ -44,7 +44,8 @@ absl::Status Sync(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError("cannot open", path);
   absl::Status status;
-  // Some file systems do not support fsync of directories (EINVAL); there is nothing to wait for.
+  // EINVAL: this file system does not support fsync of directories, so there is nothing to wait
+  // for.
   if (fsync(fd) != 0 && errno != EINVAL) status = ErrnoError("cannot write to disk", path);
   close(fd);
   return status;
@@ -66,7 +67,7 @@ int LockDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return -1;
   struct stat opened, named;
-  // Check that the name still refers to this directory. The previous owner of the lock may have
+  // Check that the name still refers to this directory: another process that had locked it may have
   // removed or renamed it since it was opened.
   if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &opened) == 0 &&
       lstat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
@@ -82,8 +83,8 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Cleans up after killed runs: moves a replaced directory back if the target does not exist, and
-// removes all other siblings.
+// Cleans up after killed runs: moves a replaced directory back to the target if that does not
+// exist, and removes all other temporary directories of the target. Skips those that are locked.
 void CleanUp(const std::string& parent, const std::string& name) {
   std::vector<std::string> temporary, replaced;
   std::error_code error;
@@ -150,7 +151,7 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   const std::string normal = absl::StrCat(directory.parent_, "/", name);
   QT_RETURN_IF_ERROR(CheckTarget(normal, options.replace));
 
-  // Another process's clean-up may remove the sibling before it is locked. Then try another name.
+  // Another process's CleanUp may remove the new directory before it is locked. Then try again.
   for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
     directory.path_ = absl::StrCat(directory.parent_, "/.", name, kTemporary, RandomSuffix());
     if (mkdir(directory.path_.c_str(), 0777) != 0) {
@@ -171,14 +172,15 @@ AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
 
 AtomicDirectory::~AtomicDirectory() {
   if (lock_ < 0) return;
-  RemoveTree(path_);  // the unfinished directory, or the one that was replaced
+  RemoveTree(path_);  // the directory that was not published
   close(lock_);
 }
 
 absl::Status AtomicDirectory::Commit() {
   QT_RETURN_IF_ERROR(SyncFiles(path_));
   QT_RETURN_IF_ERROR(Publish());
-  // The target is in place. Only its durability depends on this sync, so a failure is ignored.
+  // The target is already in place. This sync only makes the rename durable, so a failure is
+  // ignored.
   (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
   RemoveTree(path_);
   close(std::exchange(lock_, -1));
@@ -187,14 +189,15 @@ absl::Status AtomicDirectory::Commit() {
 
 absl::Status AtomicDirectory::Publish() {
   const std::string target = absl::StrCat(parent_, "/", name_);
-  // Check again, because minutes may have passed since Create.
+  // Check the target again, because minutes may have passed since Create.
   QT_RETURN_IF_ERROR(CheckTarget(target, options_.replace));
   if (!Exists(target)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }
     if (errno != EINVAL && errno != ENOSYS) return ErrnoError("cannot rename to", target);
-    // rename replaces at most an empty directory, so a directory created meanwhile is not lost.
+    // This file system lacks RENAME_NOREPLACE. If a directory has been created at the target
+    // meanwhile, rename replaces it only if it is empty, so nothing is lost.
     if (rename(path_.c_str(), target.c_str()) == 0) return absl::OkStatus();
     return ErrnoError("cannot rename to", target);
   }
@@ -210,8 +213,8 @@ absl::Status AtomicDirectory::Publish() {
 absl::Status AtomicDirectory::ReplaceByTwoRenames() {
   const std::string target = absl::StrCat(parent_, "/", name_);
   const std::string old = absl::StrCat(parent_, "/.", name_, kReplaced, RandomSuffix());
-  // The lock belongs to the directory, not to its name, so it stays locked after the rename and no
-  // other run restores it between the two renames.
+  // Lock the old directory. The lock belongs to the directory, not to its name, so CleanUp of
+  // another process does not touch it between the two renames.
   const int lock = LockDirectory(target);
   if (lock < 0)
     return absl::UnavailableError(absl::StrCat(target, " is locked by another process"));
@@ -222,7 +225,7 @@ absl::Status AtomicDirectory::ReplaceByTwoRenames() {
     status = ErrnoError("cannot rename to", target);
     (void)rename(old.c_str(), target.c_str());
   } else {
-    // The new directory must be durable before the old one is removed.
+    // The new directory must be durable on disk before the old one is removed.
     (void)Sync(parent_, O_RDONLY | O_DIRECTORY);
     RemoveTree(old);
   }

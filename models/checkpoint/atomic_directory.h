@@ -1,7 +1,8 @@
 // Creates a directory atomically: it appears complete or not at all. Files are written to a hidden
-// sibling (".NAME.quintet-tmp-*"); Commit syncs them and renames the sibling to the target. If the
-// process is killed, the target is the old directory or does not exist, but is never partial. The
-// next run with the same target removes a sibling that was left behind.
+// temporary directory next to the target (".NAME.quintet-tmp-*"); Commit syncs them to disk and
+// renames the temporary directory to the target. If the process is killed, the target is the old
+// directory or does not exist, but is never partial. The next run with the same target removes the
+// temporary directory that was left behind.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +13,36 @@
 
 namespace quintet {
 
-// The sibling's name is at most this much longer than the target's.
+// Upper bound of the difference in length between the names of the temporary directory and the
+// target.
 inline constexpr int64_t kTemporaryNameBytes = 32;
 
 struct AtomicDirectoryOptions {
-  // Replace an existing target by an exchange, then delete the old one. If false: ALREADY_EXISTS.
+  // Replace an existing target: exchange it with the new directory, then delete it. If false, an
+  // existing target is an error (ALREADY_EXISTS).
   bool replace = false;
-  // False selects the method for file systems without an atomic exchange: two renames. Between them
-  // the old directory is in a sibling, from which the next run restores it.
+  // Use the atomic exchange of renameat2. False is for tests: it selects the fallback for file
+  // systems without it, two renames. Between these the old directory has a temporary name, from
+  // which the next run restores it if this one is killed.
   bool exchange = true;
 };
 
 class AtomicDirectory {
  public:
-  // Cleans up after killed runs, then creates the sibling. Siblings of running processes are locked
-  // (flock) and are kept. The parent directory must exist. Errors: ALREADY_EXISTS,
-  // FAILED_PRECONDITION (the target is a symbolic link or not a directory), NOT_FOUND (no parent),
-  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
+  // Removes the temporary directories of killed runs and creates a new one. Those of running
+  // processes are locked (flock) and are kept. The parent of `target` must exist. Errors:
+  // ALREADY_EXISTS, FAILED_PRECONDITION (the target is a symbolic link or not a directory),
+  // NOT_FOUND (no parent), PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
   static absl::StatusOr<AtomicDirectory> Create(const std::string& target,
                                                 const AtomicDirectoryOptions& options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;
   AtomicDirectory& operator=(AtomicDirectory&&) = delete;
-  ~AtomicDirectory();  // removes the sibling unless Commit succeeded
+  ~AtomicDirectory();  // removes path() unless Commit succeeded
 
   const std::string& path() const { return path_; }  // write plain files here
 
-  // After an error the target is unchanged and the destructor removes the sibling.
+  // Moves the directory to the target. After an error the target is unchanged, and the destructor
+  // removes the temporary directory.
   absl::Status Commit();
 
  private:

@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// nullopt if the result overflows or an operand is negative.
+// Return a * b and a + b; nullopt if the result overflows or an operand is negative.
 inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   int64_t product;
   if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product)) return std::nullopt;
@@ -21,7 +21,8 @@ inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
   return sum;
 }
 
-// first * dims[0] * dims[1] * ...; nullopt on overflow, even if a later factor is zero.
+// Returns first * dims[0] * dims[1] * ...; nullopt if a partial product overflows, even if a later
+// factor is zero.
 inline std::optional<int64_t> CheckedProduct(int64_t first, absl::Span<const int64_t> dims) {
   std::optional<int64_t> product = first;
   for (int64_t d : dims) {

@@ -19,8 +19,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// SAX handler that builds the value. Unlike nlohmann's own builder it checks the nesting depth and
-// rejects duplicate keys. The parser calls it without recursion.
+// SAX handler that builds the JSON value. Unlike nlohmann's own builder it checks the nesting depth
+// and rejects duplicate keys. nlohmann's parser calls it without recursion, so depth does not use
+// stack.
 class CheckedBuilder : public nlohmann::json_sax<Json> {
  public:
   CheckedBuilder(std::string where, int max_depth)
@@ -51,7 +52,8 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    // error.what() is "[json.exception.parse_error.101] parse error at line 1, column 2: ...".
+    // Remove the bracket.
     std::string_view what = error.what();
     const size_t bracket = what.find("] ");
     if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
@@ -65,7 +67,8 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  // Where to store the next value: the root, the value of the last key, or a new array element.
+  // Returns where to store the next value: the root, the value of the last key, or a new array
+  // element.
   Json* Next() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return slot_;
@@ -103,8 +106,8 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   std::string where_;
   int max_depth_;
   Json root_;
-  // Open containers, outermost first. The pointers stay valid, because an array grows only while it
-  // is the innermost open container.
+  // Objects and arrays that are still open, outermost first. The pointers stay valid, because an
+  // array grows only while it is the innermost open container.
   std::vector<Json*> open_;
   Json* slot_ = nullptr;
   absl::Status status_;
@@ -115,7 +118,7 @@ std::string BaseName(const std::string& path) { return path.substr(path.find_las
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, int max_depth) {
-  // A NUL byte is invalid in JSON, but nlohmann's lexer treats it as the end of the input.
+  // A NUL byte is invalid in JSON, but nlohmann's lexer would treat it as the end of the input.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": not JSON at byte ", nul + 1, ": NUL"));
   }

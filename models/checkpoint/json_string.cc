@@ -5,8 +5,8 @@
 namespace quintet {
 namespace {
 
-// Length of the UTF-8 sequence at byte `at`; 0 if it is invalid (including overlong forms,
-// surrogates and values above U+10FFFF).
+// Returns the length in bytes of the UTF-8 sequence at byte `at`; 0 if it is invalid (including
+// overlong forms, surrogates and values above U+10FFFF).
 size_t Utf8Length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) -> uint32_t {
     return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
@@ -44,7 +44,7 @@ void AppendUtf8(uint32_t c, std::string* out) {
   }
 }
 
-// Reads four hexadecimal digits.
+// Reads four hexadecimal digits at *at into *value.
 bool ReadHex(std::string_view text, size_t* at, uint32_t* value) {
   *value = 0;
   for (int i = 0; i < 4; ++i, ++*at) {
@@ -59,7 +59,7 @@ bool ReadHex(std::string_view text, size_t* at, uint32_t* value) {
   return true;
 }
 
-// Reads the rest of an escape sequence, after the backslash.
+// Decodes an escape sequence, whose backslash has been read, and appends it to *value.
 bool ReadEscape(std::string_view text, size_t* at, std::string* value) {
   if (*at >= text.size()) return false;
   const char kind = text[(*at)++];
@@ -96,7 +96,7 @@ bool ReadJsonString(std::string_view text, size_t* at, std::string* value) {
   while (*at < text.size()) {
     size_t end = *at;
     while (end < text.size() && IsPlain(text[end])) ++end;
-    // Exact size if the string has no escapes.
+    // If the string has no escapes, this is its exact size.
     if (value->empty()) value->reserve(end - *at);
     value->append(text.substr(*at, end - *at));
     *at = end;

@@ -1,4 +1,4 @@
-// Reads one JSON string in place, without a general JSON parser.
+// Reads one JSON string directly from a text, without a general JSON parser.
 #pragma once
 
 #include <string>

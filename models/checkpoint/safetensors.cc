@@ -32,7 +32,7 @@ struct TypeRow {
   const char* name;
   int64_t bytes;
 };
-// Indexed by StoredType.
+// Name and bytes per value of each StoredType, in the order of the enum.
 constexpr TypeRow kTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
                               {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
                               {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
@@ -63,7 +63,8 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &unused) == 0;
 }
 
-// Shard names come from the untrusted index. Only plain file names stay inside the directory.
+// Shard names come from the index file, which is untrusted. Only plain file names are accepted,
+// because they cannot refer to files outside the directory.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
@@ -100,7 +101,8 @@ absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& w
       absl::StrCat(where, ": cannot be opened: ", std::strerror(errno)));
 }
 
-// Reads the JSON text before the data: eight bytes for its length (little-endian), then the text.
+// Reads a safetensors file's JSON header: eight bytes for its length (little-endian), then the
+// text.
 absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
                                        int64_t file_bytes) {
   if (file_bytes < 8) {
@@ -109,7 +111,7 @@ absl::StatusOr<std::string> ReadHeader(int descriptor, const std::string& where,
   }
   unsigned char length_bytes[8];
   QT_RETURN_IF_ERROR(ReadAll(descriptor, where, 0, 8, length_bytes));
-  // A Git LFS pointer file is a text that starts with "version ".
+  // A Git LFS pointer file (weights not downloaded) is a text that starts with "version ".
   if (std::memcmp(length_bytes, "version ", 8) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         where, ": is a Git LFS pointer, not the weights; fetch them with git lfs pull"));

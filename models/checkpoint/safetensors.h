@@ -38,7 +38,7 @@ enum class StoredType : uint8_t {
 };
 const char* StoredTypeName(StoredType type);  // as in file headers: "F32", "BF16", ...
 int64_t StoredTypeBytes(StoredType type);
-std::optional<DType> ToDType(StoredType type);  // nullopt for types without kernels
+std::optional<DType> ToDType(StoredType type);  // nullopt: no kernel supports the type
 StoredType ToStoredType(DType type);
 
 struct StoredTensor {
@@ -52,7 +52,8 @@ struct StoredTensor {
 
 // Dtype and shape of a tensor for messages: "BF16 [32, 64]".
 std::string Describe(StoredType type, const std::vector<int64_t>& shape);
-// A name from a file, made safe to print: escaped and truncated to 200 bytes.
+// Returns a name from a file (e.g. of a tensor) in a form that is safe to print: escaped, at most
+// 200 bytes.
 std::string Printable(std::string_view name);
 
 // The open files of a checkpoint. Immutable after Open and thread safe.
@@ -66,25 +67,25 @@ class SafetensorsReader {
   // says file, tensor, expected and got.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
-  // As Open, for one file.
+  // Opens one safetensors file, with the checks of Open.
   static absl::StatusOr<SafetensorsReader> OpenFile(const std::string& path,
                                                     bool follow_symlinks = false);
 
   SafetensorsReader(SafetensorsReader&&) = default;
   SafetensorsReader& operator=(SafetensorsReader&&) = default;
 
-  // Sorted by file, then offset.
+  // All tensors, sorted by file, then by offset in it.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
-  // "__metadata__" of the file, or of the first shard.
+  // The "__metadata__" object of the file, or of the first shard.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // Copies `bytes` bytes of the tensor, starting at its byte `begin_bytes`, to `destination`.
   // INVALID_ARGUMENT if the file has become shorter.
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                     void* destination) const;
-  // Passes all bytes of all files, in order of file name, to `take` in blocks, until `take` returns
-  // false.
+  // Reads all files in order of their names and calls `take` with one block of bytes after the
+  // other, until it returns false.
   absl::Status ReadFiles(absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const;
 
  private:
@@ -114,9 +115,9 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
-// Writes one file as a stream: the header, then every tensor's bytes in the order of the specs. The
-// output depends only on the arguments (same input, same SHA-256). Data starts at a multiple of 64
-// bytes. Not thread safe.
+// Writes one safetensors file as a stream: the header, then every tensor's bytes in the order of
+// the TensorSpecs. The output depends only on the arguments (same input, same SHA-256). Data starts
+// at a multiple of 64 bytes. Not thread safe.
 class SafetensorsWriter {
  public:
   // Creates `path`, which must not exist. INVALID_ARGUMENT unless names are unique and valid UTF-8.
@@ -128,8 +129,8 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(SafetensorsWriter&& other) noexcept;
   ~SafetensorsWriter();  // closes the file; without Finish it is incomplete
 
-  // Appends the next bytes of data, in pieces of any size. RESOURCE_EXHAUSTED if the disk is full.
-  // QT_CHECKs that the specs' total size is not exceeded.
+  // Appends the next bytes of tensor data, in pieces of any size. RESOURCE_EXHAUSTED if the disk is
+  // full. QT_CHECKs that the total size of all tensors is not exceeded.
   absl::Status Append(const void* data, int64_t bytes);
   // Checks that all bytes were appended (QT_CHECK), flushes the file to disk (fsync) and closes it.
   absl::Status Finish();

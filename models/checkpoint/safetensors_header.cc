@@ -16,9 +16,9 @@ constexpr size_t kMaxTensors = 100000;
 constexpr size_t kMaxMetadata = 10000;
 constexpr size_t kMaxRank = 8;
 
-// Parses the fixed structure {name: {dtype, shape, data_offsets}, ...}, with strings under
-// __metadata__. A general JSON parser would buffer or build any value of a hostile header. This
-// parser keeps only tensors and metadata, and does not recurse.
+// Parses a header of the fixed structure {name: {dtype, shape, data_offsets}, ...}, with strings
+// under __metadata__. A general JSON parser would keep all values of a hostile header in memory.
+// This parser keeps only tensors and metadata, and does not recurse.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -33,10 +33,11 @@ class HeaderParser {
   }
 
  private:
-  // Bits of the fields of one tensor that were seen.
+  // Bits of seen_fields_: the fields of the current tensor that have been parsed.
   static constexpr int kType = 1, kShape = 2, kOffsets = 4, kAllFields = 7;
 
-  // Reserves all tensors at once, because a growing vector would double the peak memory.
+  // Reserves memory for all tensors at once, because a growing vector would double the peak memory.
+  // The number of "data_offsets" keys is an upper bound.
   void ReserveTensors() {
     size_t count = 0;
     const std::string_view field = "\"data_offsets\"";
@@ -167,7 +168,8 @@ class HeaderParser {
     return Expect(']');
   }
 
-  // `bytes` holds the end offset until CheckLayout converts it.
+  // Parses [begin, end]. tensor_.bytes holds the end offset until CheckLayout converts it to a
+  // size.
   bool Offsets() {
     return Expect('[') && Unsigned(&tensor_.offset_bytes) && Expect(',') &&
            Unsigned(&tensor_.bytes) && Expect(']');
@@ -183,11 +185,11 @@ class HeaderParser {
   bool seen_metadata_ = false;
 };
 
-// Checks that the offsets cover the data without gaps or overlaps and that each range has the
-// length of its shape. Converts end offsets to lengths.
+// Checks that the tensors' offsets cover the data without gaps or overlaps, and that the size of
+// each tensor fits its shape. Converts StoredTensor::bytes from the end offset to the size.
 absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
                          std::vector<StoredTensor>* tensors) {
-  // An empty tensor may share its offset with the next tensor. It must sort before that tensor.
+  // An empty tensor may begin at the same offset as the next one. It must sort before that one.
   std::sort(tensors->begin(), tensors->end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.offset_bytes, a.bytes) < std::make_pair(b.offset_bytes, b.bytes);
   });

@@ -13,12 +13,12 @@
 namespace quintet {
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor> tensors;  // sorted by offset; offset_bytes is relative to the data
+  std::vector<StoredTensor> tensors;  // by offset; offset_bytes counts from the end of the header
   std::map<std::string, std::string> metadata;
 };
 
-// Parses the header and checks all rules of SafetensorsReader::Open that concern it. `data_bytes`
-// is the size of the file after the header. INVALID_ARGUMENT starts with `where`.
+// Parses the header and makes all checks of SafetensorsReader::Open that concern it. `data_bytes`
+// is the size of the file after the header. The message of INVALID_ARGUMENT starts with `where`.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t data_bytes,
                                                          const std::string& where);
 

@@ -32,8 +32,8 @@ absl::Status WriteAll(int descriptor, const std::string& name, const void* data,
   return absl::OkStatus();
 }
 
-// Returns nullopt for invalid UTF-8. nlohmann throws there, and exceptions are caught where they
-// occur.
+// Returns `text` as a quoted JSON string, or nullopt for invalid UTF-8, for which nlohmann throws.
+// (Exceptions are caught where they occur.)
 std::optional<std::string> Quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -42,7 +42,8 @@ std::optional<std::string> Quoted(const std::string& text) {
   }
 }
 
-// Returns the header with its leading length and sets *data_bytes to the size of the data.
+// Returns the file's header: eight bytes for its length, then JSON. Sets *data_bytes to the total
+// size of all tensors.
 absl::StatusOr<std::string> BuildHeader(const std::vector<TensorSpec>& specs,
                                         const std::map<std::string, std::string>& metadata,
                                         int64_t* data_bytes) {

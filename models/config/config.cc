@@ -36,7 +36,8 @@ void ReadFamily(ConfigFields* fields, ModelConfig* config) {
                    "\" is not supported; expected t5, mt5, umt5, flash_t5 or gpt2")));
 }
 
-// Head of a class name without its family prefix, e.g. "ForConditionalGeneration".
+// Returns the head of a class in config.json's `architectures`, e.g. kLanguageModel of
+// "T5ForConditionalGeneration"; nullopt if the family has no such class.
 std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
   const auto strip = [&name](absl::string_view prefix) {
     return absl::ConsumePrefix(&name, prefix);
@@ -126,7 +127,7 @@ void ReadLabels(ConfigFields* fields, ModelConfig* config) {
 
 void ReadSpecialIds(ConfigFields* fields, ModelConfig* config) {
   const bool gpt2 = config->family == Family::kGpt2;
-  // FAT5's default is -100, which is no row of the embedding. Negative means none.
+  // FAT5's default pad id is -100, which is not a token. Any negative id means that there is none.
   const auto pad =
       fields->Int("pad_token_id", std::numeric_limits<int32_t>::min(), config->vocab - 1);
   const bool pad_given = fields->Find("pad_token_id") != nullptr;
@@ -146,7 +147,7 @@ void ReadSpecialIds(ConfigFields* fields, ModelConfig* config) {
   if (!gpt2 && config->decoder_start_id < 0) config->decoder_start_id = 0;
 }
 
-// Reads the object that `quintet convert` adds (models/weights/table.h).
+// Reads the object `quintet` that `quintet convert` adds to config.json (models/weights/table.h).
 void ReadConverted(const nlohmann::json& object, const std::string& where, ConfigFields* fields,
                    ModelConfig* config) {
   if (!object.is_object()) {
@@ -212,8 +213,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
   if (const nlohmann::json* converted = fields.Find("quintet")) {
     ReadConverted(*converted, where, &fields, &config);
   }
-  // Bucket numbers beyond `exact` grow with log(distance / exact), where exact is a quarter of the
-  // buckets, or half in causal stacks.
+  // From distance `exact` on, T5's bucket numbers grow with log(distance / exact) /
+  // log(max_distance / exact), so max_distance must be larger. `exact` is a quarter of the buckets,
+  // or half in causal stacks.
   if (config.position == PositionEncoding::kT5 &&
       config.bias_max_distance <= config.bias_buckets / 2) {
     fields.Invalid("relative_attention_max_distance",

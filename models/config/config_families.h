@@ -18,13 +18,14 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
 // GPT-2 (models/config/gpt2.cc).
 void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config);
 
-// Reads the fields that T5 and FAT5 share: sizes, epsilon and buckets, with the family's defaults.
+// ReadT5Sizes reads the fields that T5 and FAT5 share: sizes, epsilon and position buckets.
+// T5Defaults: their values if absent, which differ between the two.
 struct T5Defaults {
   int64_t vocab = 32128, d_ff = 2048, layers = 6, heads = 8;
 };
 void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* config);
 
-// The activation of a Hugging Face name; nullopt if it is not supported.
+// Returns the activation with this name in Hugging Face's config.json; nullopt if not supported.
 std::optional<Activation> ActivationByName(const std::string& name);
 
 // Upper bounds that keep all products of sizes far from overflow. kMaxHeadDim is the largest head

@@ -1,5 +1,6 @@
-// Checked access to the fields of a JSON object. The first error is kept, so a parser checks
-// status() once, at its end; a field in error reads as absent. null counts as absent.
+// Checked access to the fields of a JSON object. A field with the value null, or with an invalid
+// one, reads as absent. The first error is kept in status(), so a parser checks status() once, at
+// its end.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace quintet {
 
 class ConfigFields {
  public:
-  // `object` must be an object and outlive this. `where` is the start of every message.
+  // `object` must be a JSON object and outlive this class. Error messages begin with `where`.
   ConfigFields(const nlohmann::json& object, std::string where);
 
   const absl::Status& status() const { return status_; }
@@ -24,19 +25,23 @@ class ConfigFields {
   // Stores INVALID_ARGUMENT "where: field: what".
   void Invalid(const std::string& field, const std::string& what);
 
-  // The value of a field; null if it is absent or null.
+  // Returns the value of a field; a null pointer if the field is absent or null.
   const nlohmann::json* Find(const std::string& field) const;
 
-  // An integer in [min_value, max_value]; 4.0 is not an integer.
+  // Returns the value of an integer field; an error if it is outside [min_value, max_value]. 4.0 is
+  // not an integer.
   std::optional<int64_t> Int(const std::string& field, int64_t min_value, int64_t max_value);
-  // As above for a field with several names, whose values must agree if more than one is present.
+  // Like Int above, for an integer field that has several names. If more than one is present, their
+  // values must be equal.
   std::optional<int64_t> Int(std::initializer_list<const char*> names, int64_t min_value,
                              int64_t max_value);
-  // A finite number in [min_value, max_value].
+  // Returns the value of a numeric field; an error if it is outside [min_value, max_value] or not
+  // finite.
   std::optional<double> Number(const std::string& field, double min_value, double max_value);
   std::optional<bool> Bool(const std::string& field);
   std::optional<std::string> String(const std::string& field);
-  // A token id in [0, vocab), or a list of at most `max_ids` of them; empty if absent.
+  // Returns the token ids of a field that contains an id in [0, vocab) or a list of at most
+  // `max_ids` of them; an empty vector if the field is absent.
   std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t max_ids);
 
  private:

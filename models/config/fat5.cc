@@ -39,7 +39,8 @@ void ReadAlibi(ConfigFields* fields, ModelConfig* config) {
   }
 }
 
-// Names are case-sensitive. Any other string means no position encoding.
+// Reads position_encoding_type. Its values are case-sensitive, as in FAT5; any unknown value means
+// no position encoding.
 void ReadPosition(ConfigFields* fields, ModelConfig* config) {
   const std::string type = fields->String("position_encoding_type").value_or("t5");
   const bool randomized = fields->Bool("use_randomized_position_encoding").value_or(false);

@@ -12,14 +12,15 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxFileBytes = 4 << 20;
-// Ids are checked against the vocabulary where they are used.
+// Bound of token ids in the file. They are checked against the vocabulary where they are used.
 constexpr int64_t kAnyId = int64_t{1} << 31;
 constexpr int64_t kAnyCount = int64_t{1} << 31;
 constexpr double kAnyNumber = 1e9;
 constexpr size_t kMaxIds = 100000;
 constexpr size_t kMaxShownValue = 80;  // characters
 
-// Reads one field into a member of DecodingFields; the member's type says what the file must hold.
+// Reads one field of the file into a member of DecodingFields. The member's C++ type selects the
+// overload of Read, and so the JSON type that the file must have.
 class FieldReader {
  public:
   FieldReader(std::string where, ConfigFields* fields)
@@ -87,7 +88,7 @@ std::vector<std::string> FindUnsupported(const std::string& where, const ConfigF
   for (const UnsupportedField& one : kUnsupportedFields) {
     const nlohmann::json* value = fields.Find(one.name);
     if (value == nullptr || *value == nlohmann::json::parse(one.neutral)) continue;
-    // Escaped to ASCII, which is safe to print.
+    // The value is from an untrusted file: escape it to ASCII, which is safe to print.
     std::string text = value->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
     if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
     found.push_back(absl::StrCat(where, ": ", one.name, " is ", text));
@@ -101,7 +102,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   GenerationDefaults d;
   VisitDecodingFields(&d, FieldReader(where, &fields));
   d.max_length = fields.Int("max_length", 1, kAnyCount);
-  // Hugging Face's old default, which was written into files without anyone choosing it.
+  // 20 is Hugging Face's old default, which was written into files without anyone choosing it.
   if (d.max_length == 20) d.max_length = std::nullopt;
   d.min_length = fields.Int("min_length", 0, kAnyCount);
   d.unsupported_fields = FindUnsupported(where, fields);
@@ -109,8 +110,8 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   return d;
 }
 
-// Directories older than generation_config.json keep its fields in config.json. The special ids
-// there belong to the model and are read with its config.
+// Reads the decoding defaults from config.json, where directories without generation_config.json
+// keep them. The special token ids of config.json are read with the model's config instead.
 absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& directory) {
   constexpr char kWhere[] = "config.json";
   const auto text = ReadFile(directory + "/" + kWhere, kMaxFileBytes);

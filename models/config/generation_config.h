@@ -1,6 +1,6 @@
-// Decoding defaults of a checkpoint: generation_config.json, or config.json if that file does not
-// exist. This header lists every field of the file: DecodingFields, which a request can set, too,
-// and kUnsupportedFields.
+// Decoding defaults of a checkpoint: from generation_config.json, or from config.json if that file
+// does not exist. This header lists the fields of the file that Quintet reads (DecodingFields,
+// which a request can set, too) and those that it rejects (kUnsupportedFields).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace quintet {
 // Hugging Face's early_stopping: false, true, "never".
 enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };
 
-// Decoding options that both a request and generation_config.json can set; unset or empty where
-// they do not.
+// Decoding options that both a request and generation_config.json can set. An option that is not
+// set is nullopt or empty.
 struct DecodingFields {
   std::optional<int64_t> max_new_tokens, min_new_tokens, num_beams, num_return_sequences;
   std::optional<double> length_penalty;
@@ -30,16 +30,16 @@ struct DecodingFields {
   std::vector<std::vector<uint32_t>> bad_words_ids;
 };
 
-// A field in generation_config.json. A number outside [low, high] is an error at load; values that
-// have an effect are checked again with the request (engine/options.h).
+// How an option appears in generation_config.json. A number outside [low, high] is an error at
+// load. Its exact range is checked only when a request uses the value (engine/options.h).
 struct FieldInFile {
   const char* name = nullptr;  // null: named as in the proto
   double low = 0;
-  std::optional<double> high;  // unset: the largest value of any field of the type
+  std::optional<double> high;  // unset: 2^31 for integers, 1e9 for other numbers
 };
 
-// Calls visit(name, field, in_file) for every field, named as in the proto: const char*, pointer to
-// a member of `fields`, FieldInFile.
+// Calls visit(name, field, in_file) for every decoding option: its name in the proto (const char*),
+// a pointer to the member of `fields`, and its FieldInFile.
 template <typename Visit>
 void VisitDecodingFields(DecodingFields* fields, Visit visit) {
   constexpr double kMaxId = 2147483647;
@@ -67,9 +67,9 @@ void VisitDecodingFields(DecodingFields* fields, Visit visit) {
   visit("bad_words_ids", &fields->bad_words_ids, {});
 }
 
-// Fields that Quintet does not support and that change what transformers generates, unless they
-// have their neutral value (JSON) or null. Fields that affect only speed (use_cache,
-// prompt_lookup_num_tokens, ...) are not listed.
+// Fields of generation_config.json that Quintet does not support and that change what transformers
+// generates, unless they have their neutral value (in JSON) or are null. Fields that affect only
+// speed (use_cache, prompt_lookup_num_tokens, ...) are not listed.
 struct UnsupportedField {
   const char* name;
   const char* neutral;
@@ -98,18 +98,19 @@ inline constexpr UnsupportedField kUnsupportedFields[] = {
     {"watermarking_config", "null"},
 };
 
-// The contents of the file. A max_length of 20 (Hugging Face's old default) is ignored.
+// The contents of generation_config.json. A max_length of 20, Hugging Face's old default, is
+// ignored.
 struct GenerationDefaults : DecodingFields {
-  std::optional<int64_t> max_length, min_length;  // in tokens, with the decoder's prompt
-  // kUnsupportedFields whose value changes the output. Format: "FILE: FIELD is VALUE".
+  std::optional<int64_t> max_length, min_length;  // tokens, including the decoder's prompt
+  // The kUnsupportedFields that are not neutral in the file, as "FILE: FIELD is VALUE".
   std::vector<std::string> unsupported_fields;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,
                                                            const std::string& where);
 
-// For models that generate text: UNIMPLEMENTED, with the fields of unsupported_fields and the flag
-// that ignores them.
+// UNIMPLEMENTED if the defaults have unsupported_fields; the message lists them and the flag that
+// ignores them. To be called only for models that generate text.
 absl::Status CheckGenerationSupported(const GenerationDefaults& defaults);
 inline constexpr char kIgnoreGenerationFields[] = "--ignore-generation-fields";
 

@@ -46,8 +46,8 @@ void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config) {
   config->attention_scale =
       scaled ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(config->head_dim))) : 1.0f;
   config->scale_by_inverse_layer = fields->Bool("scale_attn_by_inverse_layer_idx").value_or(false);
-  // Scores and softmax are always f32, so reorder_and_upcast_attn has no effect. Its type is
-  // checked.
+  // reorder_and_upcast_attn asks for f32 attention scores and softmax. Quintet always uses f32
+  // there, so only the field's type is checked.
   fields->Bool("reorder_and_upcast_attn");
   if (fields->Bool("add_cross_attention").value_or(false)) {
     fields->Fail(

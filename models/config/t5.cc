@@ -6,8 +6,9 @@
 namespace quintet {
 namespace {
 
-// feed_forward_proj is NAME or gated-NAME. "gated-gelu" means the tanh approximation; every other
-// name is meant literally. As in Hugging Face, dense_act_fn and is_gated_act override it.
+// Reads the feed-forward activation. feed_forward_proj is "NAME" or "gated-NAME", NAME being an
+// activation in Hugging Face. Exception: "gated-gelu" means the tanh approximation. As in Hugging
+// Face, dense_act_fn and is_gated_act override it.
 void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
                      ModelConfig* config) {
   const std::string name = fields->String("feed_forward_proj").value_or(default_projection);
@@ -32,9 +33,9 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
   config->activation = *known;
 }
 
-// Decides whether the decoder's output is multiplied by d_model^-0.5 before the head
-// (models/README.md, "Logit scale"). The first rule that applies decides. An untied UMT5 stays
-// undecided.
+// Sets config->scale_logits: is the decoder's output multiplied by d_model^-0.5 before the head
+// (models/README.md, "Logit scale")? It stays unset for an untied UMT5. scale_decoder_outputs
+// overrides the rule.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings");

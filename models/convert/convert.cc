@@ -33,8 +33,8 @@ fs::path WithoutTrailingSlash(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-// Compares the paths as the file system resolves them. The target may be deleted after the source
-// has been read, so they must not overlap.
+// INVALID_ARGUMENT if source and target are the same directory or one contains the other, after
+// resolving symbolic links. Replacing the target would then delete the source.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(source, error);
@@ -43,7 +43,8 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat("'", target, "': ", error.message()));
   }
-  // A bind mount gives two paths to one directory without symbolic links.
+  // `equivalent` also detects bind mounts, which give one directory two paths without symbolic
+  // links.
   if (from == to || fs::equivalent(from, to, error)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", target, "' is the model itself; convert to another directory"));
@@ -60,7 +61,7 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
 
 absl::Status CheckLength(const fs::path& target) {
   const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  // -1: unknown, for instance if there is no such directory
+  // pathconf returns -1 if the limit is unknown, for instance because the directory does not exist.
   const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);
   const int64_t limit = (longest > 0 ? longest : NAME_MAX) - kTemporaryNameBytes;
   const int64_t size = static_cast<int64_t>(target.filename().native().size());
@@ -69,7 +70,7 @@ absl::Status CheckLength(const fs::path& target) {
                                                    " bytes, more than the limit of ", limit,
                                                    " (temporary names are longer)"));
   }
-  constexpr int64_t kLongestFile = 64;  // file names in the directory
+  constexpr int64_t kLongestFile = 64;  // bytes of the longest file name in the target
   const int64_t path_size = static_cast<int64_t>(target.native().size());
   const int64_t path_limit = PATH_MAX - kTemporaryNameBytes - kLongestFile;
   if (path_size > path_limit) {
@@ -79,15 +80,15 @@ absl::Status CheckLength(const fs::path& target) {
   return absl::OkStatus();
 }
 
-// Maps codes that callers interpret as errors of the source model to ABORTED, because the target is
-// at fault.
+// Maps error codes with which callers would blame the source model to ABORTED, because the target
+// is at fault.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;
 }
 
-// --force replaces only model directories and empty directories, so that it cannot delete, for
-// instance, a home directory.
+// options.replace (--force) replaces only model directories and empty directories, so that it
+// cannot delete, for instance, a home directory. ABORTED otherwise.
 absl::Status CheckReplaceable(const ConvertOptions& options) {
   std::error_code error;
   if (!options.replace || !fs::is_directory(options.target, error)) return absl::OkStatus();

@@ -22,7 +22,7 @@ enum class ConvertForm : uint8_t {
 };
 
 struct ConvertResult {
-  DType dtype = DType::kF32;  // of the matrices; packed from mixed types: f32
+  DType dtype = DType::kF32;  // of the matrices; packed format: f32 if they differ
   int64_t tensors = 0;
   int64_t bytes = 0;  // data bytes of model.safetensors
   std::string weights_sha256;
@@ -31,10 +31,10 @@ struct ConvertResult {
 struct ConvertOptions {
   std::string source, target;
   ConvertForm form = ConvertForm::kPacked;
-  // Dtype of matrices: kF32, kBF16, kF16; for the packed format also kI8 or kF8, with one scale per
-  // row and the same values as loading the source as int8 or fp8. nullopt: as in the source. In the
-  // packed format vectors (norms, biases, position tables) are f32. In int8 and fp8 models the
-  // embeddings keep the source's dtype; in fp8 models ffn_out does, too.
+  // Dtype of the matrices: kF32, kBF16 or kF16. The packed format also allows kI8 and kF8 with one
+  // scale per row; the values are those of loading the source as int8 or fp8. nullopt: as in the
+  // source. The packed format stores vectors (norms, biases, position tables) as f32. Embeddings of
+  // int8 and fp8 models, and ffn_out of fp8 models, keep the source's dtype.
   std::optional<DType> dtype;
   // Replace an existing target, which must be a model directory or empty.
   bool replace = false;
@@ -43,21 +43,22 @@ struct ConvertOptions {
   // Called after every block with the bytes written and the total bytes. Returning false stops the
   // conversion (CANCELLED).
   std::function<bool(int64_t done_bytes, int64_t total_bytes)> progress;
-  // Called with the finished directory before it replaces the target. An error discards it.
+  // Called with the finished temporary directory before it replaces the target. If it returns an
+  // error, the directory is deleted.
   std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
 };
 
 // INVALID_ARGUMENT if no directory could be created at `target` even on an empty disk (the path is
-// empty, does not end in a name or is too long), or if source and target are the same directory or
-// one contains the other, through any links.
+// empty, does not end in a name or is too long), or if source and target, after resolving links,
+// are the same directory or one contains the other.
 absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
 
-// Peak memory is about the size of the largest block of rows (GPT-2: of the largest tensor, which
-// is transposed). Errors in addition to those of AtomicDirectory::Create and of reading a model:
-// UNIMPLEMENTED (the format cannot express the model), INVALID_ARGUMENT (a value does not fit f16;
-// CheckConvertTarget), FAILED_PRECONDITION (symbolic links), ABORTED (the target cannot be created,
-// or is not a model directory and so is not replaced), RESOURCE_EXHAUSTED (disk full). After an
-// error nothing new is left on disk.
+// Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the
+// largest tensor, which is transposed). Errors in addition to those of AtomicDirectory::Create and
+// of reading a model: UNIMPLEMENTED (the format cannot express the model), INVALID_ARGUMENT (a
+// value does not fit f16; CheckConvertTarget), FAILED_PRECONDITION (symbolic links), ABORTED (the
+// target cannot be created, or is not a model directory and so is not replaced), RESOURCE_EXHAUSTED
+// (disk full). After an error nothing new is left on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);
 
 }  // namespace quintet

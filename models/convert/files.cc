@@ -30,7 +30,8 @@ constexpr const char* kCompanions[] = {
     "merges.txt",
 };
 
-// Licences are copied along with the weights that they cover.
+// Whether to copy a file of the source directory. Licence files count, because they cover the
+// weights.
 bool IsCompanion(const std::string& name) {
   for (const char* companion : kCompanions) {
     if (name == companion) return true;

@@ -14,7 +14,7 @@ constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
 DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
 
-// Dtype of a parameter in the source; f32 if its pieces have different dtypes.
+// Dtype of a parameter in the source; f32 if it is assembled from tensors of different dtypes.
 DType SourceType(const PlannedWeight& weight) {
   std::optional<DType> type;
   for (const WeightPiece& piece : weight.pieces) {
@@ -24,7 +24,8 @@ DType SourceType(const PlannedWeight& weight) {
   return type.value_or(DType::kF32);
 }
 
-// True for a tied head, which is not stored: the loader takes the embedding instead.
+// True if the weight is a language-model head equal to the embedding. It is not stored: the loader
+// uses the embedding instead.
 bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& plan) {
   if (weight.slot.kind != WeightKind::kMatrix || weight.pieces.size() != 1) return false;
   for (const PlannedWeight& other : plan) {
@@ -36,8 +37,8 @@ bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& p
   return false;
 }
 
-// Common dtype of all matrices. If the other matrices are fp8, those that fp8 models keep wide are
-// ignored.
+// Returns the dtype of all matrices, f32 if they differ. The matrices that fp8 models keep in a
+// wider dtype (ffn_out) are ignored if all others are fp8.
 DType CommonType(const std::vector<PlannedWeight>& plan) {
   std::optional<DType> type;
   for (const bool wide : {false, true}) {
@@ -78,7 +79,8 @@ void Gather16(const Tensor& values, int64_t row, float (*to_f32)(uint16_t), floa
   for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = to_f32(in[c * values.stride[1]]);
 }
 
-// Converts one row of [n, columns] of any stored dtype to f32.
+// Converts row `row` of values [n, columns], of any stored dtype, to f32. i8 and fp8 values are
+// multiplied by the row's scale.
 void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out) {
   const int64_t columns = values.dim[1];
   switch (values.dtype) {
@@ -94,13 +96,14 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
     case DType::kF8:
-      // Only converted files have these dtypes, and their rows are dense.
+      // Only files of `quintet convert` have these dtypes, and their rows are dense.
       ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }
 }
 
-// Writes parameters one after the other, in blocks of rows.
+// Writes parameters to the file one after the other, in blocks of rows. An i8 or fp8 parameter is
+// followed by its row scales.
 class PackedStream {
  public:
   PackedStream(const SafetensorsReader& files, WeightsWriter* writer)
@@ -125,8 +128,8 @@ class PackedStream {
   }
 
  private:
-  // Rows per block. A transposed source is read whole, because every row of the result needs all of
-  // its rows.
+  // Rows per block. A source tensor that must be transposed is read whole, because each row of the
+  // result needs all of its rows.
   static int64_t BlockRows(const PlannedWeight& weight) {
     for (const WeightPiece& piece : weight.pieces) {
       if (piece.transposed) return weight.rows();

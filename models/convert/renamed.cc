@@ -31,7 +31,7 @@ bool IsPowerOfTwo(float x) {
   return std::frexp(x, &exponent) == 0.5f;
 }
 
-// Finds the embedding, which may be stored under any of three names.
+// Finds the token embedding, which files store under one of three names. Null if there is none.
 const StoredTensor* FindEmbedding(const SafetensorsReader& files) {
   for (const char* prefix : {"", "transformer."}) {
     for (const char* name :
@@ -46,7 +46,8 @@ float InverseSqrt(int64_t d_model) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_model)));
 }
 
-// Reads elements [begin, begin + n) as f32 and multiplies them by tensor.factor.
+// Reads elements [begin, begin + n) of the tensor's source as f32 and multiplies them by
+// tensor.factor. `raw` is scratch memory.
 absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
                           int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
@@ -59,7 +60,8 @@ absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& t
   return absl::OkStatus();
 }
 
-// True if the two tensors are equal after the first is rounded to the second's dtype.
+// True if the two tensors are equal after the first, times its factor, is rounded to the second's
+// dtype.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
                                 const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);
@@ -99,7 +101,8 @@ bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
   return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
 }
 
-// The tensors of the FAT5 format, taken from T5 files.
+// Returns the tensors of the FAT5 model, each with the tensor of the T5 files that holds its
+// values.
 absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
                                                        const ModelConfig& config,
                                                        const StoredTensor* embedding) {
@@ -123,8 +126,8 @@ absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& 
   return result;
 }
 
-// The tensors of the T5 format, taken from FAT5 files. A head that equals the scaled embedding
-// becomes a tied head.
+// Returns the tensors of the T5 model, each with the tensor of the FAT5 files that holds its
+// values. *tied is set, and lm_head is dropped, if lm_head equals the embedding times d_model^-0.5.
 absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
                                                      const ModelConfig& config,
                                                      const StoredTensor* embedding, bool* tied) {
@@ -168,7 +171,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // Checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  // PlanWeights checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;
@@ -180,7 +183,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                           ? Fat5Tensors(files, *config, embedding)
                           : T5Tensors(files, *config, embedding, &result.tied));
   std::vector<TensorSpec> specs;
-  // Sorted by name, so that a sharded source and a single file give the same bytes.
+  // Sort by name, so that a sharded source and a single file give the same bytes.
   std::sort(tensors.begin(), tensors.end(),
             [](const RenamedTensor& a, const RenamedTensor& b) { return a.name < b.name; });
   for (RenamedTensor& tensor : tensors) {

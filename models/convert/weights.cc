@@ -12,11 +12,11 @@ namespace quintet {
 absl::StatusOr<WeightsWriter> WeightsWriter::Create(
     const std::string& path, const std::vector<TensorSpec>& specs,
     std::function<bool(int64_t, int64_t)> progress) {
-  // Hugging Face's loaders require "format".
+  // Hugging Face's loaders require the metadata entry "format".
   QT_ASSIGN_OR_RETURN(SafetensorsWriter file,
                       SafetensorsWriter::Create(path, specs, {{"format", "pt"}}));
   WeightsWriter writer(std::move(file));
-  // The header is already on disk.
+  // Create has already written the header, so hash it first.
   QT_RETURN_IF_ERROR(HashFile(path, &writer.hash_));
   writer.progress_ = std::move(progress);
   writer.result_.tensors = static_cast<int64_t>(specs.size());

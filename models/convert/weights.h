@@ -19,7 +19,7 @@ class WeightsWriter {
   static absl::StatusOr<WeightsWriter> Create(const std::string& path,
                                               const std::vector<TensorSpec>& specs,
                                               std::function<bool(int64_t, int64_t)> progress);
-  // CANCELLED if `progress` returns false.
+  // Appends the next bytes of tensor data. CANCELLED if `progress` returns false.
   absl::Status Append(const void* data, int64_t bytes);
   absl::StatusOr<ConvertResult> Finish();
 
@@ -33,23 +33,27 @@ class WeightsWriter {
   int64_t total_bytes_ = 0;
 };
 
-// Converts n f32 values to a float dtype. INVALID_ARGUMENT, with `tensor`, if a value does not fit.
+// Converts n f32 values to a float dtype. INVALID_ARGUMENT, naming `tensor`, if a value does not
+// fit.
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded);
 
-// Writes the packed weights to `path`. Sets config->scale_logits.
+// Writes the weights in the packed format (models/weights/table.h) to the file `path`. Also sets
+// config->scale_logits.
 absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
                                                  ModelConfig* config, const ConvertOptions& options,
                                                  const std::string& path);
 
 struct RenamedWeights {
   ConvertResult written;
-  // A T5 without lm_head.weight, whose logits are scaled by d_model^-0.5.
+  // The written T5 has no lm_head.weight: its head is the embedding (tied), and it scales its
+  // logits by d_model^-0.5.
   bool tied = false;
 };
-// Writes T5 as FAT5 or FAT5 as T5: the same tensors under other names. The logit scale (to FAT5) is
-// multiplied into lm_head, and the attention scale (to T5) into the query projections. A scaled
-// tensor whose factor is not a power of two is stored as f32 unless options.dtype is set.
+// Writes a T5 model as FAT5 or a FAT5 model as T5: the same tensors under other names. FAT5 has no
+// logit scale and T5 no attention scale, so the first is multiplied into lm_head (to FAT5) and the
+// second into the query projections (to T5). A scaled tensor whose factor is not a power of two is
+// stored as f32 unless options.dtype is set.
 absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,

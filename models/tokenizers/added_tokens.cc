@@ -110,15 +110,15 @@ std::vector<AddedTokens::Segment> AddedTokens::Split(std::string_view text, Text
   KeyMatches matches = (kind == Text::kRaw ? raw_ : normalized_).Find(text);
   std::vector<Segment> segments;
   size_t done = 0, at = 0;
-  size_t spaces_end = 0;  // end of the last white-space run scanned for rstrip; scanned only once
+  size_t spaces_end = 0;  // end of the white space scanned for rstrip, so that it is scanned once
   while (const KeyMatch* match = matches.From(at)) {
     const AddedToken& token = tokens_[static_cast<size_t>(match->value)];
     size_t begin = match->begin, end = begin + match->length;
     at = end;
     if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
-    // The previous token's rstrip may already have consumed the white space before this token, or
-    // white space inside this token's own spelling.
+    // `done` limits lstrip: the previous token may already have consumed the white space before
+    // this one (rstrip), or even white space inside this token's content.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
     if (token.rstrip) {
       if (end >= spaces_end) spaces_end = SpaceEnd(text, end, strips_separators_);

@@ -1,5 +1,6 @@
-// Added tokens are matched in the text before the model runs: special tokens such as </s> and
-// <extra_id_0>, and other tokens that were added to a vocabulary.
+// Added tokens: special tokens such as </s> and <extra_id_0>, and other tokens that were added to a
+// vocabulary after training. They are matched in the text before the token model (BPE or unigram)
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +19,29 @@ struct AddedToken {
   int32_t id = -1;
   std::string content;
   bool special = false;
-  bool single_word = false;             // matches only between non-word characters
-  bool lstrip = false, rstrip = false;  // also consumes white space on that side
-  // Matched in the normalized text instead of the raw text.
+  bool single_word = false;             // matches only without word characters next to it
+  bool lstrip = false, rstrip = false;  // also match white space on that side
+  // If true, the token is matched in the normalized text instead of the raw text.
   bool normalized = false;
-  // Both are set by AddedTokens::Finish. `decoded` is the text that the token decodes to. `hidden`:
-  // Decode skips the token when special tokens are skipped. As in Hugging Face's tokenizers, this
-  // requires that `decoded` is the spelling of a special token.
+  // Set by AddedTokens::Finish. `decoded`: the text that the token decodes to, its content after
+  // normalization if `normalized`. `hidden`: Decode omits the token if special tokens are skipped.
+  // As in Hugging Face's tokenizers, that is so if `decoded` is the content of a special token.
   std::string decoded;
   bool hidden = false;
 };
 
 class AddedTokens {
  public:
-  // Add tokens in file order. A later token replaces an earlier one of the same id or content. Call
-  // Finish after the last one.
+  // Adds a token. A later token replaces an earlier one of the same id or content, so call Add in
+  // file order, and Finish after the last token.
   void Add(AddedToken token);
-  // Builds the searches. Applies `normalizer` (may be null) to the content of tokens with
-  // `normalized`. INVALID_ARGUMENT if that makes their total length too long (CheckGrowth).
+  // Builds the searches for raw and normalized text. Applies `normalizer` (may be null) to the
+  // content of tokens with `normalized`. INVALID_ARGUMENT if that makes their total length too long
+  // (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
-  // lstrip and rstrip also consume U+001C to U+001F, as Python's str.strip does.
+  // From now on, lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }
-  // Special tokens are not matched in texts.
+  // From now on, special tokens are not matched in texts.
   void SplitSpecialTokens() { splits_special_ = true; }
 
   const AddedToken* FindId(int32_t id) const;
@@ -51,9 +53,10 @@ class AddedTokens {
     size_t begin, end;
     int32_t id;
   };
-  // Splits a text into segments that cover it in order. Segments with id -1 are never empty.
-  // Matching is leftmost first, and longest first among tokens that begin at the same byte. O(n) in
-  // the bytes of the text.
+  // Splits a text into segments that cover it in order. Text selects which tokens are matched:
+  // those for raw or those for normalized text. Segments with id -1 are never empty. The leftmost
+  // match is taken first, and the longest among tokens that begin at the same byte. O(n) in the
+  // bytes of the text.
   enum class Text : uint8_t { kRaw, kNormalized };
   std::vector<Segment> Split(std::string_view text, Text kind) const;
 

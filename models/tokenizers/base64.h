@@ -1,4 +1,4 @@
-// Base64 (RFC 4648, standard alphabet). tokenizer.json stores its binary normalization rules so.
+// Base64 (RFC 4648, standard alphabet), in which tokenizer.json stores binary normalization rules.
 #pragma once
 
 #include <optional>

@@ -67,11 +67,12 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
   return code_point < characters_.size() ? characters_[code_point] : vocabulary.Find(character);
 }
 
-// Calls add(id, begin, end) for each initial symbol, before any merge.
+// Calls add(id, begin, end) for each symbol of a piece before any merge: its token id and its bytes
+// [begin, end) in the piece.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // As in HF, an unknown token is emitted only at the next known character, and therefore after any
-  // byte-fallback tokens in between.
+  // As in Hugging Face's tokenizers, the token of an unknown character is emitted only before the
+  // next known character, and therefore after the byte-fallback tokens of characters in between.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);

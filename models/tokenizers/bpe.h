@@ -1,6 +1,6 @@
-// Byte-pair encoding (Sennrich et al., 2016) as described by tokenizer.json and by vocab.json with
-// merges.txt. It merges the characters of a piece. In byte-level models each character stands for a
-// byte.
+// Byte-pair encoding (Sennrich et al., 2016) as described by tokenizer.json, or by vocab.json and
+// merges.txt. It merges the characters of a piece of text (a word) to tokens. In byte-level models
+// each character stands for a byte.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct BpeOptions {
 
 class Bpe : public TokenModel {
  public:
-  // INVALID_ARGUMENT (without the file's name) if the vocabulary lacks the unknown token, or the
-  // parts or the result of a merge.
+  // INVALID_ARGUMENT (without the file's name) if the vocabulary lacks the unknown token, or one of
+  // the parts of a merge, or its result.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
   void Encode(std::string_view piece, TokenList* tokens) const override;
 
@@ -39,7 +39,8 @@ class Bpe : public TokenModel {
   BpeOptions options_;
   MergeTable merges_;
   BytePieces bytes_;
-  // [1024] Id of each code point below 1024, spelled without prefix and suffix; -1: none.
+  // [1024]: id of the token for each single code point below 1024, without the subword prefix and
+  // suffix; -1: none.
   std::vector<int32_t> characters_;
 };
 

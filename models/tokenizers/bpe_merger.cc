@@ -14,7 +14,8 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kMaxShort = 32;
 
-// For words of ordinary length: scans all pairs for the lowest rank after each merge.
+// MergeSymbols for words of at most kMaxShort symbols: scans all pairs for the lowest rank after
+// each merge.
 void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
   MergeTable::Merge pairs[kMaxShort];  // pairs[i]: the merge of parts i and i + 1
   struct Part {
@@ -48,10 +49,10 @@ void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
   for (size_t i = 0; i < size; ++i) (*symbols)[parts[i].position] = parts[i].id;
 }
 
-// A doubly linked list stored inside the array of symbols: positions that were merged away hold the
-// links. A symbol of three or more positions stores the next symbol's position right after its own
-// position, and its own position in its last slot. A symbol of two positions has only the latter, a
-// symbol of one position neither.
+// A doubly linked list of symbols, stored inside the array of symbols itself: positions that were
+// merged away hold the links. A merged symbol that covers positions [p, e) stores p, to find it
+// from the next symbol, at e - 1. If it covers three or more positions, it also stores e, its
+// successor, at p + 1. Links are stored as kJoined - position.
 class LinkedSymbols {
  public:
   explicit LinkedSymbols(std::vector<int32_t>* symbols)
@@ -88,14 +89,15 @@ class LinkedSymbols {
   uint32_t size_;
 };
 
-// Queues of positions, stored in blocks from one shared free list.
+// FIFO queues of positions. They are stored in blocks, which all queues share through one free
+// list.
 class PositionQueues {
   struct Block;
 
  public:
   struct List {
     Block *first = nullptr, *last = nullptr;
-    uint32_t begin = 0, end = 0;  // indices into the first and the last block
+    uint32_t begin = 0, end = 0;  // indices in the first and in the last block
   };
   static bool Empty(const List& list) { return list.first == nullptr; }
   static uint32_t Front(const List& list) { return list.first->positions[list.begin]; }
@@ -116,7 +118,7 @@ class PositionQueues {
   }
 
  private:
-  static constexpr uint32_t kBlockPositions = 14;  // one cache line with the pointer
+  static constexpr uint32_t kBlockPositions = 14;  // one cache line, including `next`
   struct Block {
     uint32_t positions[kBlockPositions];
     Block* next;
@@ -139,8 +141,9 @@ class PositionQueues {
   Block* free_ = nullptr;
 };
 
-// For long words. One queue of pairs per rank. Most pairs are found in ascending order of position,
-// so a queue is a plain list plus a heap for the few that are found out of order.
+// MergeSymbols for long words. Pairs that can be merged are queued by rank, each queue ordered by
+// position. Most pairs are found in ascending order of position, so a queue is a plain list plus a
+// heap for the few that are found out of order.
 class LongMerger {
  public:
   LongMerger(const MergeTable& table, std::vector<int32_t>* symbols)
@@ -169,14 +172,15 @@ class LongMerger {
     bool active = false;
   };
 
-  // A pair's cached table entry and the index of its rank's queue.
+  // A pair of symbols, its entry in the MergeTable, and the index in queues_ of its rank's queue.
   struct CachedPair {
     int32_t left = kUnmerged, right = kUnmerged;
     MergeTable::Merge merge = {kNone, -1};
     uint32_t queue = 0;
   };
 
-  // Long words repeat few pairs, so this cache avoids most lookups in the table.
+  // Looks up a pair in pair_cache_ and, if it is not there, in the MergeTable. Long words repeat
+  // few pairs, so the cache avoids most lookups in the table.
   const CachedPair& Find(int32_t left, int32_t right) {
     CachedPair& cached =
         pair_cache_[(static_cast<uint32_t>(left) * 31 + static_cast<uint32_t>(right)) %
@@ -216,7 +220,7 @@ class LongMerger {
     return position;
   }
 
-  // Looks up the merge of the symbols at `position` and `next` and queues it.
+  // Queues the pair of adjacent symbols at `position` and `next`, if the table has a merge for it.
   void QueueMerge(uint32_t position, uint32_t next) {
     if (next == symbols_.size() || symbols_[position] < 0 || symbols_[next] < 0) return;
     const CachedPair& found = Find(symbols_[position], symbols_[next]);
@@ -229,8 +233,8 @@ class LongMerger {
     }
   }
 
-  // Merges the symbol at `position` with its next one, unless an earlier merge has changed the pair
-  // since it was queued.
+  // Merges the symbol at `position` with the one after it. Does nothing if an earlier merge has
+  // changed this pair since it was queued, so that it no longer has rank `rank`.
   void Merge(uint32_t position, uint32_t rank) {
     if (symbols_[position] < 0) return;
     const uint32_t next = symbols_.Next(position);

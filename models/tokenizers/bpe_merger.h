@@ -9,11 +9,11 @@
 
 namespace quintet {
 
-// Maps a pair of symbols to its rank and to the symbol that it merges into.
+// Maps a pair of adjacent symbols (token ids) to its rank and to the symbol that replaces the pair.
 class MergeTable {
  public:
   struct Merge {
-    uint32_t rank;  // lowest first; equal ranks from left to right
+    uint32_t rank;  // merges run by ascending rank, then left to right
     int32_t result;
   };
   void Reserve(size_t count) { merges_.reserve(count); }
@@ -30,15 +30,15 @@ class MergeTable {
   absl::flat_hash_map<uint64_t, Merge> merges_;
 };
 
-// Special values in a list of symbols. kUnmerged: a symbol that never merges. kJoined and all lower
-// values: this position was merged into a symbol to its left.
+// Special values in the array of symbols. kUnmerged: a symbol that never merges. kJoined and all
+// lower values: this position belongs to a symbol that begins further left.
 inline constexpr int32_t kUnmerged = -1, kJoined = -2;
 
-// Merges in place. `symbols` holds ids or kUnmerged. Each step merges the leftmost pair of the
-// lowest rank. A merged symbol stays at the position of its first part; the positions of its other
-// parts become kJoined or lower. O(n log n) in the worst case, O(n) if few distinct ranks occur, as
-// in long repetitions. Uses about five bytes per symbol in addition to the list. At most 2^31 - 2
-// symbols.
+// Merges the symbols of one word in place. `symbols` contains token ids or kUnmerged. Each step
+// merges the leftmost pair of the lowest rank. A merged symbol is stored at its first position; its
+// other positions become kJoined or lower. O(n log n) in the worst case, O(n) if few distinct ranks
+// occur, as in long repetitions. Uses about five bytes of memory per symbol in addition to the
+// array. At most 2^31 - 2 symbols.
 void MergeSymbols(const MergeTable& table, std::vector<int32_t>* symbols);
 
 }  // namespace quintet

@@ -15,7 +15,7 @@ class ByteModel : public TokenModel {
     unknown = 2;
     for (uint32_t byte = 0; byte < 256; ++byte) {
       std::string piece;
-      // Spelled as in Hugging Face: the character whose code point is the byte's value.
+      // Spelling of a byte as in Hugging Face: the character whose code point is the byte's value.
       AppendUtf8(byte, &piece);
       QT_CHECK(vocabulary.Add(piece, kFirstByte + static_cast<int32_t>(byte)).ok());
     }
@@ -28,8 +28,8 @@ class ByteModel : public TokenModel {
   }
 };
 
-// A token of one character below U+0100 decodes to that byte. Other tokens are added tokens and
-// decode to their own spelling.
+// Decodes ByT5's tokens: a token of one character below U+0100 is that byte. Other tokens are added
+// tokens and decode to their own spelling.
 class ByteDecoder : public Decoder {
  public:
   void Apply(std::vector<std::string>* tokens) const override {

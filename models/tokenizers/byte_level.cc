@@ -9,7 +9,7 @@ namespace {
 
 struct Tables {
   std::array<std::string, 256> characters;
-  std::array<int, 324> bytes;  // by code point; -1: none
+  std::array<int, 324> bytes;  // [code point]: the byte that it stands for; -1: none
 
   Tables() {
     bytes.fill(-1);
@@ -25,7 +25,7 @@ struct Tables {
 };
 
 const Tables& ByteTables() {
-  // Never destroyed, because threads may still use it while the process exits.
+  // Never destroyed: other threads may still use it while the process exits.
   static const Tables* const tables = new Tables;
   return *tables;
 }
@@ -38,7 +38,7 @@ std::string_view ByteLevelCharacter(char byte) {
 
 void AppendByteLevelCharacters(std::string_view bytes, std::string* text) {
   for (size_t at = 0; at < bytes.size();) {
-    // Copy runs of bytes that map to themselves in one piece.
+    // Copy a whole run of bytes that stand for themselves.
     size_t end = at;
     while (end < bytes.size() && bytes[end] > ' ' && bytes[end] < '\x7F') ++end;
     text->append(bytes.substr(at, end - at));

@@ -6,7 +6,7 @@
 namespace quintet {
 namespace {
 
-// Fields of a unit of the double array.
+// Fields of a unit (node) of the double-array trie, in the layout of darts-clone.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
@@ -55,9 +55,10 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
   return map;
 }
 
-// Follows all paths of the array at once: reachable[p] means that a search can be at position p
-// after `bytes` bytes. The array is untrusted and need not be a tree, and even a valid one shares
-// suffixes.
+// Returns whether a rule can match more than kMaxRuleBytes bytes. Follows all paths through the
+// array at once: reachable[p] means that a search can be at position p after `bytes` bytes. A
+// search for each path would not do: the array is untrusted and need not be a tree, and even valid
+// ones share suffixes.
 bool Charsmap::HasLongRules() const {
   std::vector<bool> reachable(units_.size() + 256), next(reachable.size());
   if (const uint32_t root = Offset(units_[0]); root < reachable.size()) reachable[root] = true;

@@ -1,6 +1,6 @@
-// SentencePiece's precompiled normalization rules: a double-array trie (the layout of darts-clone)
-// that maps byte strings to replacements. The bytes come from model files and are untrusted: every
-// step of a search is bounds-checked.
+// SentencePiece's precompiled normalization rules: a double-array trie (in the layout of
+// darts-clone) that maps byte strings to replacements. The data comes from model files and is
+// untrusted: every step of a search is bounds-checked.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,17 @@ namespace quintet {
 
 class Charsmap {
  public:
-  // Limit on the length of a replacement: a hostile file could otherwise turn each letter into
-  // megabytes. The longest replacement in SentencePiece's own rules has 33 bytes.
+  // Limit on the length of a replacement; Parse rejects longer ones. Otherwise a hostile file could
+  // turn each letter into megabytes. The longest replacement in SentencePiece's own rules has 33
+  // bytes.
   static constexpr int kMaxReplacementBytes = 128;
-  // Limit on the bytes that a rule matches. It also excludes cycles in the array. Needed because a
-  // search takes up to this number of steps at each character of a text. The longest match in
-  // SentencePiece's own rules has 12 bytes.
+  // Limit on the bytes that a rule matches; Parse rejects longer rules, and with them cycles in the
+  // trie. Needed because a search takes up to this number of steps at each character of a text. The
+  // longest match in SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
   // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
-  // NUL-terminated replacements. An empty blob means no rules. Errors start with `where`.
+  // NUL-terminated replacements. An empty blob means no rules. INVALID_ARGUMENT starts with
+  // `where`.
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }
@@ -31,10 +33,11 @@ class Charsmap {
     size_t length = 0;  // matched bytes of the text; 0 if no rule matches
     std::string_view replacement;
   };
-  // True if no rule matches ASCII character c alone or begins with c followed by ASCII character
-  // `next`. next = 128 means the end of the text.
+  // True if no rule matches ASCII character c alone, and none begins with c followed by ASCII
+  // character `next`. next = 128 means the end of the text.
   bool HasNoRule(uint8_t c, uint8_t next) const { return no_rule_[c * 129u + next]; }
-  // The shortest rule that matches a prefix of `text`, which is HF's choice.
+  // Returns the shortest rule that matches a prefix of `text` (Hugging Face's tokenizers also take
+  // the shortest).
   Match Shortest(std::string_view text) const;
 
  private:

@@ -67,7 +67,8 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-// Joins runs of byte pieces into text. A run that is not valid UTF-8 becomes one U+FFFD per byte.
+// Replaces each run of byte pieces ("<0x0A>") by the text of these bytes, or by one U+FFFD per byte
+// if they are not valid UTF-8.
 class ByteFallbackDecoder : public Decoder {
  public:
   void Apply(std::vector<std::string>* tokens) const override {

@@ -13,13 +13,14 @@ namespace quintet {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Rewrites the spellings of tokens in place. The text is their concatenation.
+  // Rewrites the tokens' texts (first their spellings in the vocabulary); may also join tokens. The
+  // decoded text is their concatenation.
   virtual void Apply(std::vector<std::string>* tokens) const = 0;
 };
 using DecoderPtr = std::unique_ptr<const Decoder>;
 
 DecoderPtr MakeByteLevelDecoder();
-// Replaces `replacement` by a space; strips_first: removes it in the first token instead.
+// Replaces each `replacement` by a space. If strips_first, removes it in the first token instead.
 DecoderPtr MakeMetaspaceDecoder(std::string replacement, bool strips_first);
 DecoderPtr MakeReplaceDecoder(Pattern pattern, std::string content);
 DecoderPtr MakeByteFallbackDecoder();
@@ -30,7 +31,7 @@ DecoderPtr MakeStripDecoder(std::string content, size_t start, size_t stop);
 DecoderPtr MakeBpeDecoder(std::string suffix);
 DecoderPtr MakeDecoderSequence(std::vector<DecoderPtr> steps);
 
-// HF's clean_up_tokenization: removes spaces before punctuation and English contractions.
+// Hugging Face's clean_up_tokenization: removes spaces before punctuation and English contractions.
 void CleanUpSpaces(std::string* text);
 
 }  // namespace quintet

@@ -12,15 +12,19 @@ namespace quintet {
 
 absl::Status ExpectedField(const std::string& where, const std::string& field,
                            const std::string& expected, const nlohmann::json& got);
-// The value for messages, truncated to 80 bytes; lists and objects as their type and size.
+// Returns a JSON value for use in messages, at most 80 bytes; of lists and objects only type and
+// size.
 std::string JsonForMessage(const nlohmann::json& value);
 
-// nullptr when the field is missing or null.
+// Returns a field of an object; null if it is missing or has the value null.
 const nlohmann::json* FindField(const nlohmann::json& object, const char* field);
-// Unlike nlohmann's noexcept operator==, this allocates nothing.
+// Returns whether a JSON value is this string. nlohmann's operator==, which is noexcept, allocates
+// memory; this function does not.
 bool EqualsString(const nlohmann::json& value, std::string_view text);
 
-// A missing or null field gives the fallback. Without a fallback parameter the field is required.
+// Return the value of a field of this type; INVALID_ARGUMENT for another type. If the field is
+// missing or null, they return `fallback`; functions without that parameter return
+// INVALID_ARGUMENT.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
                                const std::string& where);
 absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,

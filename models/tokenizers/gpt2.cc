@@ -9,7 +9,7 @@ using Json = nlohmann::json;
 bool IsBpe(const Json& model) {
   const Json* type = FindField(model, "type");
   if (type != nullptr) return EqualsString(*type, "BPE");
-  return FindField(model, "merges") != nullptr;  // as in older files
+  return FindField(model, "merges") != nullptr;  // older files have no type
 }
 
 void RebuildAsGpt2(bool add_prefix_space, Json* tokenizer) {

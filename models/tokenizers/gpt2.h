@@ -9,11 +9,12 @@
 
 namespace quintet {
 
-// True if GPT2Tokenizer can use this "model" of a tokenizer.json.
+// True if the "model" of a tokenizer.json is BPE, which GPT2Tokenizer can use.
 bool IsBpe(const nlohmann::json& model);
-// Replaces the parts of a tokenizer.json with a BPE model that GPT2Tokenizer ignores.
+// In a tokenizer.json with a BPE model, replaces the parts that GPT2Tokenizer ignores (normalizer,
+// pre-tokenizer, decoder) by its own.
 void RebuildAsGpt2(bool add_prefix_space, nlohmann::json* tokenizer);
-// Sets bos, eos and unk to <|endoftext|> where the files do not name them.
+// Sets bos, eos and unk to <|endoftext|> if the files do not name them.
 void SetGpt2Defaults(TokenizerSettings* settings);
 
 }  // namespace quintet

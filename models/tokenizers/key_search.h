@@ -1,9 +1,9 @@
-// Finds all positions in a text at which a key of a small set begins: added tokens, user-defined
-// symbols. O(n) in the bytes of the text, for keys of any length and with any shared prefixes: an
-// Aho-Corasick automaton (1975) of the reversed keys reads the text backwards and so knows, at each
-// byte, the longest key that begins there. A forward scan would not be linear: after the longest
-// match at a position it must restart at the end of that match, again and again where a much longer
-// key almost matches.
+// Finds all positions in a text at which a key of a small set begins (added tokens, user-defined
+// symbols). Takes O(n) in the bytes of the text, for keys of any length and with any shared
+// prefixes: an Aho-Corasick automaton (1975) of the reversed keys reads the text backwards and so
+// knows, at each byte, the longest key that begins there. A forward scan would not be linear: it
+// must look ahead for the longest match and then restart at its end, again and again if the text
+// repeats the beginning of a long key.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct KeyMatch {
   int32_t value;
 };
 
-// The matches in a text, at most one per byte: the longest key that begins there. Can be iterated
-// once, forwards.
+// The matches of a KeySearch in a text. At each byte there is at most one: the longest key that
+// begins there. Can be iterated once, forwards.
 class KeyMatches {
  public:
   // The first match that begins at or after byte `at`; null if there is none. `at` must not
@@ -30,8 +30,8 @@ class KeyMatches {
     while (!descending_.empty() && descending_.back().begin < at) descending_.pop_back();
     return descending_.empty() ? nullptr : &descending_.back();
   }
-  // Length of the match that begins exactly at byte `at`; 0 if there is none. `at` must not
-  // decrease.
+  // Length in bytes of the match that begins exactly at byte `at`; 0 if there is none. `at` must
+  // not decrease from call to call.
   size_t LengthAt(size_t at) {
     const KeyMatch* match = From(at);
     return match != nullptr && match->begin == at ? match->length : 0;
@@ -46,20 +46,20 @@ class KeyMatches {
 class KeySearch {
  public:
   KeySearch() = default;
-  // Keys with their values. Keys must be unique and not empty.
+  // `keys`: pairs of a key and its value. Keys must be unique and not empty.
   explicit KeySearch(const std::vector<std::pair<std::string_view, int32_t>>& keys);
-  // `text` must be shorter than 2^32 bytes.
+  // Returns all matches in `text`, which must be shorter than 2^32 bytes.
   KeyMatches Find(std::string_view text) const;
 
  private:
-  // Aho-Corasick data of a node of reversed_. S is the byte string of the node.
+  // Aho-Corasick data of a node of the trie reversed_. S is the byte string that leads to the node.
   struct Link {
-    uint32_t fail = 0;    // node of the longest proper suffix of S in the trie; 0: none
+    uint32_t fail = 0;    // node of the longest proper suffix of S; 0: none
     uint32_t length = 0;  // bytes of the longest key that is a suffix of S; 0: none
     int32_t value = -1;   // value of that key
   };
   Trie reversed_;
-  std::vector<Link> links_;  // [nodes]
+  std::vector<Link> links_;  // [nodes of reversed_]
 };
 
 }  // namespace quintet

@@ -11,7 +11,7 @@ namespace quintet {
 
 namespace {
 
-// Calls f(code point, begin, end) for each character.
+// Calls f(code point, begin, end) for each character; begin and end are its bytes in `text`.
 template <typename F>
 void ForEachCharacter(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
@@ -22,8 +22,10 @@ void ForEachCharacter(std::string_view text, F f) {
   }
 }
 
-// As in HF, a grapheme cluster of fewer than 6 bytes is looked up as a whole first, and the
-// replacement of its shortest matching prefix then replaces the whole cluster.
+// Applies SentencePiece's precompiled rules (Charsmap). As in Hugging Face's tokenizers, a grapheme
+// cluster of fewer than 6 bytes is first looked up as a whole: if a prefix of it matches a rule,
+// the replacement of the shortest such prefix replaces the whole cluster. Otherwise each character
+// is looked up.
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
@@ -60,8 +62,8 @@ class PrecompiledNormalizer : public Normalizer {
   }
 
  private:
-  // True for a printable ASCII character that no rule changes and that is followed by another one
-  // or by the end of the text.
+  // True if the byte at `at` is a printable ASCII character that no rule changes and that is
+  // followed by another printable ASCII character or by the end of the text.
   bool IsPlain(std::string_view view, size_t at) const {
     const auto printable = [&](size_t i) { return view[i] >= ' ' && view[i] < '\x7F'; };
     if (!printable(at)) return false;
@@ -71,14 +73,14 @@ class PrecompiledNormalizer : public Normalizer {
   }
 
   static size_t ClusterLength(std::string_view rest) {
-    // Fast path: a printable ASCII character followed by another one is a cluster of its own.
+    // Fast path: a printable ASCII character followed by another one is a whole grapheme cluster.
     const auto plain = [&](size_t i) { return rest[i] >= ' ' && rest[i] < '\x7F'; };
     if (plain(0) && (rest.size() == 1 || plain(1))) return 1;
     return GraphemeLength(rest);
   }
 
   static void Change(std::string_view old_text, std::string_view new_text, CharacterRewriter* out) {
-    int surplus = 0;  // number of old characters without a new one
+    int surplus = 0;  // number of old characters minus number of new ones so far
     ForEachCharacter(old_text, [&](uint32_t, size_t, size_t) { ++surplus; });
     ForEachCharacter(new_text, [&](uint32_t code_point, size_t, size_t) {
       out->Put(code_point, surplus > 0 ? 0 : 1);
@@ -175,7 +177,8 @@ class ReplaceNormalizer : public Normalizer {
     pattern_.ForEachMatch(text->text, [&](size_t begin, size_t end) {
       if (rewriter.size() > bytes + kMaxAddedBytes) return;
       rewriter.Keep(kept, begin);
-      // HF aligns the new text with the last byte that it replaces.
+      // As in Hugging Face's tokenizers, the new text is aligned with the last byte that it
+      // replaces.
       if (!text->text.empty()) rewriter.Put(content_, end > 0 ? end - 1 : 0);
       kept = end;
     });

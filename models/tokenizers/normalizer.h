@@ -13,17 +13,19 @@
 
 namespace quintet {
 
-// Limit in bytes on how much a normalizer may lengthen a text, checked after every step. It guards
-// against files that turn a text into gigabytes; with a real tokenizer the longest text of a
-// request, 1 MiB, stays far below it.
+// Limit on the number of bytes by which a normalizer may lengthen a text, checked after every step.
+// It guards against files that turn a text into gigabytes; a real tokenizer adds far less to the
+// longest text of a request, 1 MiB.
 inline constexpr size_t kMaxAddedBytes = size_t{16} << 20;
-// INVALID_ARGUMENT if `output_bytes` > `input_bytes` + kMaxAddedBytes.
+// INVALID_ARGUMENT if output_bytes > input_bytes + kMaxAddedBytes; arguments are the sizes of a
+// text before and after normalization.
 absl::Status CheckGrowth(size_t input_bytes, size_t output_bytes);
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // INVALID_ARGUMENT if the text becomes too long; *text is then unspecified.
+  // Rewrites the text. INVALID_ARGUMENT if it becomes too long (CheckGrowth); *text is then
+  // unspecified.
   virtual absl::Status Apply(AlignedText* text) const = 0;
 };
 using NormalizerPtr = std::unique_ptr<const Normalizer>;

@@ -32,18 +32,18 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Depth-first search over states (step, position) that visits each split once per position: a state
-// that failed once fails from every start. The visited set has one row of bits per text position,
-// from the start of the match to the last split visited. Earlier rows can be dropped, because a
-// search never moves left of its start. The set stays small, because most patterns consume long
-// words without passing a split.
+// Finds matches by depth-first search over states (step, position in the text) that visits each
+// kSplit step once per position: if matching failed from a state once, it fails again. The visited
+// set has one row of bits (one per split) for each text position, from the start of the match to
+// the last split visited. Rows before the start are dropped, because a search never moves left of
+// its start. The set stays small, because most patterns match long words without passing a split.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
           const std::vector<CharacterClass>& classes)
       : text_(text), steps_(steps), classes_(classes), row_bytes_(RowBytes(steps)) {}
 
-  // True if the pattern matches at `start`; sets *end.
+  // Returns whether the pattern matches at byte `start`. *end receives the end of the match.
   bool MatchAt(size_t start, size_t* end) {
     DropRows(start);
     backtrack_.clear();
@@ -54,8 +54,8 @@ class Matcher {
       std::tie(step, at) = backtrack_.back();
       backtrack_.pop_back();
     }
-    // Clear the row at the end of the match: its states did not fail, and the next match starts
-    // there.
+    // Clear the visited bits at the position where the match ends. The search stopped there because
+    // it succeeded, so these states have not failed, and the next search starts at this position.
     const size_t row = (*end - first_) * row_bytes_;
     if (row < visited_.size())
       std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
@@ -69,7 +69,8 @@ class Matcher {
     return (splits + 7) / 8;
   }
 
-  // Drops rows before `start` if they are all rows or more than half of them.
+  // Drops the rows of visited_ for positions before `start`, if they are all rows or more than half
+  // of them.
   void DropRows(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
     if (dropped >= visited_.size()) {
@@ -81,7 +82,8 @@ class Matcher {
     }
   }
 
-  // Marks a split as visited at position `at`. Returns false if it was visited there before.
+  // Marks the kSplit step number `split` as visited at text position `at`. Returns false if it was
+  // already visited there.
   bool MarkVisited(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
     if (row >= visited_.size()) visited_.resize(row + row_bytes_, 0);
@@ -156,8 +158,9 @@ class Matcher {
   std::vector<std::pair<uint32_t, uint32_t>> backtrack_;  // step, position
 };
 
-// Searches from byte `at` on. string_view::find is faster in ordinary texts, but takes up to text x
-// literal steps; memmem is linear.
+// Returns the first position of `literal` in `text` from byte `at` on. For short literals uses
+// string_view::find, which is faster in ordinary texts; its worst case is text size x literal size
+// steps, so longer literals use memmem, which is linear.
 size_t FindLiteral(std::string_view text, std::string_view literal, size_t at) {
   constexpr size_t kShort = 16;
   if (literal.size() <= kShort) return text.find(literal, at);

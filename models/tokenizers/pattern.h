@@ -1,10 +1,10 @@
-// The subset of regular expressions that tokenizer files use. Matching takes time linear in text x
-// pattern; there is no backtracking blow-up.
+// The subset of regular expressions that tokenizer files use. Matching takes time proportional to
+// the length of the text times that of the pattern; there is no exponential backtracking.
 //
-// Supported, with the meaning of Oniguruma (the engine of HF's tokenizers): literals, ., [...] with
-// ranges and negation, \p{L} and the other general categories, \P, \s \S \d \D \w \W and control
-// escapes, groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n}, look-ahead (?= ) (?! ) over one
-// character, ^ $ \A \z.
+// Supported, with the meaning of Oniguruma (the engine of Hugging Face's tokenizers): literals, .,
+// [...] with ranges and negation, \p{L} and the other general categories, \P, \s \S \d \D \w \W and
+// control escapes, groups ( ) (?: ) (?i: ), |, greedy * + ? {m} {m,} {m,n}, look-ahead (?= ) (?! )
+// over one character, ^ $ \A \z.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ namespace quintet {
 
 // A set of code points.
 struct CharacterClass {
-  uint64_t ascii[2] = {0, 0};  // membership of code points below 128, negation applied
-  uint32_t categories = 0;     // bit 1 << Category set: all its code points are members
+  uint64_t ascii[2] = {0, 0};  // bit set of the members below 128, after negation
+  uint32_t categories = 0;     // bit Category: its code points are members
   bool white_space = false, not_white_space = false, word = false, not_word = false;
   std::vector<std::pair<uint32_t, uint32_t>> ranges;  // both ends inclusive
   bool negated = false;
@@ -37,8 +37,8 @@ struct CharacterClass {
 
 class Pattern {
  public:
-  // UNIMPLEMENTED, with the pattern, for syntax outside the subset and for too large patterns;
-  // INVALID_ARGUMENT for a pattern that is not UTF-8.
+  // Compiles a pattern. UNIMPLEMENTED, quoting the pattern, for syntax outside the subset and for
+  // patterns of too many steps; INVALID_ARGUMENT for a pattern that is not UTF-8.
   static absl::StatusOr<Pattern> Compile(std::string_view regex, const std::string& where);
   // A pattern that matches exactly these bytes.
   static Pattern Literal(std::string_view text);
@@ -65,8 +65,8 @@ class Pattern {
     Kind kind;
     uint32_t first = 0, second = 0;  // class index, or jump targets with the preferred one first
     uint32_t number = 0;             // index of a kSplit among all splits
-    // kFinalLoop: consumes all following characters of class `first`, then the pattern matches. It
-    // replaces a loop that never has to backtrack, because nothing follows it.
+    // kFinalLoop matches all following characters of class `first`; then the whole pattern matches.
+    // It replaces a loop that is the end of the pattern and so never has to backtrack.
   };
 
  private:

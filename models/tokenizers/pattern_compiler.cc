@@ -1,4 +1,5 @@
-// Compiles a regular expression to the steps of a Pattern, by recursive descent of bounded depth.
+// Compiles a regular expression to the steps of a Pattern, by a recursive-descent parser of bounded
+// depth.
 #include <algorithm>
 #include <optional>
 
@@ -11,7 +12,7 @@ namespace quintet {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr size_t kMaxSteps = 256;  // the matcher stores a bit for each split and byte of text
+constexpr size_t kMaxSteps = 256;  // Matcher stores a bit per split and byte of text
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {
@@ -80,21 +81,23 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Replaces a final loop (split, class, jump back, then the pattern's end) by kFinalLoop.
+  // Replaces each loop over one class (split, class, jump back) that ends the pattern by
+  // kFinalLoop.
   void MarkFinalLoops() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
       if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
       size_t behind = i + 3;
-      // Jumps out of alternatives go forwards.
+      // Follow jumps out of alternatives (a|b), which go forwards, to the step that runs next.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
       if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kFinalLoop, body.first};
     }
   }
 
-  // a|b|c compiles to: split(a, next), a, jump(end), split(b, next), ...
+  // Compiles alternatives: a|b|c becomes split(a, next), a, jump(end), split(b, next), b,
+  // jump(end), c.
   void Alternatives(int depth, bool ignore_case) {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
     const uint32_t start = here();
@@ -114,7 +117,8 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step at `place` and adjusts the jump targets of later steps, which are all >= place.
+  // Inserts a step at index `place` and adds 1 to the jump targets of all later steps; they are all
+  // >= `place`.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());
@@ -200,7 +204,8 @@ class PatternCompiler {
     Repeat(start, low, high);
   }
 
-  // Repeats the atom whose steps are [start, here()).
+  // Replaces the atom whose steps are [start, here()) by `low` to `high` copies of it (high == 0:
+  // no upper limit).
   void Repeat(uint32_t start, uint32_t low, uint32_t high) {
     const std::vector<Step> atom(steps().begin() + start, steps().end());
     steps().resize(start);
@@ -262,7 +267,8 @@ class PatternCompiler {
     if (!Accept("]")) Unsupported("class without ]");
   }
 
-  // Parses one literal or escape. Sets *literal if it stands for a single code point.
+  // Parses one literal or escape and adds it to class *c. Sets *literal if it stands for a single
+  // code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
     if (!HasMore()) return Unsupported("unexpected end of the pattern");
     int length;

@@ -13,7 +13,8 @@
 namespace quintet {
 namespace {
 
-// Replaces invalid UTF-8 by U+FFFD, each aligned with the bytes that it replaces.
+// Replaces invalid UTF-8 by U+FFFD. If `tracked`, each byte of the result is aligned with the bytes
+// of `text` that it comes from.
 AlignedText Repair(std::string_view text, bool tracked) {
   AlignedText repaired;
   repaired.tracked = tracked;
@@ -142,8 +143,8 @@ void Pipeline::RunPieces(AlignedText text, TokenList* tokens) const {
   }
 }
 
-// HF's rule: a span excludes the white space of its token's spelling, but includes a space that
-// add_prefix_space added.
+// Removes white space at the start and the end of each token's spelling from its span, as Hugging
+// Face's tokenizers do. A single leading space of the first token is kept if trim_add_prefix_space.
 void Pipeline::TrimSpans(std::string_view text, TokenList* tokens) const {
   for (size_t i = 0; i < tokens->ids.size(); ++i) {
     const int32_t id = tokens->ids[i];

@@ -1,5 +1,5 @@
-// The stages of every tokenizer: added tokens, normalizer, pre-tokenizer, model, special tokens
-// around the text, decoder. The readers of the file formats fill in PipelineParts.
+// The stages that all tokenizers have: added tokens, normalizer, pre-tokenizer, token model,
+// special tokens around the text; decoder. The readers of the file formats fill in PipelineParts.
 #pragma once
 
 #include <memory>
@@ -26,12 +26,13 @@ struct PipelineParts {
   std::unique_ptr<const TokenModel> model;
   DecoderPtr decoder;  // null: tokens are joined by spaces
 
-  // Ids added before and after the text if Encode is called with add_special_tokens.
+  // Token ids added before and after those of the text, if Encode is called with
+  // add_special_tokens.
   std::vector<int32_t> prefix, suffix;
-  bool suffix_once = false;  // do not add the suffix if the tokens already end in it
+  bool suffix_once = false;  // do not add the suffix if the text's ids end in it
   SpecialIds ids;
-  // trim_offsets: remove white space from token spans; trim_add_prefix_space: but keep the space
-  // that add_prefix_space added.
+  // trim_offsets: remove leading and trailing white space from token spans. trim_add_prefix_space:
+  // keep the first token's leading space, as one that add_prefix_space may have added.
   bool trim_offsets = false, trim_add_prefix_space = false;
   bool clean_up_spaces = false;
 };
@@ -58,11 +59,12 @@ class Pipeline : public Tokenizer {
  private:
   explicit Pipeline(PipelineParts parts) : parts_(std::move(parts)) {}
 
-  // Bytes of a text before and after the normalizer, summed over the parts processed so far.
+  // Size of a text before and after normalization, summed over the parts normalized so far.
   struct Growth {
     size_t input_bytes = 0, output_bytes = 0;
   };
-  // Tokens of `text` without special tokens; spans are bytes of `text`.
+  // Returns the tokens of `text` without the special tokens around it. Spans are set only if
+  // `tracked`, in bytes of `text`.
   absl::StatusOr<TokenList> Run(std::string_view text, bool tracked) const;
   absl::Status RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const;
   void RunPieces(AlignedText text, TokenList* tokens) const;

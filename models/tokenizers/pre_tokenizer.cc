@@ -10,8 +10,8 @@ namespace {
 
 using Piece = SplitText::Piece;
 
-// Joins the parts of one piece according to a SplitBehavior. Parts must be added in order and cover
-// the piece.
+// Turns the parts of one piece, delimiters (`matched`) and the text between them, into new pieces
+// according to a SplitBehavior. Parts must be added in order and cover the piece.
 class PartJoiner {
  public:
   PartJoiner(SplitBehavior behavior, std::vector<Piece>* pieces)
@@ -43,11 +43,13 @@ class PartJoiner {
 
   SplitBehavior behavior_;
   std::vector<Piece>* pieces_;
-  size_t first_;  // index of this piece's first part in *pieces_
+  size_t first_;  // index in *pieces_ of the first new piece
   bool previous_matched_ = false;
 };
 
-// Splits each piece at the matches that `for_each_match(piece_text, on_match(begin, end))` reports.
+// Splits each piece at its delimiters: for_each_match(text, on_match) calls on_match(begin, end)
+// for each match in the text of a piece. Delimiters are the matches, or if `invert` the text
+// between them.
 template <typename ForEachMatch>
 void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
                  ForEachMatch for_each_match) {
@@ -69,7 +71,8 @@ void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
   split->pieces = std::move(pieces);
 }
 
-// Reports each code point of `text` that has the flag as a separate match.
+// Calls on_match(begin, end) for each code point of `text` that has the flag; begin and end are its
+// bytes.
 template <typename OnMatch>
 void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
   const UnicodeTables& unicode = Unicode();

@@ -1,5 +1,5 @@
-// Splits a normalized text into the pieces that the model encodes one by one: the "pre_tokenizer"
-// of tokenizer.json.
+// Splits a normalized text into the pieces (words) that the token model encodes one by one: the
+// "pre_tokenizer" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace quintet {
 
-// A text and its pieces. Pieces are ascending, do not overlap and are not empty.
+// A text and its pieces, byte ranges [begin, end) in it. Pieces are in ascending order, do not
+// overlap and are not empty.
 struct SplitText {
   struct Piece {
     uint32_t begin, end;
@@ -28,7 +29,9 @@ class PreTokenizer {
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
-// Where a delimiter found by a split goes.
+// What happens to a delimiter at which a text is split: it is removed, becomes a piece of its own,
+// is appended to the piece before or prepended to the piece after; kContiguous: adjacent delimiters
+// become one piece.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,
@@ -39,7 +42,8 @@ enum class SplitBehavior : uint8_t {
 enum class PrependScheme : uint8_t { kAlways, kFirst, kNever };
 
 PreTokenizerPtr MakeMetaspace(std::string replacement, PrependScheme scheme, bool split);
-// `pattern` is GPT-2's pattern, or null to keep pieces whole.
+// GPT-2's byte-level pre-tokenizer. `pattern` splits the text into words (kGpt2Pattern); null: do
+// not split.
 PreTokenizerPtr MakeByteLevel(bool add_prefix_space, std::unique_ptr<const Pattern> pattern);
 PreTokenizerPtr MakeSplit(Pattern pattern, SplitBehavior behavior, bool invert);
 PreTokenizerPtr MakeWhitespaceSplit();

@@ -33,8 +33,8 @@ absl::Status CheckPiece(const spm::Model::Piece& piece, const std::string& place
   return absl::OkStatus();
 }
 
-// Adds the pieces and then the sentinels, from the last one down to <extra_id_0>. A sentinel that
-// is already a piece keeps the piece's id.
+// Adds the model's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
+// of N, down to 0. A sentinel that is already a piece keeps that piece's id.
 absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const std::string& where,
                             Vocabulary* vocabulary, std::vector<double>* scores) {
   if (model.pieces_size() <= kT5UnknownId) {
@@ -61,7 +61,8 @@ absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const st
   return absl::OkStatus();
 }
 
-// The added tokens of a model: control symbols are special tokens, user-defined symbols are not.
+// Returns the model's added tokens: its control symbols, as special tokens, and its user-defined
+// symbols.
 std::vector<AddedToken> SymbolTokens(const spm::Model& model) {
   std::vector<AddedToken> tokens;
   for (const spm::Model::Piece& piece : model.pieces()) {

@@ -11,8 +11,8 @@
 
 namespace quintet {
 
-// `bytes` is the content of the file and `where` its name. INVALID_ARGUMENT with `where`, place,
-// expected and got.
+// Makes the tokenizer from `bytes`, the content of a SentencePiece file; `where` is its name.
+// INVALID_ARGUMENT says `where`, place, expected and got.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& settings);
 

@@ -39,7 +39,8 @@ bool IsNamed(std::string_view field) {
                      [&](const auto& named) { return field == named.first; });
 }
 
-// Reads the named tokens that `json` has, and all other *_token fields with a string or an object.
+// Reads the special tokens that have a field of their own (kNamed), and all other *_token fields
+// whose value is a string or an object with "content".
 absl::Status ReadNamed(const Json& json, const std::string& where, TokenizerSettings* settings) {
   for (const auto& [field, member] : kNamed) {
     const auto value = json.find(field);
@@ -77,8 +78,8 @@ absl::StatusOr<std::vector<AddedToken>> ReadTokenList(const Json& list, bool spe
   return tokens;
 }
 
-// Reads a list of tokens into *target. An object holds named special tokens instead, which are
-// added to settings->model_specific.
+// Reads a list of special tokens into *target. If `value` is an object instead (name to token),
+// adds its tokens to settings->model_specific.
 absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSettings* settings,
                        std::optional<std::vector<AddedToken>>* target) {
   if (value.is_null()) {
@@ -95,8 +96,8 @@ absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSet
   return absl::OkStatus();
 }
 
-// additional_special_tokens is the older name of extra_special_tokens. It is used as
-// extra_special_tokens if that field is empty or absent.
+// Reads extra_special_tokens and additional_special_tokens. The latter is the older name: it is
+// used as extra_special_tokens if that field is empty or absent.
 absl::Status ReadExtras(const Json& json, const std::string& where, TokenizerSettings* settings) {
   const auto extra = json.find("extra_special_tokens");
   const auto additional = json.find("additional_special_tokens");
@@ -158,7 +159,8 @@ absl::Status ReadConfig(const Json& json, const std::string& where, TokenizerSet
   return decoder == nullptr ? absl::OkStatus() : ReadAddedTokensDecoder(*decoder, where, settings);
 }
 
-// Called only if there is no added_tokens_decoder. Overrides tokenizer_config.json.
+// Reads special_tokens_map.json, which overrides tokenizer_config.json. Only for directories
+// without an added_tokens_decoder.
 absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings) {
   const std::string where = "special_tokens_map.json";
   QT_RETURN_IF_ERROR(ReadNamed(json, where, settings));
@@ -178,7 +180,7 @@ absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings)
   return absl::OkStatus();
 }
 
-// Called only if there is no added_tokens_decoder.
+// Reads added_tokens.json ({content: id}). Only for directories without an added_tokens_decoder.
 absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   const std::string where = "added_tokens.json";
   std::unordered_set<std::string> special;
@@ -200,14 +202,14 @@ absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   return absl::OkStatus();
 }
 
-// Returns an empty string if the field is missing or not a string. The reader of the model's config
+// Returns a string field of config.json. Empty if it is missing or not a string: ReadModelConfig
 // reports that error.
 std::string NameField(const Json& json, const char* field) {
   const Json* value = FindField(json, field);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
-// The tokens that have a field name, in the order in which they are added.
+// Returns the special tokens that have a field of their own, in the order in which they get ids.
 std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings) {
   std::vector<AddedToken> tokens;
   for (const auto& [field, member] : kNamed) {
@@ -238,7 +240,8 @@ absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
   return absl::OkStatus();
 }
 
-// Adds a token. Its id is that of its spelling if that is known, and a new one otherwise.
+// Adds a token whose id is not in the files: its id is that of an added token or a piece of the
+// vocabulary with the same content, else the next free id.
 absl::Status AddSpelled(AddedToken token, PipelineParts* parts) {
   const AddedToken* added = parts->added.FindContent(token.content);
   token.special |= added != nullptr && added->special;
@@ -259,7 +262,7 @@ TokenizerClass ChooseTokenizerClass(std::string_view model_type, std::string_vie
       {"T5Tokenizer", TokenizerClass::kT5},
       {"GPT2Tokenizer", TokenizerClass::kGpt2},
       {"ByT5Tokenizer", TokenizerClass::kByT5}};
-  // UMT5 always uses the plain backend, whatever class its files declare.
+  // UMT5 always uses tokenizer.json as saved, whatever class its files declare.
   if (model_type == "umt5") return TokenizerClass::kTokenizersBackend;
   if (declared.ends_with("Fast")) declared.remove_suffix(4);
   for (const auto& [name, tokenizer_class] : kClasses) {
@@ -331,7 +334,7 @@ absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* par
   std::erase_if(tokens, [&](const AddedToken& token) {
     return token.content.empty() || parts->added.FindContent(token.content) != nullptr;
   });
-  // If several tokens have the same spelling, the last one wins.
+  // If several of these tokens have the same content, the last one wins.
   for (AddedToken& token : tokens) QT_RETURN_IF_ERROR(AddSpelled(std::move(token), parts));
   const auto id = [&](const std::optional<AddedToken>& token) {
     const AddedToken* added = token ? parts->added.FindContent(token->content) : nullptr;

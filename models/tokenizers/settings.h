@@ -24,24 +24,26 @@ enum class TokenizerClass : uint8_t {
   kByT5,               // ByT5Tokenizer
 };
 
-// Returns the class that AutoTokenizer chooses. `model_type` is the field of config.json;
-// `declared` is the tokenizer_class of tokenizer_config.json or config.json. Both may be empty.
+// Returns the tokenizer class that transformers' AutoTokenizer chooses. `model_type` is the field
+// of config.json; `declared` is the tokenizer_class of tokenizer_config.json or config.json. Both
+// may be empty.
 TokenizerClass ChooseTokenizerClass(std::string_view model_type, std::string_view declared);
 
 struct TokenizerSettings {
   TokenizerClass tokenizer_class = TokenizerClass::kTokenizersBackend;
-  // Named special tokens; their ids are -1. nullopt: not in the files, so the class's default
-  // applies. Empty content: null in the files, so the tokenizer has no such token.
+  // Special tokens that have a field of their own (bos_token, ...); their ids are -1, not yet
+  // known. nullopt: not in the files, so the class's default applies. Empty content: null in the
+  // files, so the tokenizer has no such token.
   std::optional<AddedToken> bos, eos, unk, sep, pad, cls, mask;
-  // Special tokens with other names: other *_token fields and named extra_special_tokens. Ids are
-  // -1.
+  // Special tokens with other names: other *_token fields, and extra_special_tokens if that is an
+  // object. Their ids are -1.
   std::vector<AddedToken> model_specific;
-  // extra: extra_special_tokens, or additional_special_tokens if that field is absent or empty.
-  // additional: additional_special_tokens, if it is not used as `extra`. Ids are -1. nullopt:
-  // absent.
+  // More special tokens; their ids are -1. extra: the list extra_special_tokens, or
+  // additional_special_tokens if that field is absent or empty. additional:
+  // additional_special_tokens, if it is not used as `extra`. nullopt: absent.
   std::optional<std::vector<AddedToken>> extra, additional;
-  // The tokens of added_tokens_decoder, sorted by id. Without that field: the tokens of
-  // added_tokens.json and of the added_tokens of tokenizer.json.
+  // Added tokens whose id is in the files, sorted by id: those of added_tokens_decoder or, without
+  // that field, of added_tokens.json and of the added_tokens of tokenizer.json.
   std::vector<AddedToken> numbered;
   bool has_added_tokens_decoder = false;
   std::optional<int64_t> extra_ids;  // number of sentinels (<extra_id_N>) of T5 and ByT5
@@ -49,22 +51,25 @@ struct TokenizerSettings {
   bool clean_up_spaces = false, clean_up_spaces_of_bpe = false;
 };
 
-// Missing files are not an error. INVALID_ARGUMENT with file, place, expected and got.
+// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json of
+// `directory`. Missing files are not an error. INVALID_ARGUMENT says file, place, expected and got.
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory);
 
 // Parses one entry of an added_tokens list or of added_tokens_decoder: either an object with
-// "content" and flags, or a string. Special tokens are not normalized unless the entry says
-// otherwise.
+// "content" and flags, or a string. `special` is the default of the entry's "special" flag.
+// "normalized" defaults to the opposite of "special" in objects and to false in strings.
 absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& entry, bool special,
                                            const std::string& where);
 
 // A special token with default flags and an unknown id (-1).
 AddedToken SpecialToken(std::string content);
 
-// Adds the settings' tokens to `parts`, whose model must be set: numbered tokens, then named
-// tokens, then extra tokens. Named and extra tokens are skipped if `parts` already has their
-// spelling; if the vocabulary lacks it they get a new id after the vocabulary. Sets parts->ids.
-// INVALID_ARGUMENT if a numbered token's id contradicts the vocabulary.
+// Adds the settings' tokens to parts->added, in this order: `numbered`; then tokens with a field of
+// their own (bos, ..., mask, model_specific); then `extra`, or `additional` if `extra` is unset.
+// The last two kinds are skipped if an added token has the same content; their id is the
+// vocabulary's id of the content or, if it has none, the next free id. Sets parts->ids.
+// parts->model must be set. INVALID_ARGUMENT if the id of a numbered token contradicts the
+// vocabulary.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet

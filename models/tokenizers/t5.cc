@@ -47,7 +47,7 @@ int64_t T5Sentinels(const TokenizerSettings& settings) { return settings.extra_i
 bool IsUnigram(const Json& model) {
   const Json* type = FindField(model, "type");
   if (type != nullptr) return EqualsString(*type, "Unigram");
-  return model.is_object() && FindField(model, "merges") == nullptr;  // as in older files
+  return model.is_object() && FindField(model, "merges") == nullptr;  // older files have no type
 }
 
 void RebuildAsT5(Json* tokenizer) {

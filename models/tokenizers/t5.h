@@ -1,7 +1,7 @@
 // transformers' T5Tokenizer (5.x). It takes the pieces, their scores and the normalization rules
 // from tokenizer.json or spiece.model. Everything else is fixed: a unigram model whose unknown
-// token has id 2, words that begin with U+2581, and eos after every text. The model type, byte
-// fallback and space settings of the files are ignored.
+// token has id 2, words that begin with U+2581, and eos after every text. The files' settings for
+// model type, byte fallback and spaces are ignored.
 #pragma once
 
 #include <memory>
@@ -18,18 +18,18 @@ inline constexpr int32_t kT5UnknownId = 2;
 // Number of sentinels <extra_id_0>, <extra_id_1>, ... of a T5 tokenizer.
 int64_t T5Sentinels(const TokenizerSettings& settings);
 
-// True if T5Tokenizer can use this "model" of a tokenizer.json.
+// True if the "model" of a tokenizer.json is unigram, which T5Tokenizer can use.
 bool IsUnigram(const nlohmann::json& model);
-// Replaces the parts of a tokenizer.json with a unigram model that T5Tokenizer ignores.
+// In a tokenizer.json with a unigram model, replaces the parts that T5Tokenizer ignores (unknown
+// id, byte fallback, normalizer steps except Precompiled, pre-tokenizer, decoder, post-processor).
 void RebuildAsT5(nlohmann::json* tokenizer);
 
-// Pre-tokenizer and decoder for pieces that were not read from a tokenizer.json.
+// T5's pre-tokenizer and decoder, for pieces read from spiece.model.
 PreTokenizerPtr MakeT5PreTokenizer();
 DecoderPtr MakeT5Decoder();
 
-// Makes the tokenizer from parts whose model is set, after adding the special tokens and the eos
-// that follows each text. INVALID_ARGUMENT (without the file's name) if ApplySettings or
-// Pipeline::Make fails.
+// Makes the tokenizer from `parts`, whose model must be set: adds the special tokens, and eos after
+// each text. INVALID_ARGUMENT (without the file's name) if ApplySettings or Pipeline::Make fails.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeT5(TokenizerSettings settings,
                                                         PipelineParts parts);
 

@@ -11,9 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Growth of steps whose settings do not matter, in UTF-8. The longest compatibility decomposition
-// is that of U+FDFA (3 bytes to 33); the longest canonical decomposition is three times as long as
-// its character.
+// Growth in UTF-8 bytes of steps whose growth does not depend on their settings. Of the
+// compatibility decompositions that of U+FDFA grows most (3 bytes to 33); canonical decompositions
+// grow to at most three times the bytes of their character.
 constexpr std::pair<const char*, double> kFixedGrowth[] = {
     {"NFC", 3},       {"NFD", 3},
     {"NFKC", 11},     {"NFKD", 11},
@@ -26,8 +26,8 @@ double Bytes(const Json& object, const char* field) {
   return static_cast<double>(it->get_ref<const std::string&>().size());
 }
 
-// A regular expression may match the empty string between any two characters. A literal matches
-// only its own bytes.
+// Growth of a Replace step. A regular expression may match the empty string between any two
+// characters; a literal matches only its own bytes.
 double ReplaceGrowth(const Json& step) {
   const double content = Bytes(step, "content"), literal = Bytes(step.at("pattern"), "String");
   return literal > 0 ? std::max(1.0, content / literal) : 1 + content;

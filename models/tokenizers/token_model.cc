@@ -19,7 +19,7 @@ void TokenList::Reserve(size_t count) {
   constexpr size_t kSpecials = 8;
   const size_t needed = ids.size() + count + kSpecials;
   if (needed <= ids.capacity()) return;
-  // At least double the capacity, because a text may have many pieces.
+  // At least double the capacity: Reserve is called for each of many pieces.
   const size_t room = std::max(needed, 2 * ids.capacity());
   ids.reserve(room);
   if (tracked) spans.reserve(room);
@@ -61,7 +61,7 @@ int32_t Vocabulary::Find(std::string_view piece) const {
 }
 
 const std::string& Vocabulary::Piece(int32_t id) const {
-  // Never destroyed, because threads may still use it while the process exits.
+  // Never destroyed: other threads may still use it while the process exits.
   static const std::string* const none = new std::string;
   return Has(id) ? pieces_[static_cast<size_t>(id)] : *none;
 }
@@ -92,7 +92,7 @@ int BytePieceValue(std::string_view piece) {
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
     return -1;
   };
-  // '+': Rust's number parser, which HF uses, accepts a sign.
+  // Rust's number parser, which Hugging Face's tokenizers use, accepts a sign: "<0x+A>" is byte 10.
   const int high = piece[3] == '+' ? 0 : digit(piece[3]), low = digit(piece[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }

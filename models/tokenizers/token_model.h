@@ -1,4 +1,5 @@
-// The part of a tokenizer that converts one piece of text to ids: unigram or byte-pair encoding.
+// The token model: the part of a tokenizer that converts one piece of text (a word) to token ids,
+// by unigram or byte-pair encoding.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +16,31 @@ namespace quintet {
 inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
-// Tokens in text order. Spans are stored only on request: ids alone take a third of the bytes, and
-// first-touch page faults are most of the cost of a long word.
+// Token ids in text order, and optionally their spans [begin, end) in bytes. Spans are stored only
+// if `tracked`: ids alone take a third of the memory, and page faults of new memory are most of the
+// cost of a long word.
 struct TokenList {
   struct Span {
     uint32_t begin, end;
   };
   std::vector<int32_t> ids;
-  std::vector<Span> spans;  // [ids] when tracked, else empty
+  std::vector<Span> spans;  // [ids.size()] if tracked, else empty
   bool tracked = false;
 
   void Add(int32_t id, uint32_t begin, uint32_t end) {
     ids.push_back(id);
     if (tracked) spans.push_back({begin, end});
   }
-  // Grows the capacity, once, for `count` more tokens and a few special tokens. Cheap if called for
-  // every piece.
+  // Reserves capacity for `count` more tokens and a few special tokens. Cheap if called for every
+  // piece.
   void Reserve(size_t count);
 };
 
-// One-to-one map between spellings and ids. Ids may have gaps.
+// One-to-one map between pieces (the spellings of tokens) and ids. Ids may have gaps.
 class Vocabulary {
  public:
-  // INVALID_ARGUMENT (without the file's name) for a duplicate id or spelling, an id outside [0,
-  // kMaxVocabulary), or a piece longer than kMaxPieceBytes.
+  // Adds a piece. INVALID_ARGUMENT (without the file's name) for a duplicate id or piece, an id
+  // outside [0, kMaxVocabulary), or a piece longer than kMaxPieceBytes.
   absl::Status Add(std::string_view piece, int64_t id);
   int32_t Find(std::string_view piece) const;  // -1 if unknown
   const std::string& Piece(int32_t id) const;  // empty for unused ids and ids out of range
@@ -54,25 +56,26 @@ class Vocabulary {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of `piece`, which must be valid UTF-8 and not empty. Spans are bytes of
-  // `piece`.
+  // Appends the tokens of `piece`, a part of a text, which must be valid UTF-8 and not empty. Spans
+  // count bytes from the start of `piece`.
   virtual void Encode(std::string_view piece, TokenList* tokens) const = 0;
 
   Vocabulary vocabulary;
   int32_t unknown = -1;
 };
 
-// Ids of the 256 pieces "<0x00>" to "<0xFF>", which represent single bytes; -1 if the vocabulary
-// lacks the piece.
+// Ids of the 256 pieces "<0x00>" to "<0xFF>", which represent single bytes (byte fallback); -1 if
+// the vocabulary lacks the piece.
 struct BytePieces {
   std::vector<int32_t> ids;  // [256]
   explicit BytePieces(const Vocabulary& vocabulary);
   bool HasAll(std::string_view bytes) const;
-  // Appends one token per byte. `bytes` begin at byte `begin` of the piece; the span of each token
-  // covers all of `bytes`. If a byte has no piece, appends nothing and returns false.
+  // Appends one token per byte of `bytes`, which begin at byte `begin` of the encoded piece; the
+  // span of each token covers all of `bytes`. If a byte has no token, appends nothing and returns
+  // false.
   bool Append(std::string_view bytes, uint32_t begin, TokenList* tokens) const;
 };
-// The byte that a piece like "<0x0A>" represents; -1 for other pieces.
+// Returns the byte that a piece like "<0x0A>" represents; -1 for other pieces.
 int BytePieceValue(std::string_view piece);
 
 }  // namespace quintet

@@ -18,8 +18,8 @@ namespace quintet {
 
 struct TokenSpan {
   int32_t id;
-  // The bytes of the input text that the token covers. begin_byte == end_byte for tokens without
-  // text (eos).
+  // The token covers bytes [begin_byte, end_byte) of the input text. Both are equal for tokens
+  // without text (eos).
   uint32_t begin_byte, end_byte;
 };
 
@@ -35,21 +35,22 @@ class Tokenizer {
 
   virtual ~Tokenizer() = default;
 
-  // Token ids of `text`, which may be any bytes: invalid UTF-8 is first replaced by U+FFFD. With
-  // add_special_tokens the result includes the tokens that the file's post-processor adds: eos for
-  // T5, nothing for GPT-2. INVALID_ARGUMENT if the file's normalizer makes the text more than 16
-  // MiB longer, which only a hostile file does.
+  // Returns the token ids of `text`, which may be any bytes: invalid UTF-8 is first replaced by
+  // U+FFFD. With add_special_tokens the result includes the tokens that the file's post-processor
+  // adds: eos for T5, nothing for GPT-2. INVALID_ARGUMENT if the file's normalizer makes the text
+  // more than 16 MiB longer, which only a hostile file does.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                                       bool add_special_tokens) const = 0;
-  // As Encode, plus the bytes of `text` that each token covers.
+  // The tokens that Encode returns, each with the bytes of `text` that it covers.
   virtual absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view text,
                                                                  bool add_special_tokens) const = 0;
 
-  // Text of `ids`; ids out of range are skipped. Equal to Hugging Face's decode with the same
-  // skip_special_tokens, and with the clean-up that the files specify.
+  // Returns the text of `ids`; ids out of range are skipped. Equal to the result of Hugging Face's
+  // decode with the same skip_special_tokens, including the clean-up of spaces if the files enable
+  // it.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
-  // The spelling in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
+  // Returns a token's spelling in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
   virtual std::string Piece(int32_t id) const = 0;
   virtual int32_t PieceToId(std::string_view piece) const = 0;  // -1 if unknown
   virtual bool IsSpecial(int32_t id) const = 0;
@@ -61,8 +62,9 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
 };
 
-// Truncates `spans` to the tokens `ids`, which must be a prefix of the spans' ids. The last id of
-// `ids` may instead be the last id of the whole text (eos), whose span is then kept.
+// Returns the first ids.size() of `spans`, for ids that were truncated: `ids` must be a prefix of
+// the spans' ids. Its last id may instead be the last id of the whole text (eos), whose span is
+// then kept.
 std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
 
 }  // namespace quintet

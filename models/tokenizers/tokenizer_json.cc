@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
   return tokens;
 }
 
-// Adds `tokens` to *numbered, where a token replaces one with the same id.
+// Adds `tokens` to *numbered (TokenizerSettings::numbered); a token replaces one with the same id.
+// Sorts the result by id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
   std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
@@ -66,7 +67,9 @@ void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>*
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-// Parses one {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": "</s>"}} of a template.
+// Parses one item of a TemplateProcessing: {"Sequence": {"id": "A"}}, the text, after which
+// *after_text is true, or {"SpecialToken": {"id": "</s>"}}, whose ids are added to parts->prefix or
+// parts->suffix.
 absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens,
                                const std::string& where, bool* after_text, PipelineParts* parts) {
   if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {
@@ -108,7 +111,7 @@ absl::Status ParseTemplate(const Json& json, const std::string& where, PipelineP
   return absl::OkStatus();
 }
 
-// Returns the id of a pair like ["</s>", 2], as in RobertaProcessing and BertProcessing.
+// Returns the id in a field of the form ["</s>", 2], as in RobertaProcessing and BertProcessing.
 absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::string& where) {
   const Json* pair = FindField(json, field);
   if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
@@ -117,7 +120,8 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
-// Sets the ids of well-known special tokens that the settings do not name.
+// Sets eos, pad, bos and unk in parts->ids, if the settings do not name them, to the ids of
+// well-known tokens such as "</s>".
 void SetDefaultIds(PipelineParts* parts) {
   const auto set_default = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;
@@ -133,10 +137,10 @@ void SetDefaultIds(PipelineParts* parts) {
   if (parts->ids.unk < 0) parts->ids.unk = parts->model->unknown;
 }
 
-// Reads all parts of the file except the added tokens.
+// Reads all parts of tokenizer.json except its added tokens.
 absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& where) {
   const auto field = [&](const char* name) -> const Json& {
-    // Never destroyed, because threads may still use it while the process exits.
+    // Never destroyed: other threads may still use it while the process exits.
     static const Json* const null = new Json;
     const Json* value = FindField(json, name);
     return value == nullptr ? *null : *value;
@@ -196,7 +200,7 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
                            processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
-      // Only one processor may add tokens around the text.
+      // Only one processor of the sequence may add tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {

@@ -11,15 +11,16 @@
 
 namespace quintet {
 
-// Makes the tokenizer of a whole file. INVALID_ARGUMENT with `where`, place, expected and got;
-// UNIMPLEMENTED for parts that the supported model families do not use. T5Tokenizer and
-// GPT2Tokenizer use little more than the vocabulary (t5.h, gpt2.h). Any other class, and a model of
-// another type, uses the file as saved.
+// Makes the tokenizer from a whole tokenizer.json. INVALID_ARGUMENT says `where`, place, expected
+// and got; UNIMPLEMENTED for parts that the supported model families do not use. If the settings'
+// class is T5Tokenizer or GPT2Tokenizer and the file's model has the matching type, little more
+// than the vocabulary is used (t5.h, gpt2.h); otherwise the file is used as saved.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::json json,
                                                                     const std::string& where,
                                                                     TokenizerSettings settings);
 
-// Readers of the file's parts. A null field gives a null pointer.
+// Each parses one part of tokenizer.json. If the part is null, normalizer, pre-tokenizer and
+// decoder are null pointers, and ParsePostProcessor does nothing.
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const nlohmann::json& json, const std::string& where);
 absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const nlohmann::json& json,
                                                   const std::string& where);
@@ -29,10 +30,10 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const nlohmann
 absl::Status ParsePostProcessor(const nlohmann::json& json, const std::string& where,
                                 PipelineParts* parts);
 
-// Parses the "pattern" field: {"String": ..} or {"Regex": ..}.
+// Parses the field "pattern" of an object: {"String": ..} or {"Regex": ..}.
 absl::StatusOr<Pattern> ParsePattern(const nlohmann::json& object, const std::string& where);
 
-// Makes a tokenizer from byte-level BPE's vocab.json and merges.txt, GPT-2's original format.
+// Makes a tokenizer from vocab.json and merges.txt, GPT-2's original format of byte-level BPE.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseVocabAndMerges(
     const nlohmann::json& vocab, std::string_view merges, const TokenizerSettings& settings);
 

@@ -69,7 +69,7 @@ absl::Status ParseVocab(const Json& vocab, const std::string& where, Vocabulary*
   return absl::OkStatus();
 }
 
-// Parses a merge: "a b" or ["a", "b"].
+// Parses one BPE merge, "a b" or ["a", "b"], and adds it to options->merges.
 absl::Status ParseMerge(const Json& merge, const std::string& where, BpeOptions* options) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     options->merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const Json& js
                                                                   const std::string& where) {
   if (!json.is_object()) return ExpectedField(where, "field", "an object", json);
   QT_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", "", where));
-  // Old files have no type field.
+  // Old files have no field "type".
   if (type.empty()) type = FindField(json, "merges") != nullptr ? "BPE" : "Unigram";
   if (type == "Unigram") return ParseUnigram(json, where);
   if (type == "BPE") return ParseBpe(json, where);

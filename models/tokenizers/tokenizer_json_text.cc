@@ -19,7 +19,8 @@ absl::Status UnsupportedType(const std::string& where, const std::string& type) 
       absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-// Parses each element of a Sequence with `parse`. The JSON reader bounds the nesting depth.
+// Parses each element of a Sequence step with `parse`. Recursion is bounded, because the JSON
+// reader limits the nesting depth.
 template <typename Ptr, typename Parse>
 absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
                                             const std::string& where, Parse parse) {
@@ -54,8 +55,7 @@ absl::StatusOr<SplitBehavior> BehaviorField(const Json& json, const char* fallba
                        "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", name);
 }
 
-// The replacement character and prepend scheme of a Metaspace. Old files have add_prefix_space
-// instead of the scheme.
+// Fields of a Metaspace step. Old files have add_prefix_space instead of prepend_scheme.
 struct MetaspaceFields {
   std::string replacement;
   PrependScheme scheme;

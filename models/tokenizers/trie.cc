@@ -7,8 +7,8 @@ namespace quintet {
 Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> keys) {
   if (keys.empty()) return;
   std::sort(keys.begin(), keys.end());
-  // Breadth-first, so that siblings are adjacent. A node represents keys [begin, end), which share
-  // their first `depth` bytes.
+  // Builds the nodes breadth-first, so that siblings are adjacent. A node represents keys [begin,
+  // end) of the sorted keys, which share their first `depth` bytes.
   struct Range {
     uint32_t begin, end, depth;
   };

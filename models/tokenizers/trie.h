@@ -1,5 +1,5 @@
-// A byte trie over a set of keys. It finds all pieces of a vocabulary that are prefixes of a text;
-// KeySearch is built on it. Immutable after construction.
+// A trie over a set of byte strings (keys). It finds all pieces of a vocabulary that are prefixes
+// of a text; KeySearch is built on it. Immutable after construction.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace quintet {
 class Trie {
  public:
   Trie() = default;
-  // Keys with their values (>= 0). Keys must be unique and not empty.
+  // `keys`: pairs of a key and its value (>= 0). Keys must be unique and not empty.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
   // Calls on_key(length, value) for each key that is a prefix of `text`, shortest first. Takes up
@@ -29,8 +29,8 @@ class Trie {
     }
   }
 
-  // A node represents a prefix of a key. The children of a node are adjacent, sorted by label and
-  // stored after the node. Node 0 is the root.
+  // A node represents a prefix of a key. The children of a node are adjacent in nodes(), sorted by
+  // label, and come after the node. Node 0 is the root.
   struct Node {
     uint32_t first_child = 0;
     uint16_t children = 0;
@@ -38,7 +38,8 @@ class Trie {
     int32_t value = -1;  // value of the key that ends here; -1: none
   };
   const std::vector<Node>& nodes() const { return nodes_; }  // empty if there are no keys
-  // The child's index; 0 if there is none. Requires at least one key.
+  // Returns the index of the node's child with this label; 0 if there is none. There must be at
+  // least one key.
   uint32_t Child(uint32_t parent, uint8_t label) const {
     if (parent == 0) return root_children_[label];
     uint32_t low = nodes_[parent].first_child, count = nodes_[parent].children;

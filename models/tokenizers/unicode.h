@@ -1,4 +1,4 @@
-// UTF-8 and properties of code points, for the Unicode versions that Hugging Face's tokenizers
+// UTF-8, and properties of code points in the Unicode versions that Hugging Face's tokenizers
 // library uses. All functions are thread safe. The tables are unpacked on first use.
 #pragma once
 
@@ -16,20 +16,21 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 // Surrogates and overlong forms are invalid.
 int Utf8Length(std::string_view text);
 bool IsUtf8(std::string_view text);
-// Returns the first code point of `text`, which must be valid, non-empty UTF-8. *length is set to
-// its bytes.
+// Returns the first code point of `text`, which must be valid, non-empty UTF-8. *length receives
+// its length in bytes.
 uint32_t DecodeUtf8(const char* text, int* length);
 void AppendUtf8(uint32_t code_point, std::string* text);
 inline bool IsUtf8Continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// Returns `text` with invalid bytes replaced. kPart: one U+FFFD per maximal invalid part (as in
-// WHATWG, Rust and Python). kDrop: removed.
+// RepairUtf8 returns `text` with invalid bytes replaced or removed. kPart: one U+FFFD per maximal
+// invalid part (as in WHATWG, Rust and Python). kDrop: invalid bytes are removed.
 enum class InvalidUtf8 : uint8_t { kPart, kDrop };
 std::string RepairUtf8(std::string_view text, InvalidUtf8 policy);
-// Length in bytes of the maximal invalid part at the start of `text`, whose Utf8Length must be 0.
+// Length in bytes of the maximal invalid part at the start of `text`, which must not start with
+// valid UTF-8.
 size_t InvalidPartLength(std::string_view text);
 
-// General categories, in the order of kCategoryRuns.
+// General categories of Unicode, in the order of their numbers in kCategoryRuns (unicode_tables.h).
 enum class Category : uint8_t {
   kCn,
   kLu,
@@ -74,18 +75,19 @@ enum UnicodeFlag : uint8_t {
 };
 
 struct UnicodeTables {
-  // Each table is [kCodePoints].
+  // Tables indexed by code point, each [kCodePoints].
   const uint8_t* category;   // Category
   const uint8_t* flags;      // UnicodeFlag bits
   const uint8_t* grapheme;   // GraphemeBreak | 16 if pictographic | 32 * conjunct kind
   const uint8_t* combining;  // canonical combining class
 
   bool Has(uint32_t code_point, UnicodeFlag flag) const { return (flags[code_point] & flag) != 0; }
-  // Code points that a code point maps to; empty if it maps to itself.
+  // Return the code points that a code point decomposes or maps to; empty if it maps to itself.
   std::u32string_view Canonical(uint32_t code_point) const;      // NFD, without Hangul
   std::u32string_view Compatibility(uint32_t code_point) const;  // NFKD, without Hangul
   std::u32string_view Lowercase(uint32_t code_point) const;
-  // The composition of two code points, Hangul included; 0 if they do not compose.
+  // Returns the canonical composition of two code points, Hangul included; 0 if they do not
+  // compose.
   uint32_t Compose(uint32_t first, uint32_t second) const;
 };
 

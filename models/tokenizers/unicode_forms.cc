@@ -71,8 +71,8 @@ class FormNormalizer : public Normalizer {
     }
   }
 
-  // Stably sorts a segment's combining characters by ascending class, then composes its starter
-  // with the characters that allow it.
+  // Stably sorts a segment's combining characters by ascending combining class; for NFC and NFKC
+  // then composes its starter with the characters that can be composed with it.
   void Finish(std::vector<Character>* segment) const {
     if (segment->size() < 2) return;
     const bool has_starter = segment->front().combining == 0;
@@ -83,7 +83,8 @@ class FormNormalizer : public Normalizer {
     size_t size = 1;
     for (size_t i = 1; i < segment->size(); ++i) {
       const Character& character = (*segment)[i];
-      // A character is blocked from the starter by an earlier one of the same class that remains.
+      // A character is blocked from the starter if an earlier one of the same class has not been
+      // composed.
       const bool blocked = size > 1 && (*segment)[size - 1].combining >= character.combining;
       if (!blocked && Join(character, &segment->front())) continue;
       (*segment)[size++] = character;
@@ -91,7 +92,8 @@ class FormNormalizer : public Normalizer {
     segment->resize(size);
   }
 
-  // Composes two adjacent starters if possible, as for Hangul.
+  // Composes two adjacent starters if possible, as in Hangul; returns whether it did. `segment`
+  // holds the first one.
   static bool JoinsStarter(const Character& character, std::vector<Character>* segment) {
     return segment->size() == 1 && segment->front().combining == 0 &&
            Join(character, &segment->front());

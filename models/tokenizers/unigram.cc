@@ -19,9 +19,9 @@ Trie PieceTrie(const Vocabulary& vocabulary) {
   return Trie(std::move(keys));
 }
 
-// kUnknownCharacter replaces an id in a Path: one character that no piece matches. It differs from
-// the id of the unknown token, whose spelling has a length of its own. kUnreached: no path ends
-// here.
+// Values in a Path instead of a token id. kUnknownCharacter: one character that no piece matches.
+// It is not the id of the unknown token, because that token's spelling has another length.
+// kUnreached: no path ends at this byte.
 constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;
 
@@ -55,9 +55,9 @@ Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
   window_ = std::bit_ceil(longest + 1);
 }
 
-// Returns the last piece of the best path to each byte: [bytes + 1]. A Path needs four bytes per
-// byte of text, because a piece's length follows from its id and scores are needed only for the
-// last `window_` bytes.
+// Viterbi forward pass. Element i of the result is the id of the last piece of the best path over
+// the first i bytes. Ids suffice: a piece's length follows from its id, and scores are needed only
+// for the last window_ bytes.
 Unigram::Path Unigram::BestLastPieces(std::string_view piece) const {
   Path last(piece.size() + 1, kUnreached);
   absl::InlinedVector<double, 64> best_scores(std::min(window_, std::bit_ceil(piece.size() + 1)));
@@ -86,8 +86,8 @@ Unigram::Path Unigram::BestLastPieces(std::string_view piece) const {
 
 void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
   Path path = BestLastPieces(piece);
-  // Backtrack from the end. The best path has at most one piece per byte, so it is written into the
-  // end of its own table, whose entries have already been read.
+  // Backtrack from the end. The pieces of the best path are written to the end of `path` itself,
+  // over elements that have already been read (there is at most one piece per byte).
   size_t first = path.size();
   for (size_t end = piece.size(); end > 0;) {
     const int32_t id = path[end];
@@ -124,8 +124,7 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
-  // Look the run up once more, because it may match a piece, such as the spelling of the unknown
-  // token.
+  // Look up the whole run, because it may be a piece, such as the spelling of the unknown token.
   const int32_t id = vocabulary.Find(text);
   if (id >= 0) return tokens->Add(id, run.begin, run.end);
   if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;

@@ -1,5 +1,5 @@
-// Unigram language model (Kudo, 2018). Finds the segmentation with the highest sum of piece scores
-// by the Viterbi algorithm over a trie.
+// Unigram language model (Kudo, 2018). Finds the segmentation of a text into pieces of the
+// vocabulary with the highest sum of piece scores, by the Viterbi algorithm over a trie.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct UnigramOptions {
   double unknown_score = 0;
 };
 
-// Maximum length of a piece. The best path to a byte may end in any piece that ends there, so each
-// byte of a text takes up to this number of steps, which no search can avoid. Pieces of real
-// vocabularies are much shorter: SentencePiece's default limit is 16 characters.
+// Maximum length of a piece in bytes. Each byte of a text takes up to this number of steps, because
+// any piece that ends there may be the last one of the best path. Pieces of real vocabularies are
+// much shorter: SentencePiece's default limit is 16 characters.
 inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
@@ -36,15 +36,16 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  // One element per byte. The inline capacity is enough for most words, so they allocate nothing.
+  // One element per byte of a piece of text. The inline capacity of 64 is enough for most words, so
+  // that they allocate nothing.
   using Path = absl::InlinedVector<int32_t, 64>;
   Path BestLastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
 
   UnigramOptions options_;
   std::vector<uint16_t> piece_bytes_;  // [vocab]
-  // Size of the ring of path scores: a power of two larger than the bytes of the longest piece and
-  // of any character.
+  // Size of the ring buffer of path scores: a power of two larger than the longest piece and any
+  // character, in bytes.
   size_t window_ = 0;
   Trie trie_;
   BytePieces bytes_;

@@ -15,10 +15,11 @@ using Json = nlohmann::json;
 struct NamePair {
   const char* t5;
   const char* fat5;
-  bool encoder, decoder;  // stacks that have the tensor
+  bool encoder, decoder;  // whether blocks of that stack have the tensor
 };
 
-// Names within a block. If FAT5 has two spellings, the first one is written.
+// Names of tensors within a block, in T5 and in FAT5. If FAT5 has two spellings, the first one is
+// written.
 constexpr NamePair kBlockNames[] = {
     {"layer.0.layer_norm", "self_attention_layer.layer_norm", true, true},
     {"layer.0.SelfAttention.q", "self_attention_layer.self_attention.Wq", true, true},
@@ -46,7 +47,7 @@ constexpr NamePair kBlockNames[] = {
     {"layer.2.DenseReluDense.wo", "ff_layer.wo", false, true},
 };
 
-// Names outside of blocks, equal in both families.
+// Names of tensors outside of blocks, equal in both families.
 constexpr const char* kCommonNames[] = {"shared.weight",
                                         "encoder.final_layer_norm.weight",
                                         "decoder.final_layer_norm.weight",
@@ -76,7 +77,8 @@ bool ParseBlockName(const std::string& name, BlockName* block) {
 
 enum class Direction { kToFat5, kToT5 };
 
-// Returns an empty string if the family has no tensor of this name.
+// Returns the name of a tensor in the other family; empty if the source family has no tensor of
+// this name.
 std::string Translate(const std::string& name, Direction direction) {
   for (const char* common : kCommonNames) {
     if (name == common) return name;
@@ -131,14 +133,15 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   for (const char* key : kCommonKeys) {
     if (source.contains(key)) result[key] = source[key];
   }
-  // Written explicitly, because the families' defaults differ.
+  // These keys are always written, because their defaults differ between the two families.
   result["num_heads"] = config.heads;
   result["layer_norm_epsilon"] = source.value("layer_norm_epsilon", 1e-6);
   result["relative_attention_num_buckets"] = config.bias_buckets;
   result["relative_attention_max_distance"] = config.bias_max_distance;
   result["pad_token_id"] = std::max(config.pad_id, 0);
   result["decoder_start_token_id"] = std::max(config.decoder_start_id, 0);
-  // If no class is declared, the family determines how the tokenizer's files are read.
+  // The loader chooses how to read the tokenizer's files by tokenizer_class or, without one, by the
+  // model's family, which changes here. So always write a class.
   const bool is_t5 = config.is_t5();
   const auto declared = source.find("tokenizer_class");
   const bool is_declared = declared != source.end() && declared->is_string();

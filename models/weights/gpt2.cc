@@ -54,7 +54,8 @@ void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
 }
 
 bool IsIgnoredGpt2Tensor(const std::string& name) {
-  // The causal mask, which old files store as a buffer. It is not the bias of a projection.
+  // Names ending in attn.bias are the causal mask, which old files store as a buffer, not a bias of
+  // a projection.
   return absl::StartsWith(name, "h.") &&
          (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
 }

@@ -21,7 +21,7 @@ bool IsFloat(StoredType type) {
   return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
-// Matches the checkpoint's tensors with the names of the table and collects all mismatches.
+// Finds the checkpoint's tensor of each parameter, by name, and collects all mismatches.
 class Matcher {
  public:
   Matcher(const SafetensorsReader& files, const ModelConfig& config)
@@ -55,7 +55,7 @@ class Matcher {
         if (t == nullptr) continue;
         used_.insert(name);
         if (piece.values == nullptr) piece.values = t;
-        // All present names are aliases of one parameter, so all count as used.
+        // No break: all aliases of the parameter that are present count as used.
       }
       if (piece.values == nullptr) {
         missing_.push_back(source.names[0]);
@@ -139,7 +139,7 @@ class Matcher {
     std::sort(names.begin(), names.end());
     const size_t shown = std::min(names.size(), kListedProblems);
     for (size_t i = 0; i < shown; ++i) {
-      // Entries of "wrong" were made printable when they were created.
+      // Entries of "wrong" contain more than a name and were made printable when they were created.
       if (absl::string_view(what) != "wrong") names[i] = Printable(names[i]);
     }
     std::string line = absl::StrCat(
@@ -156,7 +156,7 @@ class Matcher {
   std::vector<std::string> missing_, wrong_;
 };
 
-// True if two matrices have equal values, whatever their dtypes.
+// True if matrices a and b, of the same shape, have equal values, whatever their dtypes.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const PlannedWeight& a,
                                 const PlannedWeight& b) {
   constexpr int64_t kRows = 64;
@@ -200,8 +200,8 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
   return same ? StoredHead::kEqual : StoredHead::kDiffers;
 }
 
-// Explains why the files leave the logit scale ambiguous although the rule of models/README.md
-// decides. Empty if they do not.
+// Explains why the checkpoint does not say clearly whether to scale logits (the rule in
+// models/README.md decides anyway). Empty if it does.
 std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
@@ -212,7 +212,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
     return absl::StrCat(is, ", but lm_head.weight is not stored, so the embedding is the head");
   }
   if (config.family == Family::kMT5) {
-    // transformers 5.x always writes true; 4.x writes true only if the embedding is the head.
+    // In tie_word_embeddings, transformers 5.x always writes true; 4.x writes true only if the
+    // embedding is the head.
     if (!tied || head == StoredHead::kDiffers) return "";
     return absl::StrCat(is,
                         ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");
@@ -225,8 +226,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   return absl::StrCat(is, ": transformers 5.x multiplies the logits by d_model^-0.5, 4.x does not");
 }
 
-// Decides the logit scale if config.json leaves it open, and sets the warning if the files are
-// ambiguous.
+// Sets config->scale_logits if config.json leaves it open, and config->logit_scale_warning if the
+// files are ambiguous.
 absl::Status DecideLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
   if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {

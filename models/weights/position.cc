@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Copies the values to a new f32 table [rows, values.size() / rows], or [values.size()] if rows
-// is 1.
+// Copies the values to a new f32 tensor [rows, values.size() / rows], or [values.size()] if rows is
+// 1, whose buffer is appended to `storage`.
 absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
                              std::vector<Buffer>* storage) {
   QT_ASSIGN_OR_RETURN(Buffer buffer,
@@ -23,8 +23,8 @@ absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
   return table;
 }
 
-// Product and sum, each rounded to f32. The double intermediate keeps compilers from fusing them
-// into one multiply-add.
+// Product and sum, each rounded to f32. The intermediate in double prevents compilers from fusing a
+// product and a sum into one multiply-add, which would round only once.
 float Times(float a, float b) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
 }
@@ -55,10 +55,10 @@ float LogAsTorch(float x) {
   return Plus(Times(e, kLn2High), Plus(log_m, Times(e, kLn2Low)));
 }
 
-// Returns the bucket of a distance >= 0 among n buckets: one bucket per distance below n / 2, then
-// logarithmic. If a distance is exactly on a bucket boundary (12 of 17 buckets up to 27), the
-// rounding of the logarithm decides, so every operation here rounds as the reference does, torch in
-// f32 on a CPU.
+// Returns T5's bucket, out of n buckets, of a distance >= 0: one bucket per distance below n / 2,
+// then logarithmic up to max_distance. If a distance is exactly on a bucket boundary (such as 12
+// for n = 17 and max_distance = 27), the rounding of the logarithm decides. Every operation here
+// therefore rounds as in the reference, torch in f32 on a CPU.
 int64_t BucketOfDistance(int64_t distance, int64_t n, int64_t max_distance) {
   const int64_t exact = n / 2;
   if (distance < exact) return distance;
@@ -78,9 +78,10 @@ std::vector<float> PowerOfTwoSlopes(int64_t n) {
   return slopes;
 }
 
-// FIRE's network as a table. fire_out relu(fire_in f + fire_in_bias) + fire_out_bias is a piecewise
-// linear function of f; its knots are the values of f where a hidden unit turns on or off. Sums are
-// in double.
+// FIRE's network fire_out relu(fire_in f + fire_in_bias) + fire_out_bias as a table. It is a
+// piecewise linear function of its scalar input f. Its knots are the values of f where a hidden
+// unit turns on or off; in segment s, between knots s - 1 and s, head h has the bias slope[h, s] *
+// f + offset[h, s]. Computed in double.
 struct FireSegments {
   std::vector<float> knots;   // [segments - 1], ascending
   std::vector<float> slope;   // [heads, segments]
@@ -91,8 +92,8 @@ std::vector<float> FireKnots(const PositionParameters& p) {
   std::vector<float> knots;
   for (int64_t u = 0; u < p.fire_in.dim[0]; ++u) {
     const double knot = -static_cast<double>(p.fire_in_bias.f32()[u]) / p.fire_in.f32()[u];
-    // Knots that are not finite are dropped: the unit has slope 0 and never switches, or it
-    // switches at an f that is never reached.
+    // Drop knots that are not finite: either the unit has slope 0 and never switches, or it would
+    // switch at an f that never occurs.
     if (std::isfinite(static_cast<float>(knot))) knots.push_back(static_cast<float>(knot));
   }
   std::sort(knots.begin(), knots.end());
@@ -108,7 +109,7 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // The units that are on are the same for every f inside the segment.
+    // `inside`: some f inside the segment. The units that are on there are on in the whole segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];
@@ -188,8 +189,8 @@ BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal) {
   map.buckets.resize(static_cast<size_t>(2 * map.saturation + 1));
   for (int64_t r = -map.saturation; r <= map.saturation; ++r) {
     const auto distance = static_cast<size_t>(std::abs(r));
-    // Keys after the query (r > 0) have a second set of n buckets. Causal stacks mask these keys,
-    // so any bucket would do: 0.
+    // In bidirectional stacks keys after the query (r > 0) have a second set of n buckets. Causal
+    // stacks mask these keys, so their bucket does not matter.
     const int32_t bucket = r <= 0   ? near[distance]
                            : causal ? 0
                                     : static_cast<int32_t>(n) + near[distance];

@@ -12,9 +12,9 @@
 
 namespace quintet {
 
-// Position parameters of one layer as read from a file, all f32. Tensors that the encoding does not
-// have are undefined. Each comment gives the name in converted checkpoints, after
-// `layers.N.position.`, and the shape.
+// Position parameters of one layer as read from a file, all f32; undefined if the position encoding
+// does not have them. Each trailing comment gives the name in converted checkpoints, without the
+// prefix `layers.N.position.`, and the shape.
 struct PositionParameters {
   Tensor buckets;          // buckets.weight [bias_buckets, heads]
   Tensor fire_in;          // fire_in.weight [fire_width, 1]
@@ -26,21 +26,22 @@ struct PositionParameters {
   Tensor fire_multiplier;  // fire_multiplier []: L_multiplier
 };
 
-// T5's bucket of every relative position k - q (key position minus query position). Positions
-// beyond -saturation or +saturation have the bucket of that end; saturation is the smallest such
-// distance.
+// T5's bucket for each relative position k - q (key position minus query position) from -saturation
+// to +saturation. Larger distances have the bucket of the nearer end; `saturation` is the smallest
+// distance for which this is true.
 struct BucketMap {
   int64_t saturation = 0;
-  std::vector<int32_t> buckets;  // [2 * saturation + 1], from k - q = -saturation on
+  std::vector<int32_t> buckets;  // [2 * saturation + 1], element i: k - q = i - saturation
 };
 BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal);
 
-// Returns the slope of each head. Asymmetric: the slopes of heads / 2 heads, twice.
+// Returns ALiBi's slope of each head. If `asymmetric`, the slopes are those of a model with heads /
+// 2 heads, repeated for the second half of the heads.
 std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
 
-// Returns the bias of one stack's self-attention; kind kNone for encodings without a bias. The
-// memory of its tables is appended to `storage`. RESOURCE_EXHAUSTED: the system has not enough
-// memory.
+// Returns the position bias of one stack's self-attention; kind kNone for position encodings
+// without a bias. The buffers of its tables are appended to `storage`, which must outlive it.
+// RESOURCE_EXHAUSTED: not enough memory.
 absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
                                                const PositionParameters& parameters,
                                                std::vector<Buffer>* storage);

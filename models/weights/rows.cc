@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// True unless a value has all exponent bits set (NaN or infinity). A plain loop over the bits,
-// which compilers vectorize.
+// True if all n values are finite. `exponent` masks the exponent bits, which are all set in NaN and
+// infinity. A plain loop over the bits, which compilers vectorize.
 template <typename Bits>
 bool AllFinite(const void* data, int64_t n, Bits exponent) {
   const auto* bits = static_cast<const Bits*>(data);
@@ -30,7 +30,8 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
 }
 
-// Reads rows [begin, end) of a piece that is stored as [out, in].
+// Reads rows [begin, end) of a piece that the file stores as [out, in] to `staging`; *values is a
+// view of them.
 absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                       int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -39,8 +40,8 @@ absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, 
   return files.Read(*piece.values, begin * row_bytes, (end - begin) * row_bytes, staging);
 }
 
-// Reads rows [begin, end) of a piece that is stored as [in, out]: a run of each row of the file,
-// then a transposed view.
+// Reads rows [begin, end) of a piece that the file stores transposed, as [in, out]: a range of each
+// row of the file. *values is a transposed view of `staging`.
 absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                          int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -51,7 +52,7 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
     QT_RETURN_IF_ERROR(files.Read(*piece.values, offset, width * element, out));
     out += width * element;
     if (width == piece.rows && k == 0) {
-      // Whole rows of the file are contiguous, so the rest is one read.
+      // All columns of the file's rows are wanted, so the remaining rows are contiguous: one read.
       const int64_t rest = (columns - 1) * width * element;
       QT_RETURN_IF_ERROR(files.Read(*piece.values, width * element, rest, out));
       break;
@@ -70,7 +71,7 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
   for (const WeightPiece& piece : weight.pieces) {
     element = std::max(element, StoredTypeBytes(piece.values->type));
   }
-  // Scales follow the values at a multiple of 64 bytes.
+  // The scales (f32) follow the values at the next multiple of 64 bytes.
   return (rows * weight.columns() * element + 63) / 64 * 64 + rows * 4;
 }
 
@@ -79,7 +80,7 @@ absl::Status VisitRows(
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit) {
   const int64_t columns = weight.columns();
-  // There are few pieces, except in cross_kv, which has two per layer.
+  // Linear search: there are few pieces, except in cross_kv, which has two per layer.
   for (const WeightPiece& piece : weight.pieces) {
     const int64_t first = std::max(begin, piece.row), last = std::min(end, piece.row + piece.rows);
     if (first >= last) continue;

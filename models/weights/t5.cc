@@ -7,13 +7,13 @@ namespace {
 
 using Names = WeightTableBuilder::Names;
 
-// Names of the tensors of one block. Hugging Face's T5 and FAT5 differ only in these names.
+// Names of the tensors of one block. T5 and FAT5 checkpoints differ only in these names.
 struct BlockNames {
   std::string q, k, v, o, norm;  // self-attention
   std::string cross_q, cross_k, cross_v, cross_o, cross_norm;
   Names in;  // plain feed-forward
   std::string gate, up, out, ffn_norm;
-  std::string position;  // prefix of the position parameters
+  std::string position;  // prefix of the names of position parameters
 };
 
 BlockNames T5Block(const std::string& stack, int64_t layer) {
@@ -44,7 +44,7 @@ BlockNames Fat5Block(const std::string& stack, int64_t layer) {
   n.o = self + "o.weight", n.norm = self_layer + "layer_norm.weight";
   n.cross_q = cross + "Wq.weight", n.cross_k = cross + "Wk.weight", n.cross_v = cross + "Wv.weight";
   n.cross_o = cross + "o.weight", n.cross_norm = cross_layer + "layer_norm.weight";
-  // FAT5's own converter omits "act." in feed-forward layers that are not gated.
+  // FAT5's own converter omits "act." in feed-forward layers that are not gated, so accept both.
   n.in = {ffn + "act.wi.weight", ffn + "wi.weight"};
   n.gate = ffn + "act.wi_0.weight", n.up = ffn + "act.wi_1.weight", n.out = ffn + "wo.weight";
   n.ffn_norm = ffn + "layer_norm.weight";
@@ -179,9 +179,10 @@ void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
 }
 
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name) {
-  // Found in files older than transformers 4; no model ever used it.
+  // A cross-attention position bias is found in files older than transformers 4; no model ever used
+  // it.
   if (absl::EndsWith(name, ".EncDecAttention.relative_attention_bias.weight")) return true;
-  // An encoder class also reads the files of a complete model.
+  // A model of an encoder class can be loaded from the files of a complete model: skip the decoder.
   if (!config.has_decoder() && absl::StartsWith(name, "decoder.")) return true;
   return config.head != Head::kLanguageModel && name == "lm_head.weight";
 }

@@ -61,8 +61,8 @@ std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
   }
   std::vector<WeightSlot> slots = table.Take();
   if (config.converted()) {
-    // One source tensor per slot, under the slot's own name. A head equal to the embedding is not
-    // stored.
+    // In a converted checkpoint each parameter is one tensor, under the parameter's own name. A
+    // head equal to the embedding is not stored.
     for (WeightSlot& slot : slots) {
       slot.sources = {{{slot.name}, slot.shape.empty() ? 1 : slot.shape[0], false}};
       if (slot.name == "head.weight") slot.sources[0].names.push_back("embedding.weight");

@@ -48,9 +48,9 @@ enum class WeightKind : uint8_t {
   kMatrix,  // packed for GEMMs
 };
 
-// Consecutive rows of a parameter that come from one tensor of the source checkpoint.
+// Where consecutive rows of a parameter come from: one tensor of the source checkpoint.
 struct WeightSource {
-  std::vector<std::string> names;  // the first one present is used; no `transformer.` prefix
+  std::vector<std::string> names;  // aliases: the first in the file is used; no `transformer.`
   int64_t rows = 0;
   bool transposed = false;  // the source tensor is [in, out]
 };
@@ -60,55 +60,58 @@ struct WeightSlot {
   WeightKind kind = WeightKind::kMatrix;
   std::vector<int64_t> shape;  // rows first
   bool gated = false;
-  // A matrix that fp8 models keep in 16 or 32 bits: ffn_out, whose inputs have the largest range.
+  // fp8 models keep this matrix in 16 or 32 bits. Set for ffn_out, whose inputs have the largest
+  // range.
   bool wide = false;
   std::vector<WeightSource> sources;
   LinearWeight* matrix = nullptr;  // destination of a kMatrix
   Tensor* tensor = nullptr;        // destination of the other kinds
 };
 
-// Destinations of the table's parameters. The position parameters are inputs of the PositionBias
-// tables (position.h): one entry per layer, undefined if the layer has none.
+// Memory into which the checkpoint's parameters are loaded. Position parameters, from which the
+// PositionBias tables are computed (position.h), have one entry per layer, undefined if the layer
+// has none.
 struct WeightDestinations {
   ModelWeights weights;
   std::vector<PositionParameters> encoder_position, decoder_position;
 };
 
-// The parameters of a model with this configuration, in file order. Resizes *places for the
-// configuration; the slots point into it, so it must outlive them.
+// Returns the parameters of a model with this configuration, in the order of a converted file.
+// Resizes *destinations for the configuration. The returned slots point into *destinations, which
+// must outlive them.
 std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
                                          WeightDestinations* destinations);
 
-// A part of a slot, found in a checkpoint.
+// Consecutive rows of a parameter (WeightSlot) and the checkpoint's tensor that contains them.
 struct WeightPiece {
   const StoredTensor* values = nullptr;
   const StoredTensor* scales = nullptr;  // for I8 and F8_E4M3
-  int64_t row = 0;                       // first row within the slot
+  int64_t row = 0;                       // first row within the parameter
   int64_t rows = 0;
   bool transposed = false;
 };
 
 struct PlannedWeight {
   WeightSlot slot;
-  std::vector<WeightPiece> pieces;  // cover the slot's rows in order
+  std::vector<WeightPiece> pieces;  // cover all rows of the slot, in order
   int64_t rows() const { return slot.shape.empty() ? 1 : slot.shape[0]; }
   int64_t columns() const;  // elements per row
 };
 
-// Finds every parameter in the checkpoint, converted or not, and sets config->scale_logits.
-// INVALID_ARGUMENT lists all tensors that are missing, misshapen, of an unsupported dtype or
-// unexpected.
+// Finds every parameter in the checkpoint, which may be converted or not, and sets
+// config->scale_logits. INVALID_ARGUMENT lists all tensors that are missing, unexpected, or have a
+// wrong shape or an unsupported dtype.
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
                                                        ModelConfig* config,
                                                        WeightDestinations* destinations);
 
-// Bytes of the `staging` buffer of VisitRows for `rows` rows.
+// Size in bytes of the `staging` buffer that VisitRows needs for `rows` rows.
 int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
 
-// Reads rows [begin, end) of a parameter in runs, each from one tensor, and calls visit(row,
-// values, scales) for each run. values: [n, columns] in the file's dtype with any strides. scales:
-// [n] f32, undefined unless values are i8 or f8. Both are in `staging` and valid only during the
-// call. INVALID_ARGUMENT if the file is truncated or contains a NaN or an infinity.
+// Reads rows [begin, end) of a parameter. Calls visit(row, values, scales) for each run of rows
+// that come from one tensor; `row` is the first. values: [n, columns] in the file's dtype with any
+// strides. scales: [n] f32, undefined unless values are i8 or f8. Both are in `staging` and valid
+// only during the call. INVALID_ARGUMENT if the file is truncated or contains a NaN or an infinity.
 absl::Status VisitRows(
     const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,

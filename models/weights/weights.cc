@@ -15,20 +15,21 @@
 namespace quintet {
 namespace {
 
-// Bytes per read of one thread: large enough for the disk, small enough for the thread's cache and
-// for a small peak memory.
+// Bytes per read of one thread: large enough for the disk, small enough for the thread's CPU cache
+// and for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// kShapes: matrices and tables get only a shape, without memory and values.
+// What to load. kAll: everything. kShapes: of matrices and tables only the shapes, without memory
+// and values (DescribeWeights).
 enum class Extent : uint8_t { kAll, kShapes };
 
-// Owns the memory of a model's Tensors.
+// Owns the memory of a model's Tensors while it is loaded.
 struct Storage {
-  std::vector<Buffer> resident;  // tables; on a device finally everything
+  std::vector<Buffer> resident;  // tables; in the end, on a GPU, all tensors
   std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
 };
 
-// Rows [begin, end) of one parameter, read and stored by one thread.
+// Work item of one thread: read rows [begin, end) of one parameter and store them.
 struct Task {
   const PlannedWeight* weight;
   int64_t begin, end;
@@ -40,8 +41,8 @@ int64_t BlockRows(const PlannedWeight& weight) {
   return std::max<int64_t>(packs, 1) * LinearWeight::kPackRows;
 }
 
-// Splits the plan into blocks of rows. A block of a gated weight must not cross from the gate rows
-// to the up rows, because Pack requires it.
+// Splits the parameters into blocks of rows. A block of a gated weight must not contain both gate
+// and up rows (LinearWeight::Pack).
 std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {
@@ -68,7 +69,8 @@ WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
 }
 
-// Allocates every parameter: matrices and tables in their final memory, vectors in one host buffer.
+// Allocates every parameter: matrices and tables in memory of the model's backend, vectors in one
+// host buffer.
 absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
                                 const WeightOptions& options, Extent extent, Storage* storage) {
   Carver sizes(nullptr);
@@ -110,7 +112,7 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// Dequantizes to f32 [rows, columns] (values * scales), for a weight of another type.
+// *out = values * scales in f32, [rows, columns]. For int8 or fp8 files loaded as another type.
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));
@@ -140,7 +142,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     if (slot.kind == WeightKind::kMatrix) {
       StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // On the CPU a table's bytes were already read into their final memory.
+      // On the CPU, VisitRows has read the table directly into its final memory.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
@@ -186,8 +188,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
   return first_error;
 }
 
-// Builds the position bias of each layer. Layers without parameters of their own share that of
-// layer 0.
+// Builds the position bias of each layer of a stack. Unless config.bias_per_layer, all layers share
+// that of layer 0.
 absl::Status BuildBiases(const ModelConfig& config, bool causal,
                          const std::vector<PositionParameters>& parameters, StackWeights* stack,
                          std::vector<Buffer>* storage) {
@@ -202,7 +204,8 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
-// Copies host buffers to a device and redirects the Tensors that point into them.
+// Copy: copies host buffers to a device. Move: redirects a Tensor that points into one of these
+// buffers to the copy.
 class HostToDevice {
  public:
   explicit HostToDevice(Device* device) : device_(device) {}
@@ -240,7 +243,7 @@ class HostToDevice {
   std::vector<Copied> copied_;
 };
 
-// Converts a vector to another dtype, in a new buffer.
+// Converts an f32 vector to another dtype, in a new buffer appended to `storage`.
 absl::Status ConvertVector(DType dtype, Tensor* vector, std::vector<Buffer>* storage) {
   if (!vector->defined() || dtype == DType::kF32) return absl::OkStatus();
   QT_ASSIGN_OR_RETURN(Buffer rounded, Buffer::Allocate(vector->elements() * DTypeBytes(dtype)));

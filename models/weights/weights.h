@@ -16,8 +16,8 @@
 
 namespace quintet {
 
-// One layer of an encoder or decoder. I = heads * head_dim. Fields that the family does not have
-// are undefined.
+// Weights of one layer of an encoder or decoder; those that the family does not have are undefined.
+// I = heads * head_dim.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2
@@ -37,7 +37,7 @@ struct LayerWeights {
   LinearWeight ffn_out;  // [d_model, d_ff]
   Tensor ffn_out_bias;   // [d_model], GPT-2
 
-  // Position bias of self-attention. The layers of a stack share one, except in families with one
+  // Position bias of self-attention. The layers of a stack share one, except in UMT5, which has one
   // per layer.
   PositionBias bias;
 };
@@ -49,7 +49,7 @@ struct StackWeights {
 };
 
 struct ModelWeights {
-  DType activations = DType::kF32;  // ActivationType of these weights
+  DType activations = DType::kF32;  // dtype of activations (ActivationType)
   Tensor embedding;                 // [vocab, d_model] f32|bf16|f16
   Tensor position_embedding;        // [max_positions, d_model] f32|bf16|f16, GPT-2
   StackWeights encoder, decoder;
@@ -58,7 +58,7 @@ struct ModelWeights {
   LinearWeight head;         // [vocab, d_model], language models
   float logit_scale = 1.0f;  // d_model^-0.5 or 1
 
-  // Task heads. The dense layer exists only for sequence classification of T5 and FAT5.
+  // Classification heads. Only sequence classification of T5 and FAT5 has the dense layer.
   LinearWeight classifier_dense;  // [d_model, d_model]
   Tensor classifier_dense_bias;   // [d_model]
   LinearWeight classifier;        // [labels, d_model]
@@ -75,18 +75,18 @@ struct WeightOptions {
   bool follow_symlinks = false;  // for the checkpoint's files
 };
 
-// Reads every tensor once, in parallel on the pool, directly into its packed position: peak memory
-// is within a few per cent of the result. Sets config->scale_logits. On a device, everything that a
-// forward pass reads is in device memory, and biases of GEMMs whose results are activations have
-// the activation dtype.
+// Reads every tensor of the checkpoint once, in parallel on the pool, directly into its packed
+// position; peak memory is within a few per cent of the result. Sets config->scale_logits. With
+// options.device, all tensors are in device memory, and the biases of the QKV and first
+// feed-forward GEMMs are in the activation dtype.
 //
 // INVALID_ARGUMENT lists all missing, unexpected and misshapen tensors at once. Symbolic links are
-// refused unless options.follow_symlinks. RESOURCE_EXHAUSTED if memory runs out.
+// refused unless options.follow_symlinks. RESOURCE_EXHAUSTED: not enough host or device memory.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool);
 
-// As LoadWeights, but neither reads nor allocates matrices and embeddings. For sizing: shapes,
-// `parameters` and `bytes` equal those of LoadWeights.
+// Like LoadWeights, but neither reads nor allocates matrices and embeddings; only their shapes are
+// set. Used to compute sizes: `parameters` and `bytes` equal those of LoadWeights.
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
                                              const WeightOptions& options, ThreadPool* pool);
 

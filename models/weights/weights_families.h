@@ -10,7 +10,9 @@
 
 namespace quintet {
 
-// Collects slots: every call but KeepWide adds one. Source names have no `transformer.` prefix.
+// Collects the parameters (WeightSlot) of a model. Every function but KeepWide and Take adds one
+// parameter. `name` is the name in converted checkpoints, `names` the aliases in source
+// checkpoints, without the `transformer.` prefix; `to` is the destination.
 class WeightTableBuilder {
  public:
   using Names = std::vector<std::string>;
@@ -21,14 +23,15 @@ class WeightTableBuilder {
   // A [rows, columns] matrix from one source tensor.
   void Matrix(const std::string& name, int64_t rows, int64_t columns, const Names& names,
               LinearWeight* to);
-  // As Matrix, but the source tensor is [columns, rows].
+  // A [rows, columns] matrix whose source tensor is stored as [columns, rows].
   void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
                   LinearWeight* to);
-  // A matrix stacked from source tensors of equal height. gated: two sources, gate and up.
+  // A [rows, columns] matrix stacked from source tensors with equal numbers of rows. gated: there
+  // are two sources, gate and up.
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 
-  // Marks the last matrix as one that fp8 models keep in a wider dtype.
+  // Marks the matrix added last as one that fp8 models keep in a wider dtype (WeightSlot::wide).
   void KeepWide() { slots_.back().wide = true; }
 
   std::vector<WeightSlot> Take() { return std::move(slots_); }
@@ -39,18 +42,20 @@ class WeightTableBuilder {
   std::vector<WeightSlot> slots_;
 };
 
-// T5, mT5, UMT5 and FAT5 (models/weights/t5.cc); GPT-2 (models/weights/gpt2.cc).
+// Add all parameters of a family: T5, mT5, UMT5 and FAT5 (models/weights/t5.cc), or GPT-2
+// (models/weights/gpt2.cc).
 void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
                   WeightTableBuilder* table);
 void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
                     WeightTableBuilder* table);
 
-// True for known tensors of Hugging Face's files that are not needed. (Aliases of a slot are
-// handled by its names.)
+// True for tensors of Hugging Face's files that no forward pass needs, so that they may be present.
+// Aliases of a parameter are not among them: WeightSource::names lists those.
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name);
 bool IsIgnoredGpt2Tensor(const std::string& name);
 
-// OK, or an error if a tensor of this name shows that the file has an unsupported layout.
+// Returns an error if a tensor of this name shows that the file has a layout that the loader does
+// not support; else OK.
 absl::Status CheckT5Layout(const ModelConfig& config, const std::string& name);
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
-// Attention on a GPU, relative to ceilings measured in the same run. Prefill is reported in
-// TFLOP/s: 4 batch heads n^2 head_dim, half of that if causal, only visible pairs under a column
-// mask. Decoder steps are reported in bytes of keys and values, each read once.
+// Benchmark of attention on a GPU, relative to ceilings measured in the same run. Prefill is
+// reported in TFLOP/s for 4 * batch * heads * n^2 * head_dim operations, half of that if causal;
+// with a mask (FlashMask) only visible (query, key) pairs count. Decoder steps are reported in
+// GB/s, with each key and value counted as read once.
 //
 //   bench_attention_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
@@ -19,11 +20,12 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // as in T5
-constexpr int64_t kFireSegments = 33;                 // a network of 32 units has up to 32 bends
-constexpr int64_t kGlobal = 128;                      // tokens that see and are seen by all
+constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // of T5's position buckets
+constexpr int64_t kFireSegments = 33;                 // 32 hidden units: up to 32 knots
+constexpr int64_t kGlobal = 128;                      // tokens that all tokens see and that see all
 
-// `causal`: the buckets of T5's decoder instead of its encoder.
+// Makes a position bias with random values. `causal` selects T5's decoder buckets instead of its
+// encoder buckets.
 PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads, bool causal) {
   PositionBias bias;
   bias.kind = kind;
@@ -87,15 +89,16 @@ Tensor Scratch(GpuBench& bench, int64_t rows, int64_t heads, int64_t head_dim) {
   return bench.Empty(DType::kI8, {std::max<int64_t>(1, bytes)});
 }
 
-// `total` tokens in sequences of n tokens; q, k and v are column ranges of one matrix, as the QKV
-// GEMM writes them.
+// A prefill of `total` tokens in sequences of n tokens each. Q, K and V are column ranges of one
+// matrix, as the QKV GEMM writes them.
 struct PrefillCase {
   int64_t heads, head_dim, n, total;
   bool causal;
   DType dtype = DType::kBF16;
 };
 
-// The arguments of Attention for such tokens. `offsets` are those of the sequences.
+// Returns the arguments of Attention for a PrefillCase. `offsets`: first token of each sequence,
+// and the total.
 AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
@@ -125,12 +128,12 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
   return offsets;
 }
 
-// Measures each of `biases`, alternating between them.
+// Measures a PrefillCase with each kind of position bias. The kinds are launched alternately.
 void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
   const int copies = 2;
   const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *
                        static_cast<double>(c.n) * static_cast<double>(c.heads * c.head_dim);
-  std::vector<AttentionArgs> calls;  // copies of each case
+  std::vector<AttentionArgs> calls;  // [copies]: the same arguments on other inputs
   std::deque<PositionBias> tables;
   std::vector<BenchCase> cases;
   for (BiasKind bias : biases) {
@@ -157,7 +160,7 @@ void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKi
   bench.Clear();
 }
 
-// Sequences of different lengths, either packed or padded to the longest.
+// Measures 64 sequences of different lengths, either packed or padded to the longest.
 void BenchPacked(GpuBench& bench, bool padded) {
   const std::string name =
       std::string("64 sequences of 16 to 512 tokens ") + (padded ? "padded" : "packed");
@@ -177,7 +180,8 @@ void BenchPacked(GpuBench& bench, bool padded) {
   bench.Clear();
 }
 
-// The two ranges of queries that do not see key j of n.
+// The queries from which a mask hides key j of a sequence of n tokens: those in [lower_begin,
+// lower_end) and in [upper_begin, upper_end).
 struct MaskColumn {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };
@@ -188,7 +192,8 @@ struct MaskFamily {
   std::function<MaskColumn(int64_t j, int64_t n)> column;
 };
 
-// Families of column masks. `part` is the length of a document, a window or an answer.
+// Returns kinds of masks, each as a function from a key to the queries that do not see it. `part`
+// is the length in tokens of a document, a window or an answer.
 std::vector<MaskFamily> MaskFamilies(int64_t part) {
   const auto begin = [part](int64_t j) { return j / part * part; };
   const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };
@@ -250,7 +255,7 @@ std::vector<MaskFamily> MaskFamilies(int64_t part) {
   };
 }
 
-// Fraction of the (query, key) pairs that are visible.
+// Returns the fraction of all n * n (query, key) pairs that the mask leaves visible.
 double Seen(const MaskFamily& family, int64_t n) {
   double seen = 0;
   for (int64_t j = 0; j < n; ++j) {
@@ -277,7 +282,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
     const int64_t values[4] = {c.lower_begin, c.lower_end, c.upper_begin, c.upper_end};
     for (int i = 0; i < 4; ++i) columns[i].push_back(static_cast<int32_t>(values[i]));
   }
-  // Like an engine, omits vectors that hide nothing.
+  // Leave out mask vectors that hide nothing, as real callers do.
   const int64_t nothing[4] = {-1, n, 0, 0};
   absl::Span<const int32_t> spans[4];
   for (int i = 0; i < 4; ++i) {
@@ -298,7 +303,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   bench.Clear();
 }
 
-// Every family at two lengths, and three families with parts of all sizes.
+// Measures every kind of mask at two lengths, and three of them with parts of all sizes.
 void BenchMasks(GpuBench& bench) {
   for (int64_t n : {8192, 32768}) {
     for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);
@@ -310,7 +315,8 @@ void BenchMasks(GpuBench& bench) {
   }
 }
 
-// One decoder step: `rows` beams for each of `sequences` requests, over kv cached keys.
+// Attention of one decoder step: `sequences` requests with `rows` beams each, over kv cached keys
+// per request.
 struct StepCase {
   const char* what;
   int64_t sequences, rows, heads, head_dim, kv;

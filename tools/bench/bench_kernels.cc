@@ -1,13 +1,14 @@
-// Ops on the CPU by shape: time, rate, and fraction of a peak measured in the same run.
+// Benchmark of ops on the CPU by shape: time, rate, and fraction of the CPU's peak, which is
+// measured in the same run.
 //
 //   bench_kernels [--filter TEXT] [--threads N] [--busy] [--json FILE [--commit ID]] [--onednn]
 //
 // Times on one thread are CPU time of that thread, so that other processes on the machine disturb
 // them little; times on several threads, or with --busy, are wall time. --busy also measures every
-// case with one busy thread on every core: a slowdown of two is the fair share of the cores, more
-// is the cost of threads that wait for each other. "cold" cases rotate through copies of the
-// weights that exceed the caches, like the layers of a decoder. --onednn (if it was found at build
-// time) runs oneDNN's GEMM on one thread, alternating with ours.
+// case while one other thread per core keeps the cores busy: a slowdown of two is a fair share of
+// the cores; more is the cost of threads that wait for each other. "cold" cases rotate through
+// copies of the weights that exceed the caches, like the layers of a decoder. --onednn (if oneDNN
+// was found at build time) measures only large GEMMs, ours and oneDNN's (on one thread) in turn.
 #include <pthread.h>
 
 #include <atomic>
@@ -37,11 +38,13 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Computes 2 * `rounds` * 12 * lanes operations in registers and returns the number of lanes.
+// Measures peak FLOP/s: `rounds` times 12 independent FMAs on SIMD registers, 2 * rounds * 12 *
+// lanes operations in all, without memory access. Returns the number of float lanes of a register.
+// out[0] is the input, and receives the result so that the compiler cannot remove the loop.
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto a = hn::Set(d, out[0]);
-  // Different start values prevent the compiler from merging the chains.
+  // Different start values, so that the compiler does not merge the 12 chains.
   const auto from = [&](float x) HWY_ATTR { return hn::Set(d, x); };
   auto s0 = from(0), s1 = from(1), s2 = from(2), s3 = from(3), s4 = from(4), s5 = from(5);
   auto s6 = from(6), s7 = from(7), s8 = from(8), s9 = from(9), sa = from(10), sb = from(11);
@@ -58,7 +61,7 @@ size_t MultiplyAdds(int64_t rounds, float* out) {
   return hn::Lanes(d);
 }
 
-// Sums n floats at the speed of memory.
+// Measures memory bandwidth: sums n floats as fast as they can be read.
 float ReadAll(const float* x, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t lanes = hn::Lanes(d);
@@ -105,7 +108,7 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Copies to a Buffer, which huge pages may back, like the workspaces of a GEMM.
+// Copies values to a Buffer, whose memory may be huge pages like that of a model's workspace.
 Buffer InBuffer(const std::vector<float>& values) {
   Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
   std::copy(values.begin(), values.end(), buffer.as<float>());
@@ -113,11 +116,12 @@ Buffer InBuffer(const std::vector<float>& values) {
 }
 
 struct Peaks {
-  double flops = 0;       // per second; an f32 multiply-add counts two
+  double flops = 0;       // f32 operations per second of one thread; an FMA is two
   double read_bytes = 0;  // per second from main memory
 };
 
-// Returns the seconds of one call: the median of batches of about 20 ms.
+// Returns the time of one call in seconds: the median of seven batches of about 20 ms. `cpu_time`:
+// CPU time of this thread instead of wall time.
 double Measure(bool cpu_time, const std::function<void()>& call) {
   call();
   int64_t calls = 1;
@@ -160,7 +164,7 @@ const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
 }
 
-// Keeps every core busy with one thread while it exists, like a compilation on the same machine.
+// While it exists, keeps every core busy with one thread, like a compilation on the same machine.
 class BusyCores {
  public:
   BusyCores() {
@@ -206,7 +210,9 @@ class Bench {
   Bench(int threads, bool busy, std::string filter)
       : pool_(threads), stream_(&pool_), busy_(busy), filter_(std::move(filter)) {}
 
-  // `limit_seconds`: the time at the measured peak; 0: unknown.
+  // Measures one case if the filter selects it, and prints and stores the result. work: units (e.g.
+  // FLOP) per call; the rate is printed in 1e9 of them per second, named `unit`. limit_seconds:
+  // time of a call at the measured peak; 0: unknown.
   void Run(const std::string& name, double work, const char* unit, double limit_seconds,
            const std::function<void()>& call) {
     if (name.find(filter_) == std::string::npos) return;
@@ -236,7 +242,9 @@ class Bench {
   ThreadPool& pool() { return pool_; }
   Stream& stream() { return stream_; }
   const Peaks& peaks() const { return peaks_; }
-  // The time at the measured peaks on all threads. The memory bandwidth is shared by all threads.
+  // Roofline: returns the shortest possible time in seconds of `flops` operations that read `bytes`
+  // from memory, on all threads of the pool. Compute scales with the number of threads and with
+  // flops_factor (FlopsFactor); memory bandwidth does not, because threads share it.
   double Limit(double flops, double bytes, double flops_factor) const {
     return std::max(flops / (peaks_.flops * flops_factor * pool_.threads()),
                     bytes / peaks_.read_bytes);
@@ -253,7 +261,8 @@ class Bench {
   Json results_ = Json::array();
 };
 
-// A dot-product instruction does 4 i8 or 2 bf16 multiply-adds per lane where an FMA does one.
+// Peak operations of this weight type relative to f32: a dot-product instruction does 4 i8 or 2
+// bf16 multiply-adds per lane where an FMA does one.
 double FlopsFactor(WeightType type) {
   if (type == WeightType::kBF16) return 2;
   return type == WeightType::kI8 && CpuHasAvx512Vnni() ? 4 : 1;
@@ -364,9 +373,10 @@ void BenchPool(Bench& bench) {
 
 #ifdef QUINTET_ONEDNN
 
-// oneDNN's matmul on one thread, with weights in its preferred layout. i8 is u8 x s8 -> f32 with a
-// scale per channel. It has no scales per row, so quantizing x before it and scaling the rows after
-// it are part of the time, as they are in our GEMM.
+// Measures oneDNN's matmul on one thread, with weights in its preferred layout. i8 is u8 x s8 ->
+// f32 with a scale per output channel. This oneDNN has no scales per row of x, so its time includes
+// quantizing x before the matmul and scaling the rows of the result after it, as our GEMM's time
+// does.
 void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const std::string name = std::string("onednn ") + TypeName(type) + " " + std::to_string(rows) +
                            "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);

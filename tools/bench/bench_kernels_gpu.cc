@@ -1,5 +1,5 @@
-// Ops on a GPU by shape: time, rate, and fraction of a ceiling measured in the same run
-// (timing_gpu.h).
+// Benchmark of ops on a GPU by shape: time, rate, and fraction of a ceiling measured in the same
+// run (timing_gpu.h).
 //
 //   bench_kernels_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
@@ -38,8 +38,8 @@ void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-// T5's embedding, or GPT-2's with positions. Each call reads other rows of the table than the calls
-// before it.
+// Measures T5's embedding lookup, or GPT-2's with positions. Each call reads other rows of the
+// table than the call before it.
 void BenchEmbedding(GpuBench& bench, DType y_type, int64_t rows, int64_t d, bool with_positions) {
   const std::string name = std::string("embedding bf16 to ") + DTypeName(y_type) + " " +
                            By({rows, d}) + (with_positions ? " with positions" : "");
@@ -111,7 +111,7 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
   bench.Clear();
 }
 
-// GELU of one half of the columns times the other half.
+// Measures a gated GEMM: y = GELU of one half of the columns times the other half.
 void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
   const std::string name = "gated linear bf16 " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
@@ -138,8 +138,9 @@ struct CrossCase {
   int64_t layers, heads, d_model, inputs, input_tokens;
 };
 
-// Cross-attention keys and values of all decoder layers from the encoder's hidden states, scattered
-// into pages: with one GEMM, as in the models, or with one per layer.
+// Measures the projection of the encoder's hidden states to the cross-attention keys and values of
+// all decoder layers, scattered into cache pages. `batched`: one GEMM for all layers, as in the
+// models; otherwise one per layer.
 void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   const std::string name = std::string("cross k,v ") + c.model + " " +
                            By({c.inputs, c.input_tokens}) +
@@ -188,7 +189,8 @@ void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   bench.Clear();
 }
 
-// `group`: rows (beams) per request. `hot`: the head GEMM has just written the logits.
+// `group`: rows (beams) per request, which share one top-k of k candidates. `hot`: the logits are
+// in L2, as after the head GEMM.
 struct TopKCase {
   int64_t rows, vocab, group;
   int32_t k;

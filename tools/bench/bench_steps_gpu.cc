@@ -1,13 +1,14 @@
-// One decoder step on a GPU by op: the cost of each kind of op between its neighbours in a captured
-// step.
+// Measures one decoder step on a GPU and the cost of each kind of op in it, as part of a captured
+// CUDA graph.
 //
 //   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
 //                   [--parts] [--measure] [--whole-norms] [--json FILE]
 //
-// A shape is a number of requests, or requests x beams. The step of a model of real shape with
-// random bf16 weights is captured once complete and once without each kind of op. The cost of an op
-// is the difference divided by the number of such ops. Ops overlap, so the costs do not add up to
-// the step. Times are medians of graph launches.
+// A shape in --shapes is a number of requests, or requests x beams. Models have real shapes and
+// random bf16 weights. The whole step is captured as a graph and, with --parts, again without each
+// kind of op. The cost of an op is the difference of the two times divided by the number of ops of
+// that kind. Ops overlap, so the costs do not add up to the step. Times are medians of graph
+// launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ T Take(absl::StatusOr<T> value) {
 struct ModelShape {
   std::string name;
   int64_t d_model, inner, d_ff, heads, layers, vocab;
-  bool gated, cross;  // cross-attention: T5, otherwise GPT-2
+  bool gated, cross;  // cross: cross-attention (T5), else GPT-2
   Activation activation;
 };
 
@@ -72,7 +73,7 @@ struct Flags {
   std::string json;
 };
 
-// Device memory with random values, freed by the destructor.
+// Allocates device memory with random values; the destructor frees all of it.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}
@@ -117,7 +118,8 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Each block of 64 rows begins at another offset in the same values, so no two rows are equal.
+  // Each block of 64 rows begins at another offset in the same random values, so no two rows are
+  // equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));
@@ -146,7 +148,7 @@ struct Layer {
   LinearWeight qkv, out, cross_q, cross_out, ffn_in, ffn_out;
 };
 
-// The weights of a decoder of real shape.
+// A decoder with the shape of a real model and random weights.
 struct Decoder {
   Decoder(const ModelShape& shape, Device* device);
 
@@ -181,12 +183,14 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 
 class Step {
  public:
-  // `flags.measures`: choose the GEMM algorithms by measurement, as at load, instead of the
-  // library's default. `flags.whole_norms`: no GEMM computes half of a norm.
+  // flags.measures: choose the GEMM algorithms by measurement, as at load, instead of the library's
+  // default. flags.whole_norms: do not use split RMSNorms (NormOutput), in which two GEMMs compute
+  // the norm between them.
   Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
-  // Returns the median time of a step without the ops of kind `left_out` ("": the whole step).
+  // Returns the median time of a step in microseconds, without the ops of kind `left_out` ("": all
+  // ops).
   double Micros(const std::string& left_out);
-  // The number of ops of each kind.
+  // The kinds of ops in a step ("qkv", "norm", ...) and the number of ops of each kind.
   const std::map<std::string, int>& kinds() const { return kinds_; }
 
  private:
@@ -210,7 +214,8 @@ class Step {
   Stream& stream_;
   Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
   Tensor log_sums_, row_bias_;
-  // Sums of squares if the previous GEMM wrote the first half of a norm to normed_, else undefined.
+  // Defined if the previous GEMM began a split RMSNorm: it wrote x * gamma to normed_ and partial
+  // sums of x^2 here.
   Tensor squares_;
   Tensor square_memory_;
   KvCache cache_;
@@ -335,7 +340,8 @@ void Step::Normed(const char* kind, LinearArgs args) {
   Do(kind, [&] { Linear(args, stream_); });
 }
 
-// x_ += x W^T. If both GEMMs support it, also the first half of the norm before `next`.
+// x_ += x W^T (the residual stream). If this GEMM and `next`, the GEMM that reads the following
+// norm, can split the norm, this GEMM also begins it (squares_). next null: do not split.
 void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};

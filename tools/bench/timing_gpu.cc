@@ -21,7 +21,7 @@ void Check(cudaError_t error, const char* what) {
 }
 #define CHECK_CUDA(call) Check((call), #call)
 
-// Measures GPU time of work that is enqueued on a stream.
+// Measures the GPU time of work that is enqueued on a stream, with CUDA events.
 class QueueTimer {
  public:
   explicit QueueTimer(cudaStream_t queue) : queue_(queue) {
@@ -44,7 +44,8 @@ class QueueTimer {
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  // Returns the median of eleven runs of each after two warm-up runs; the works alternate.
+  // Returns the median time of each work in seconds, from eleven runs after two warm-up runs. In
+  // each round all works run once, alternately.
   std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& works) const {
     constexpr int kTurns = 11;
     std::vector<std::vector<double>> seconds(works.size());
@@ -67,10 +68,11 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// A CUDA graph of about ten milliseconds of calls of a case.
+// A CUDA graph that calls one case several times, about ten milliseconds in all but at most about
+// 20 calls.
 class Recording {
  public:
-  // `once`: seconds for one call on each copy.
+  // `once`: time in seconds of one call on each copy of the inputs (of.copies calls).
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =
@@ -128,7 +130,8 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // The values repeat after kPattern: long enough to be unpredictable, short enough to be fast.
+  // The values repeat after kPattern elements: long enough to be unpredictable, short enough to be
+  // fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);
@@ -154,7 +157,7 @@ Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32
 std::vector<double> GpuBench::Seconds(const std::vector<BenchCase>& cases) {
   auto queue = static_cast<cudaStream_t>(device().queue());
   const QueueTimer timer(queue);
-  std::deque<Recording> recordings;  // a deque keeps their addresses
+  std::deque<Recording> recordings;  // a deque, because it never moves its elements
   std::vector<std::function<void()>> replays;
   for (const BenchCase& of : cases) {
     for (int i = 0; i < of.copies; ++i) of.call(i);  // warm-up: libraries load their kernels
@@ -198,8 +201,7 @@ void GpuBench::MeasureCeilings() {
   auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  // Enqueued one by one: copies in a graph run on copy engines, which are slower than the copy
-  // kernel.
+  // Not in a CUDA graph: there, copies run on copy engines, which are slower than the copy kernel.
   const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
   };

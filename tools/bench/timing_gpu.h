@@ -1,10 +1,11 @@
-// Times ops on a GPU against ceilings measured in the same run.
+// Times ops on a GPU and compares them with ceilings measured in the same run: copy bandwidth and
+// bf16 GEMM throughput.
 //
-// Each case is a CUDA graph of several calls; the time of a call is the median graph launch divided
-// by the number of calls. Calls rotate through copies of their inputs that together exceed the L2
-// cache, except in "hot" cases, whose inputs the previous kernel of a model leaves in L2. Inputs
-// are random, never zeros. Rates count the bytes that an op must read and write once, or its
-// multiply-adds (two operations each).
+// Each case is a CUDA graph of several calls of an op; the time of a call is the median time of a
+// graph launch divided by the number of calls. Calls rotate through copies of their inputs that
+// together exceed the L2 cache, except in "hot" cases, whose inputs are in L2 because in a model
+// the previous kernel has just written them. Inputs are random, never zeros. Rates count the bytes
+// that an op must read and write once, or its multiply-adds (two operations each).
 #pragma once
 
 #include <algorithm>
@@ -20,20 +21,22 @@ namespace quintet {
 
 using Json = nlohmann::ordered_json;
 
-// Ends the program if `status` is an error of the device.
+// Exits with an error message if `status` is not OK.
 void CheckOk(const absl::Status& status);
 
 struct Ceilings {
   double copy_bytes = 0;    // per second, bytes read plus bytes written
-  double matrix_flops = 0;  // bf16 GEMM, per second
+  double matrix_flops = 0;  // operations per second of a large bf16 GEMM
 };
 
-// The bytes and operations of one call. Its ceiling is that of the two which takes longer.
+// The bytes that one call must move and its operations. Its ceiling is the time for the bytes or
+// the time for the operations at the measured Ceilings, whichever is longer.
 struct Work {
   double bytes = 0, flops = 0;
 };
 
-// call(i) enqueues one call on copy i of the inputs, i < copies.
+// One benchmark case. There are `copies` copies of the inputs; call(i) enqueues one call of the op
+// on copy i, 0 <= i < copies.
 struct BenchCase {
   std::string name;
   Work work;
@@ -43,7 +46,8 @@ struct BenchCase {
 
 class GpuBench {
  public:
-  // Only cases whose name contains one of `filters` run; all if it is empty.
+  // Runs only cases whose name contains at least one of `filters` as a substring; all cases if
+  // `filters` is empty.
   GpuBench(Device* device, std::vector<std::string> filters)
       : pool_(1), stream_(&pool_, device), filters_(std::move(filters)) {}
 
@@ -59,7 +63,8 @@ class GpuBench {
   const Ceilings& ceilings() const { return ceilings_; }
   void MeasureCeilings();
 
-  // Random values in [-1, 1) as `dtype`, equal for equal seeds. The memory is valid until Clear.
+  // Returns a tensor of random values in [-1, 1) in device memory, equal for equal seeds. The
+  // memory is valid until Clear.
   Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
   Tensor Values(const std::vector<float>& values, std::initializer_list<int64_t> dims);  // f32
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
@@ -78,14 +83,16 @@ class GpuBench {
     memory_.clear();
   }
 
-  // Returns how many copies of inputs of `bytes` bytes exceed the L2 cache.
+  // Returns the number of copies, at most 64, with which inputs of `bytes` bytes exceed the L2
+  // cache.
   int CopiesPastL2(int64_t bytes) {
     return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
   }
   void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call) {
     RunByTurns({{name, work, copies, call}});
   }
-  // Launches the graphs of the cases alternately, so that they run at the same GPU clock.
+  // Measures several cases. Their graphs are launched alternately, so that all run at the same GPU
+  // clock.
   void RunByTurns(const std::vector<BenchCase>& cases);
 
  private:
@@ -93,7 +100,7 @@ class GpuBench {
     CheckOk(buffer.status());
     return *std::move(buffer);
   }
-  std::vector<double> Seconds(const std::vector<BenchCase>& cases);  // per call
+  std::vector<double> Seconds(const std::vector<BenchCase>& cases);  // one call of each case
   void Record(const BenchCase& of, double seconds);
 
   ThreadPool pool_;
@@ -104,10 +111,11 @@ class GpuBench {
   Json rows_ = Json::array();
 };
 
-// Returns "32x128" for 32 and 128.
+// Returns sizes as text: "32x128" for {32, 128}.
 std::string By(std::initializer_list<int64_t> sizes);
 
-// Measures the ceilings, then runs `cases`. The main function of the GPU benchmarks; its flags:
+// The main function of the GPU benchmarks: parses --filter, --json and --commit, measures the
+// ceilings, and runs `cases`. `what` is the title in --help. Returns the exit code.
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases);
 

@@ -1,11 +1,14 @@
 // Tokenizes lines for comparison with the reference libraries (tools/tokenizer_oracle.py), and
-// times single long words.
-//   tokenizer_dump DIR < lines > lines     each line a JSON object
-//     {"text": ".."}                        -> {"ids", "plain" (without special tokens), "spans",
-//     "skip", "keep" (decoded texts)}
-//     {"ids": [..]}                         -> {"skip", "keep"}
-//     {"repeat": "a", "bytes": 1000000}     -> {"tokens", "milliseconds"} of thread CPU time, the
-//     best of three
+// measures the time of single long words.
+//
+//   tokenizer_dump DIR < INPUT > OUTPUT
+//
+// DIR is a model directory. Each line of input and output is a JSON object:
+//   {"text": ".."}                     -> {"ids", "plain", "spans", "skip", "keep"}
+//   {"ids": [..]}                      -> {"skip", "keep"}
+//   {"repeat": "a", "bytes": 1000000}  -> {"tokens", "milliseconds"}
+// plain: ids without special tokens. skip, keep: text decoded without and with special tokens.
+// milliseconds: thread CPU time, the best of three runs.
 #include <algorithm>
 #include <ctime>
 #include <iostream>

@@ -46,14 +46,14 @@ class Driver : public LoadObserver {
   };
 
   void PaceOpenLoop();
-  // Sleeps until the time `at_us`. False if interrupted.
+  // Sleeps until time `at_us` (MonotonicMicros). Returns false if interrupted.
   static bool SleepUntil(int64_t at_us);
   void SendNextOfClosedLoop();
   void SendBatchIfIdle();
   static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
-  // With mutex_ held:
+  // The following functions must be called with mutex_ held.
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
   void OpenWindow(int64_t at_us);
@@ -83,8 +83,8 @@ int64_t Driver::LastDueUs() const {
   return record_.begin_us + static_cast<int64_t>(pacing_.duration_s * 1e6);
 }
 
-// Schedules the request at `scheduled_us`. nullopt if that exceeds the number of requests or the
-// duration, or after an interrupt.
+// Schedules `request` for time `scheduled_us`. nullopt if all requests have been planned, if the
+// time is after the end of the measurement, or after an interrupt.
 std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest request) {
   const bool enough = pacing_.requests > 0 && planned_ >= pacing_.warmup + pacing_.requests;
   if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;
@@ -182,8 +182,8 @@ void Driver::SendBatchIfIdle() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_.empty()) return;
     while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
-      // The measurement window opens when the first measured request is sent, not at its scheduled
-      // time: under overload that is long before the warm-up batches have ended.
+      // The measurement window begins when the first measured request is sent. Under overload its
+      // scheduled time may be long before the end of the warm-up batches.
       if (waiting_.front().measured) OpenWindow(MonotonicMicros());
       batch.push_back(Register(std::move(waiting_.front())));
       waiting_.pop_front();

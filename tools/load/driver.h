@@ -1,11 +1,12 @@
 // Sends a planned load to a target and records the responses.
 //
 // Open loop (LoadShape::request_rate > 0): each request is sent at its scheduled time, however many
-// are in flight; latencies count from the scheduled time. Closed loop: a request is sent when
-// another ends. Static batching: requests arrive as in an open loop, wait until the previous batch
+// are in flight; latencies count from the scheduled time. Closed loop: the next request is sent
+// when one ends. Static batching: requests arrive as in an open loop, wait until the previous batch
 // has ended, and are sent together, at most `static_batch` of them. A padded batch is a rectangle:
-// random inputs are padded to the longest of the batch and every row runs until the longest output
-// has ended; only the tokens that each request asked for are counted.
+// prompts of random ids are padded to the longest of the batch, and every request generates as many
+// tokens as the longest output of the batch; only the tokens that each request asked for are
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,13 @@ struct RequestEnd {
   int64_t input_tokens = 0, output_tokens = 0;
 };
 
-// Receives the events of requests with their time (MonotonicMicros). Called from LoadTarget::Poll.
+// Receives the events of requests, from LoadTarget::Poll. at_us: time of the event in microseconds
+// (MonotonicMicros).
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
   virtual void OnTokens(uint64_t id, int64_t tokens, int64_t at_us) = 0;
-  // Called once per request, after its last OnTokens. May send the next request.
+  // Called once per request, after its last OnTokens. The implementation may send the next request.
   virtual void OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) = 0;
 };
 
@@ -45,14 +47,15 @@ class LoadObserver {
 class LoadTarget {
  public:
   virtual ~LoadTarget() = default;
-  // Sends a request. Called from any thread, also from OnEnd. Must not block.
+  // Sends a request. Must not block. Called from any thread, also from LoadObserver::OnEnd.
   virtual void Send(uint64_t id, const PlannedRequest& request) = 0;
-  // Waits up to `timeout_us` for events and passes them to the observer. Called by one thread.
+  // Waits up to `timeout_us` microseconds for events and passes them to the observer. Only one
+  // thread may call it.
   virtual void Poll(int64_t timeout_us, LoadObserver* observer) = 0;
 };
 
-// Runs the load and returns when every request sent has ended. An interrupt stops the sending.
-// Pacing::requests or Pacing::duration_s must be set.
+// Runs the load. Returns when every request that was sent has ended. After an interrupt (SIGINT,
+// ...) no more requests are sent. Pacing::requests or Pacing::duration_s must be set.
 LoadRecord RunLoad(const Pacing& pacing, LoadPlan* plan, LoadTarget* target);
 
 }  // namespace quintet

@@ -8,8 +8,8 @@
 
 namespace quintet {
 
-// Runs on the engine thread inside Engine::Step, where the engine must not be called: events are
-// queued until the step has ended.
+// Called by the engine during Engine::Step, where the engine must not be called back. Therefore it
+// only queues events, which Poll passes to the observer after the step.
 class EngineTarget::Sink : public ResponseSink {
  public:
   Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}

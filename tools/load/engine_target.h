@@ -1,4 +1,5 @@
-// Load target that runs an engine in this process: the baseline for server measurements.
+// Load target that runs an engine in this process, to compare a server's performance with the
+// engine's.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace quintet {
 
 class EngineTarget : public LoadTarget {
  public:
-  // `session` must outlive the target. Text prompts need its tokenizer. The thread that calls Poll
-  // runs the engine.
+  // `session` must outlive the target; text prompts need its tokenizer. The engine runs in the
+  // thread that calls Poll. `stream`: requests stream their tokens.
   EngineTarget(Session* session, bool stream) : session_(*session), stream_(stream) {}
 
   void Send(uint64_t id, const PlannedRequest& request) override;

@@ -1,4 +1,4 @@
-// Flags, run and report shared by `bench serve` and `bench engine`.
+// What `bench serve` and `bench engine` share: the flags, the run and its report.
 #pragma once
 
 #include <string>
@@ -22,12 +22,13 @@ struct LoadFlags {
 };
 void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 
-// Validates the flags, reads the prompts file and fills `flags->shape` except `vocab`, which the
-// caller takes from its target. INVALID_ARGUMENT names the flag.
+// Validates the flags, reads the prompts file and fills flags->shape except `vocab`, which the
+// caller sets from the model of its target. INVALID_ARGUMENT names the flag.
 absl::Status ValidateLoad(LoadFlags* flags);
 
-// Runs the load after ValidateLoad, then prints and writes its report, which includes `conditions`
-// and `configuration`. Returns the exit code: kExitRemote if no measured request ended OK.
+// Runs the load with flags that ValidateLoad has checked, and prints and writes its report, which
+// includes `conditions` and `configuration`. Returns the exit code: kExitRemote if no measured
+// request ended with OK.
 int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_json conditions,
                  nlohmann::ordered_json configuration);
 

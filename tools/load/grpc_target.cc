@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> OpenChannel(const GrpcTarget::Options& options) {
   grpc::ChannelArguments arguments;
-  // Without this option, channels to the same address share one connection.
+  // Without this option, all channels to the same address would share one connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   if (options.attempts > 1) {
@@ -47,13 +47,14 @@ RequestEnd EndOf(const grpc::Status& status, const v1::GenerateResponse& respons
 
 }  // namespace
 
-// One call. Its address is the completion queue tag of its operations, of which at most one is in
-// flight.
+// One gRPC call. Its address is the tag of its operations in the completion queue; at most one of
+// them is in flight at a time.
 class GrpcTarget::Call {
  public:
   explicit Call(uint64_t id) : id_(id) {}
   virtual ~Call() = default;
-  // Handles the completion of an operation. False if the call has ended and can be deleted.
+  // Handles the completion of the operation in flight and starts the next one. Returns false if the
+  // call has ended and can be deleted.
   virtual bool Proceed(bool ok, LoadObserver* observer) = 0;
 
   grpc::ClientContext context;
@@ -179,7 +180,7 @@ v1::GenerateRequest GrpcTarget::MakeRequest(const PlannedRequest& planned) const
 void GrpcTarget::Send(uint64_t id, const PlannedRequest& planned) {
   v1::Inference::Stub* stub = stubs_[id % stubs_.size()].get();
   const v1::GenerateRequest request = MakeRequest(planned);
-  // queue_ returns every call; Poll deletes it when it has ended.
+  // The completion queue returns each call (as a tag) to Poll, which deletes it when it has ended.
   if (options_.stream) {
     auto* call = new StreamCall(id);
     call->context.set_deadline(Deadline(options_.timeout_s));

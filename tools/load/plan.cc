@@ -46,7 +46,8 @@ PlannedRequest LoadPlan::Next() {
   PlannedRequest request;
   if (shape_.request_rate > 0) at_s_ += interval_s_(times_);
   request.at_us = static_cast<int64_t>(at_s_ * 1e6);
-  // Draw every value for every request, so that one flag does not change the values of others.
+  // Draw all random values for every request, even unused ones, so that changing one flag does not
+  // change the values of the others.
   const uint64_t count = static_cast<uint64_t>(std::max<int64_t>(shape_.distinct_prompts, 1));
   const uint64_t shared = std::uniform_int_distribution<uint64_t>(0, count - 1)(contents_);
   const bool beams = std::uniform_real_distribution<double>(0, 1)(contents_) < shape_.beam_share;
@@ -64,7 +65,7 @@ void LoadPlan::FillPrompt(uint64_t prompt, PlannedRequest* request) const {
     return;
   }
   std::mt19937_64 random = Generator(shape_.seed, prompt + 2);
-  // Skip the lowest ids: special tokens live there.
+  // Skip the lowest ids, because special tokens usually have low ids.
   const int64_t first = std::min<int64_t>(100, shape_.vocab / 2);
   std::uniform_int_distribution<uint32_t> id(static_cast<uint32_t>(first),
                                              static_cast<uint32_t>(shape_.vocab - 1));

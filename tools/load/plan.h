@@ -1,4 +1,4 @@
-// Arrival times and contents of the requests of a load, generated from a seed.
+// Generates the arrival times and contents of the requests of a load from a seed.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace quintet {
 struct TokenRange {
   int64_t low = 0, high = 0;  // inclusive
 };
-// Parses "8:128", or "64" for exactly 64. INVALID_ARGUMENT, naming `flag`, if the values are not
-// numbers with 1 <= low <= high <= 2^20.
+// Parses a range of numbers of tokens: "8:128", or "64" for exactly 64. INVALID_ARGUMENT, naming
+// `flag`, if the values are not numbers with 1 <= low <= high <= 2^20.
 absl::StatusOr<TokenRange> ParseTokenRange(const std::string& flag, const std::string& text);
 
 struct LoadShape {
   double request_rate = 0;  // requests per second; 0: all are scheduled at time 0
-  // Shape parameter of the gamma distribution of the arrival intervals: 1 = Poisson process, < 1 =
-  // bursty, > 1 = regular.
+  // Shape parameter of the gamma distribution of the intervals between arrivals: 1 = Poisson
+  // process, < 1 = bursty, > 1 = regular.
   double burstiness = 1;
   std::vector<std::string> lines;  // prompts as text; empty: random ids of `input_tokens`
   TokenRange input_tokens{128, 128};
@@ -28,20 +28,20 @@ struct LoadShape {
   int64_t distinct_prompts = 0;  // number of prompts, chosen uniformly; 0: one per request
   double beam_share = 0;         // fraction of requests that use `num_beams` beams
   uint32_t num_beams = 4;
-  int64_t vocab = 0;  // random ids are less than this
+  int64_t vocab = 0;  // random token ids are less than this
   uint64_t seed = 1;
 };
 
 struct PlannedRequest {
-  int64_t at_us = 0;  // scheduled time since the start
+  int64_t at_us = 0;  // scheduled time after the start of the run
   std::string text;   // empty if `ids` is set
   std::vector<uint32_t> ids;
   uint32_t output_tokens = 0;  // exact number of new tokens; 0: the model ends the sequence
   uint32_t num_beams = 1;
 };
 
-// Generates the requests. Request n depends only on the shape and n; its contents do not depend on
-// the rate or the burstiness. Not thread-safe.
+// Generates the requests one after the other. Request n depends only on the LoadShape and n; its
+// contents do not depend on request_rate and burstiness. Not thread safe.
 class LoadPlan {
  public:
   explicit LoadPlan(LoadShape shape);

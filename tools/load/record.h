@@ -17,13 +17,14 @@ struct RequestOutcome {
   int64_t done_us = 0;
   int64_t input_tokens = 0, output_tokens = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string reason;       // ErrorInfo.reason
+  std::string reason;       // ErrorInfo.reason of the error
   bool retry_info = false;  // the error carries a RetryInfo
 
   bool ok() const { return code == absl::StatusCode::kOk; }
   double e2e_ms() const { return static_cast<double>(done_us - scheduled_us) / 1e3; }
   double late_ms() const { return static_cast<double>(sent_us - scheduled_us) / 1e3; }
-  // Whether tokens arrived before the end; ttft_ms is defined only then.
+  // Whether tokens arrived before the end of the request; only then ttft_ms (time to first token)
+  // is defined.
   bool streamed() const { return first_us >= 0; }
   double ttft_ms() const { return static_cast<double>(first_us - scheduled_us) / 1e3; }
   bool paced() const { return streamed() && output_tokens > 1; }
@@ -37,8 +38,8 @@ struct LoadRecord {
   std::vector<double> gaps_ms;           // inter-token latencies of measured requests
   int64_t sent = 0;                      // requests sent, including warm-up; all have ended
   // The measurement window: from the scheduled time of the first measured request (static batching:
-  // from when it is sent) until the last one is sent. The window_ counts include everything that
-  // arrived in the window, whichever request it belongs to.
+  // from the time when it is sent) until the last request is sent. The window_ counts include all
+  // requests and tokens that completed in this time, also those of warm-up requests.
   int64_t begin_us = 0, end_us = 0;
   int64_t window_requests = 0, window_input_tokens = 0, window_output_tokens = 0;
   bool interrupted = false;
