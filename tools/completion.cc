@@ -174,7 +174,7 @@ std::string FishScript(const std::vector<Choices>& all) {
       "function __quintet_after\n"
       "  set -l words (commandline -opc)\n"
       "  for path in $argv\n"
-      "    string match -q -- \"$path *\" (string join ' ' $words[2..])' '; and return 0\n"
+      "    string match -q -- \"$path *\" (string join -- ' ' $words[2..])' '; and return 0\n"
       "  end\n"
       "  return 1\n"
       "end\n"

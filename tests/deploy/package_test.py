@@ -15,7 +15,9 @@ from deploy_files import DEPLOY, ROOT, run
 from server_process import BINARY, run_quintet
 
 BUILD = pathlib.Path(BINARY).parent
-SUBCOMMANDS = "generate encode score classify convert inspect serve bench completion man".split()
+SUBCOMMANDS = (
+    "generate encode score classify convert inspect serve bench completion health man".split()
+)
 PAGES = {"quintet", *(f"quintet-{name}" for name in SUBCOMMANDS)} | {
     "quintet-bench-serve",
     "quintet-bench-engine",

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/catch.h"
 #include "kernels/runtime/stream.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

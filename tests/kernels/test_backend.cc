@@ -8,7 +8,7 @@
 namespace quintet {
 
 Tensor TestBackend::PutBytes(const void* bytes, int64_t count, DType dtype,
-                       std::initializer_list<int64_t> dims) {
+                             std::initializer_list<int64_t> dims) {
   void* data = Allocate(count);
   CopyIn(data, bytes, count);
   const Tensor t = Tensor::Dense(data, dtype, dims);
@@ -17,7 +17,7 @@ Tensor TestBackend::PutBytes(const void* bytes, int64_t count, DType dtype,
 }
 
 Tensor TestBackend::Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
-                  DType dtype) {
+                        DType dtype) {
   const auto n = static_cast<int64_t>(values.size());
   std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
   ConvertFromF32(values.data(), n, dtype, bytes.data());

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/catch.h"
 #include "google/protobuf/text_format.h"
+#include "tests/catch.h"
 
 namespace quintet {
 namespace {

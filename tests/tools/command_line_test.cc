@@ -139,8 +139,10 @@ TEST_CASE("help names every flag with its unit, default and variable, and an exa
   CHECK_THAT(help, ContainsSubstring("--max-new-tokens TOKENS"));
   const std::string serve = RunBinary({{"serve", "--help"}, "", {}}).out;
   CHECK_THAT(serve, ContainsSubstring("--limit-new-tokens TOKENS "));  // not the validator's text
-  CHECK_THAT(serve, ContainsSubstring("--max-running SEQUENCES ") && !ContainsSubstring("--max-num-seqs"));
-  CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out, ContainsSubstring("[1,8] ($QUINTET_BATCH)"));
+  CHECK_THAT(serve,
+             ContainsSubstring("--max-running SEQUENCES ") && !ContainsSubstring("--max-num-seqs"));
+  CHECK_THAT(RunBinary({{"bench", "--help"}, "", {}}).out,
+             ContainsSubstring("[1,8] ($QUINTET_BATCH)"));
   CHECK_THAT(help, ContainsSubstring("[256] ($QUINTET_MAX_NEW_TOKENS)"));
 }
 
@@ -156,10 +158,12 @@ TEST_CASE("--version names commit, CUDA and the instruction sets built and used"
   CHECK(lines[2] == "CPU instruction sets: " + CompiledIsaNames());
   CHECK(lines[3] == "Used on this CPU: " + UsedIsaNames());
 #if defined(__x86_64__)
-  CHECK_THAT(lines[2], ContainsSubstring("AMX") && ContainsSubstring("AVX3") && ContainsSubstring("SSE4"));
+  CHECK_THAT(lines[2],
+             ContainsSubstring("AMX") && ContainsSubstring("AVX3") && ContainsSubstring("SSE4"));
   const Outcome capped = RunBinary({{"--version"}, "", {{"QUINTET_CPU_ISA", "baseline"}}});
   REQUIRE(Lines(capped.out).size() == 4);
-  CHECK_THAT(Lines(capped.out)[3], StartsWith("Used on this CPU: SSE") && !ContainsSubstring("AVX"));
+  CHECK_THAT(Lines(capped.out)[3],
+             StartsWith("Used on this CPU: SSE") && !ContainsSubstring("AVX"));
 #endif
 }
 

@@ -159,7 +159,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
   // Log-probabilities distinguish int8 from f32.
   const auto score = [&](std::vector<std::string> flags) {
-    flags.insert(flags.begin(), {"score", "--model", out});
+    flags.insert(flags.begin(), {"score", "--quiet", "--model", out});
     const Outcome scored = Call(flags, "phoneme\tF OW1 N IY2 M\n");
     CHECK(scored.exit_code == 0);
     CHECK(scored.err.empty());

@@ -28,7 +28,8 @@ Outcome OnModel(const std::string& command, std::vector<std::string> flags,
 }
 
 TEST_CASE("words become phonemes, one line each, in order") {
-  const Outcome outcome = OnModel("generate", {"--num-beams", "4"}, "wagner\noros\r\nacclaimed");
+  const Outcome outcome =
+      OnModel("generate", {"--num-beams", "4", "--quiet"}, "wagner\noros\r\nacclaimed");
   CHECK(outcome.exit_code == kExitDone);
   CHECK(outcome.out == "W AE1 G N ER0\nAO1 R OW0 Z\nAH0 K L EY1 M D\n");
   CHECK(outcome.err.empty());
@@ -79,7 +80,7 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
   // encode does not decode, so the fields have no effect.
-  CHECK(run({"encode"}, odd).err.empty());
+  CHECK(run({"encode", "--quiet"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
   CHECK_THAT(run({"inspect"}, odd).out, ContainsSubstring("max_time is 2.5"));
 }

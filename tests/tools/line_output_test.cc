@@ -129,9 +129,8 @@ TEST_CASE("a compressed file can be continued wherever it was cut") {
 
 TEST_CASE("binary records keep their size, and the header gets their number") {
   const TemporaryFile file(".npy");
-  const RecordFormat format = {.record_bytes = 3, .header = [](int64_t records) {
-                                 return absl::StrCat("<", records, ">");
-                               }};
+  const RecordFormat format = {
+      .record_bytes = 3, .header = [](int64_t records) { return absl::StrCat("<", records, ">"); }};
   {
     const auto output = Open(file.path(), false, format);
     CHECK(file.Bytes() == "<0>");

@@ -121,7 +121,7 @@ TEST_CASE("text that begins like a compressed format is text") {
 TEST_CASE("damaged compressed input is an error after the lines before the damage") {
   for (const bool cut : {false, true}) {
     std::string data = Gzip("one\n");
-    data += cut ? Gzip("two\n").substr(0, 15) : "no gzip member";
+    data += cut ? Gzip("two\n").substr(0, 12) : "no gzip member";
     Pipe pipe;
     pipe.Write(data);
     pipe.Close();

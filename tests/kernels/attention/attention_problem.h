@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet::attention_test {
 

@@ -10,8 +10,8 @@
 
 #include "kernels/runtime/cpu_features.h"
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/linear/linear_weights.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

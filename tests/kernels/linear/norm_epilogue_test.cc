@@ -8,8 +8,8 @@
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/linear/linear_weights.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

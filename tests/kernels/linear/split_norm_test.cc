@@ -7,8 +7,8 @@
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/linear/linear_weights.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

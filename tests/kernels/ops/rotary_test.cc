@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/sampling/candidate_logits.h"
 
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

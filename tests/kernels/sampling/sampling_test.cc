@@ -6,8 +6,8 @@
 
 #include "kernels/base/random.h"
 #include "tests/catch.h"
-#include "tests/kernels/test_backend.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {

@@ -209,7 +209,8 @@ TEST_CASE("Headers above the limits of size and number are rejected", "[safetens
   CHECK_THAT(Message(OpenBytes(std::string(8, '\xff') + tail)),
              ContainsSubstring("exceeds the limit of 100000000"));
   length[0] = '\0';  // 100,000,000: longer than the file
-  CHECK_THAT(Message(OpenBytes(length + tail)), ContainsSubstring("the header ends at byte 100000008"));
+  CHECK_THAT(Message(OpenBytes(length + tail)),
+             ContainsSubstring("the header ends at byte 100000008"));
   CHECK_THAT(Message(OpenBytes("")), ContainsSubstring("expected at least 8 bytes"));
   CHECK_THAT(Message(OpenBytes("1234567")), ContainsSubstring("expected at least 8 bytes, got 7"));
   CHECK_THAT(
