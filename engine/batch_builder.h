@@ -18,8 +18,9 @@ class BatchBuilder {
 
   void Clear();
   // Starts a group: the sequences added after this call share one encoded input, whose cache slots
-  // are `source_slots` (empty for models without an encoder). The slots outlive the batch and never
-  // change for one `owner`. A group without sequences is dropped.
+  // are `source_slots` (empty for models without an encoder). The caller keeps the span valid until
+  // the batch has run, and passes equal slots whenever it passes the same `owner` (a request id). A
+  // group without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
   // Adds a sequence with its new tokens. `slots` [kv_len]: the cache slot of every position, new
   // tokens last. The slots outlive the batch.

@@ -65,8 +65,9 @@ struct GenerationSlice {
 
 class Sampler {
  public:
-  // With `async_scheduling`, beams are advanced on the device too (BeamStep), which leaves their
-  // next tokens in device memory for the model's next step. `model` outlives the sampler.
+  // With `async_scheduling`, the device also selects the next token and the parent of every beam
+  // (BeamStep) and keeps them in device memory for the model's next step. `model` outlives the
+  // sampler.
   Sampler(Model* model, bool async_scheduling);
   // Bytes that Allocate takes, for a model that is not loaded.
   static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);

@@ -197,9 +197,9 @@ class Model {
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
-  // Device buffer [max_step_sequences] i32 that the sampler fills with token ids and the next
-  // Decode reads (negative values in DecodeBatch::tokens). Its address never changes. Undefined:
-  // not supported by the model.
+  // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. The next
+  // Decode reads element i of it where DecodeBatch::tokens has the value -1 - i. Its address never
+  // changes. Undefined: not supported by the model.
   virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 of the parent beams of the beams in the next Decode,
   // numbered within their request (DecodeBatch::moves). Its address never changes. Undefined: not

@@ -10,8 +10,9 @@
 
 namespace quintet {
 
-// Opens the TLS files that the options name; null means plaintext. The files must outlive the gRPC
-// server that uses the credentials. INVALID_ARGUMENT: a plaintext address is not loopback and
+// Opens the TLS files that the options name; null means plaintext. The returned object
+// must outlive the gRPC server that uses the credentials. INVALID_ARGUMENT: a plaintext address is
+// not loopback and
 // --allow-plaintext is missing, the address is invalid, or a file is unusable.
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options);
 

@@ -19,9 +19,9 @@ class HeapTrimmer {
   // lock (some milliseconds).
   static constexpr int64_t kGrowthBytes = int64_t{16} << 20;
 
-  // Tests replace both functions: `resident_bytes` returns the resident memory of the process in
-  // bytes, `trim` calls malloc_trim(0).
   HeapTrimmer();
+  // For tests, which replace ResidentBytes and malloc_trim(0). `resident_bytes` returns the
+  // resident memory of the process in bytes.
   HeapTrimmer(std::function<int64_t()> resident_bytes, std::function<void()> trim)
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}
 

@@ -120,7 +120,8 @@ class BeastServer : public HttpServer {
   int port() const override { return port_; }
 
  private:
-  // Awaitable that waits until the socket is readable or writable. False: the connection is closed.
+  // Awaitable that waits for the event that its constructor names, readable or writable. False: the
+  // connection is closed.
   class SocketReady;
   // Awaitable that yields to the other connections. False: the connection is closed.
   class Yield;

@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 }
 
 // Chooses the number of warps per item (sequence and head): as many as can be resident on the
-// device, but at most one per step of the longest sequence, and more than can be resident if a warp
-// would otherwise process over kMaxWarpKeys keys. If there are few items with many keys, a cluster
-// of CTAs shares each item.
+// device, but at most one per kStepKeys keys of the longest sequence, and more than can be resident
+// if a warp would otherwise process over kMaxWarpKeys keys. If there are few items with many keys,
+// a cluster of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

@@ -30,9 +30,10 @@ struct alignas(16) PartialResult {
 template <int kDim>
 union alignas(16) WarpMemory {
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
-  // Piece p of a step's row `key` is stored at position p ^ Swizzle(key). Eight consecutive rows
-  // have eight different values in 0..7, rows 8 apart equal ones. Swizzle(a + b) = Swizzle(a) ^
-  // Swizzle(b) if a and b have no bit in common.
+  // A K or V row in shared memory consists of 16-byte pieces. Piece p of row `key` (its index among
+  // the kStepKeys rows of one pipeline step) is stored at position p ^ Swizzle(key). Eight
+  // consecutive rows have eight different values in 0..7, rows 8 apart equal ones. Swizzle(a + b) =
+  // Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
   __device__ static constexpr int Swizzle(int key) { return (key & 1) << 2 | (key >> 1 & 3); }
   struct Rows {
     uint4 pieces[kStepKeys * kPieces];

@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Wide layout: p [keys][kGroup], q_t and o_t [head_dim][kGroup] ----
 
-// p[j] = fma(q . k[j], scale, bias) for keys [j, j + kKeys) and kVectors SIMD vectors of queries.
-// The bias of key j for query i of the group is strip[kKeyTile - 1 - j + i].
+// For the kKeys keys from j on and for kVectors SIMD vectors of queries: p[key] = fma(q . k[key],
+// scale, bias). The bias of a key for query i of these queries is strip[kKeyTile - 1 - key + i].
 template <int kKeys, int kVectors>
 HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, int64_t head_dim,
                           float scale, const float* strip, int64_t j, float* p) {

@@ -134,8 +134,8 @@ class TaskMask {
     tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
   }
 
-  // Visibility of the kKeyTile keys from key `begin` on to query rows [first, first + count) of the
-  // task.
+  // Whether query rows [first, first + count) of the task see all, some or none of the keys [begin,
+  // begin + kKeyTile).
   TileVisibility View(int64_t begin, int64_t first, int64_t count) const {
     if (tiles_ == nullptr) return TileVisibility::kAll;
     const int row = position_ + static_cast<int>(first);

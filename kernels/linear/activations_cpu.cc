@@ -170,8 +170,8 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
   }
 }
 
-// Packs one block of rows of x into its place in `a`: f32 values directly; for i8 and bf16 GEMMs
-// through a converted copy of kPieceGroups groups at a time.
+// Packs one block of rows of x into its place in `a`. If the weights are f32, x is packed directly;
+// if they are i8 or bf16, kPieceGroups groups of k at a time are first converted to that dtype.
 void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);

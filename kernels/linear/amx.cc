@@ -94,7 +94,8 @@ QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines
   Op::Column(second);
 }
 
-// Computes the sums of one panel for one block of up to 32 rows and stores them in p.tile.
+// Multiplies one block of up to 32 rows of x by one panel of weights and stores the sums over k in
+// p.tile.
 template <class Op>
 QUINTET_AMX void RowBlock(const cpu::PanelGemm& p, int64_t block) {
   const int64_t rows = p.x->BlockRows(block);

@@ -196,8 +196,8 @@ class GemvInputs {
       : x_(a.x + thread.g * a.x_stride + thread.warp * kGemvStep + 8 * thread.t),
         steps_(thread.g < a.rows ? thread.StepsOf(thread.warp) : 0) {}
 
-  // Loads x of the warp's steps first, ..., first + kSteps - 1; zeros past the last step and the
-  // last row.
+  // Loads the values of x for the warp's k steps [first, first + kSteps); zeros past its last step
+  // and past the last row.
   __device__ void Load(int first) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {

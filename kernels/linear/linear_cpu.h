@@ -5,11 +5,13 @@
 // of four bytes; a unit holds the weights of one channel for one group of consecutive k: 1 f32, 2
 // bf16 or 4 i8. Channels past n and values past k are 0. Gated: columns [0, 16) of panel p are the
 // gate rows [16 p, 16 p + 16), columns [16, 32) the up rows of the same numbers. kI8 channel data:
-// f32 scales [panels * 32], then i32 128 * sum over k of the weights, [panels * 32].
+// f32 scales [panels * 32], then 128 times the sum of the channel's weights over k, i32 [panels *
+// 32].
 //
 // Why 32 columns: one pass over a panel then serves 12 rows from the registers of AVX-512 (12 x 2
-// vectors) and reads memory in one ascending stream. With 64 columns, 8 rows needed two passes or a
-// stride, and weights from memory arrived at half the speed.
+// vectors) and reads memory in one ascending stream. Panels of 64
+// columns would need two passes over the rows, or strided reads of the panel; weights from memory
+// then arrived at half the speed.
 //
 // Activations are packed too, whatever their dtype, because a kernel reads all rows of a block at
 // the same k: unpacked rows would be as many memory streams, all in one set of the L1 cache if rows

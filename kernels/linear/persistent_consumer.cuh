@@ -168,8 +168,8 @@ class PersistentConsumer {
     }
   }
 
-  // Computes the four output values of column group `eight` (eight columns of the tile) whose
-  // accumulators this thread holds, in the order of the wgmma fragment.
+  // Computes the four output values of this thread in columns [8 * eight, 8 * eight + 8) of the
+  // tile from its accumulators, in the order of the wgmma fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll

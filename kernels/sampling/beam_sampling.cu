@@ -1,7 +1,7 @@
 // Beam sampling on a GPU, in two kernels. RowCandidatesKernel: one block per beam applies the
-// logits warpers to its row (kernels/sampling/warper.cuh) and keeps the k greatest draw keys among
-// the surviving tokens. MergeCandidatesKernel: one block per request merges the candidates of its
-// beams.
+// logits warpers to its row (kernels/sampling/warper.cuh) and keeps the k surviving tokens with
+// the greatest random keys (GumbelKey: logit plus Gumbel noise). MergeCandidatesKernel: one block
+// per request merges the candidates of its beams.
 #include <algorithm>
 
 #include "kernels/base/random.h"

@@ -214,8 +214,9 @@ __device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
 struct RankShared {
   uint64_t candidates[kMaxCandidates];
   int count;  // candidates found; may exceed kMaxCandidates
-  // State of SelectExactly: histogram of the current digit, the digits of the k-th best rank found
-  // so far, and the number of values still wanted among those that share these digits.
+  // State of SelectExactly, a radix select of the k-th best rank: the histogram of the current
+  // digit, the digits above it, which are known, and the number of values still to be taken among
+  // those that have the same digits above it.
   int histogram[256];
   uint64_t prefix;
   int wanted;

@@ -53,7 +53,8 @@ struct WarperShared {
 
 __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
 
-// Packs value and token into one integer; a lower rank is better, equal values by token.
+// Packs value and token into one integer. Greater values have lower ranks; of equal values the
+// lower token has the lower rank.
 __device__ __forceinline__ uint64_t RankByValue(float value, int token) {
   return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
 }

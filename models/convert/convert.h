@@ -32,9 +32,9 @@ struct ConvertOptions {
   std::string source, target;
   ConvertForm form = ConvertForm::kPacked;
   // Dtype of the matrices: kF32, kBF16 or kF16. The packed format also allows kI8 and kF8 with one
-  // scale per row; the values are those of loading the source as int8 or fp8. nullopt: as in the
-  // source. The packed format stores vectors (norms, biases, position tables) as f32. Embeddings of
-  // int8 and fp8 models, and ffn_out of fp8 models, keep the source's dtype.
+  // scale per row, quantised exactly as --dtype int8 or fp8 quantises the source at load. nullopt:
+  // the source's dtype. The packed format stores vectors (norms, biases, position tables) as f32.
+  // Embeddings of int8 and fp8 models, and ffn_out of fp8 models, keep the source's dtype.
   std::optional<DType> dtype;
   // Replace an existing target, which must be a model directory or empty.
   bool replace = false;

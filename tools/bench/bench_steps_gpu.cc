@@ -4,11 +4,12 @@
 //   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
 //                   [--parts] [--measure] [--whole-norms] [--json FILE]
 //
-// A shape in --shapes is a number of requests, or requests x beams. Models have real shapes and
-// random bf16 weights. The whole step is captured as a graph and, with --parts, again without each
-// kind of op. The cost of an op is the difference of the two times divided by the number of ops of
-// that kind. Ops overlap, so the costs do not add up to the step. Times are medians of graph
-// launches.
+// --source and --keys are the lengths of the encoder input and of the cached prefix, in tokens;
+// --measure autotunes the GEMMs first; --whole-norms turns split norms off. A shape in --shapes is
+// a number of requests, or requests x beams. Models have real shapes and random bf16 weights. The
+// whole step is captured as a graph and, with --parts, again without each kind of op. The cost of
+// an op is the difference of the two times divided by the number of ops of that kind. Ops overlap,
+// so the costs do not add up to the step. Times are medians of graph launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
