@@ -6,10 +6,12 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tools/command_line.h"
 #include "tools/flag_values.h"
 #include "tools/version.h"
@@ -41,7 +43,7 @@ std::string PageName(const CLI::App& command) {
 // Returns a command's one-line summary in the style of man pages: "Generate text." becomes
 // "generate text".
 std::string Summary(const CLI::App& command) {
-  std::string text = command.get_description();
+  std::string text(absl::StripPrefix(command.get_description(), "Quintet: "));
   if (!text.empty() && text.back() == '.') text.pop_back();
   const bool acronym = text.size() > 1 && std::isupper(static_cast<unsigned char>(text[1]));
   if (!text.empty() && !acronym) {
@@ -54,24 +56,39 @@ std::string Synopsis(const CLI::App& command) {
   const std::string path = command.get_parent() == nullptr ? "" : " " + CommandPath(command, " ");
   std::string text = absl::StrCat(".B quintet", path, "\n[\\fIOPTIONS\\fR]");
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_positional()) absl::StrAppend(&text, " \\fI", option->get_name(), "\\fR");
+    if (option->get_positional()) absl::StrAppend(&text, " \\fI", option->get_name(true), "\\fR");
   }
   if (!command.get_subcommands({}).empty()) absl::StrAppend(&text, " [\\fISUBCOMMAND\\fR]");
   return text + "\n";
 }
 
-// Returns the section of one group of flags, with the texts of --help.
-std::string GroupSection(const CLI::App& command, const std::string& group) {
+// Returns the entry of one flag or positional, with its texts in --help. An option can be both.
+std::string Entry(const CLI::App& command, const CLI::Option* option, bool is_positional) {
   const auto formatter = std::static_pointer_cast<CLI::Formatter>(command.get_formatter());
-  std::string text;
+  return absl::StrCat(".TP\n\\fB", Escaped(formatter->make_option_name(option, is_positional)),
+                      "\\fR", Escaped(formatter->make_option_opts(option)), "\n",
+                      Escaped(formatter->make_option_desc(option)), "\n");
+}
+
+// Returns the sections of the positionals, then of the groups of flags in the order of --help.
+std::string Options(const CLI::App& command) {
+  std::string positionals;
+  std::vector<std::pair<std::string, std::string>> groups;  // name, entries
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_group() != group) continue;
-    absl::StrAppend(&text, ".TP\n\\fB",
-                    Escaped(formatter->make_option_name(option, option->get_positional())), "\\fR",
-                    Escaped(formatter->make_option_opts(option)), "\n",
-                    Escaped(formatter->make_option_desc(option)), "\n");
+    if (option->get_positional()) positionals += Entry(command, option, true);
+    if (!option->nonpositional()) continue;
+    const std::string& name = option->get_group();
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& known) { return known.first == name; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {name, ""});
+    group->second += Entry(command, option, false);
   }
-  return text.empty() ? "" : absl::StrCat(".SS ", Escaped(group), "\n", text);
+  if (!positionals.empty()) groups.insert(groups.begin(), {"Positionals", positionals});
+  std::string text;
+  for (const auto& [name, entries] : groups) {
+    absl::StrAppend(&text, ".SS ", Escaped(name), "\n", entries);
+  }
+  return text;
 }
 
 // The text at the end of --help as troff: blocks with a heading become sections whose line breaks
@@ -104,17 +121,12 @@ Footer FooterOf(const CLI::App& command) {
 std::string Page(const CLI::App& command) {
   const Footer footer = FooterOf(command);
   // .nh and .ad l: do not hyphenate or justify, because lines contain names that users copy.
-  std::string page = absl::StrCat(
-      ".TH ", Upper(Escaped(PageName(command))), " 1 \"\" \"quintet ", Escaped(Version()),
-      "\" \"Quintet\"\n.nh\n.ad l\n.SH NAME\n", Escaped(PageName(command)), " \\- ",
-      Summary(command), "\n.SH SYNOPSIS\n", Synopsis(command), ".SH DESCRIPTION\n",
-      Escaped(command.get_description()), "\n", footer.paragraphs, ".SH OPTIONS\n");
-  std::vector<std::string> groups;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string& group = option->get_group();
-    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
-  }
-  for (const std::string& group : groups) absl::StrAppend(&page, GroupSection(command, group));
+  std::string page =
+      absl::StrCat(".TH ", Upper(Escaped(PageName(command))), " 1 \"\" \"quintet ",
+                   Escaped(Version()), "\" \"Quintet\"\n.nh\n.ad l\n.SH NAME\n",
+                   Escaped(PageName(command)), " \\- ", Summary(command), "\n.SH SYNOPSIS\n",
+                   Synopsis(command), ".SH DESCRIPTION\n", Escaped(command.get_description()), "\n",
+                   footer.paragraphs, ".SH OPTIONS\n", Options(command));
   const std::vector<const CLI::App*> below = command.get_subcommands({});
   if (!below.empty()) absl::StrAppend(&page, ".SH SUBCOMMANDS\n");
   for (const CLI::App* sub : below) {

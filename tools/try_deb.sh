@@ -42,7 +42,11 @@ mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus "$suite
   --cap-add SYS_ADMIN,SYS_PTRACE --security-opt seccomp=unconfined \
   --ulimit nofile=16384:16384 --ulimit nproc=4096:4096 \
   --volume "$PWD/build:/packages:ro" "$image" /sbin/init >/dev/null
-state=$(inside systemctl is-system-running --wait || true)
+for _ in {1..100}; do  # its bus is not there at once
+  state=$(inside systemctl is-system-running --wait 2>/dev/null || true)
+  [ -z "$state" ] || break
+  sleep 0.2
+done
 [[ $state =~ ^(running|degraded)$ ]] || fail "systemd did not start: $state"
 
 export_apt='export DEBIAN_FRONTEND=noninteractive APT_LISTCHANGES_FRONTEND=none;'

@@ -33,9 +33,9 @@ int64_t CpuSecondLevelCacheBytes();
 // Name of the Highway target that f32 ops use: "AVX3", "AVX2", "SSE4", ...
 const char* CpuIsaName();
 // Instruction sets that the CPU kernels are compiled for, best first:
-// "AMX, AVX512_BF16, AVX512_VNNI, AVX3_DL, AVX3, AVX2, SSE4, SSSE3, SSE2".
+// "AMX, AVX512_BF16, AVX512_VNNI, AVX3, AVX2, SSE4, SCALAR".
 std::string CompiledIsaNames();
-// Those of this CPU that the kernels use, under the current limit: "AVX512_VNNI, AVX3_DL".
+// Those of this CPU that the kernels use, under the current limit: "AVX512_VNNI, AVX3".
 std::string UsedIsaNames();
 
 }  // namespace quintet
