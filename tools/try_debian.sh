@@ -23,12 +23,16 @@ if ! command -v mmdebstrap >/dev/null; then
 fi
 
 # All mounts are made in a mount namespace that ends with its last process, before the chroot is
-# removed: no host folder is mounted below it then.
+# removed: no host folder is mounted below it then. An interrupt ends these processes first.
 if [ $# -eq 1 ]; then
   root=$(mktemp --directory "/var/tmp/quintet-$suite.XXXXXX")
-  trap 'rm -rf --one-file-system "$root"' EXIT
   unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
-    "$this" "$suite" "$root"
+    "$this" "$suite" "$root" &
+  child=$!
+  trap 'pkill -KILL --parent $child || true; wait $child || true
+        rm -rf --one-file-system "$root"' EXIT
+  trap 'exit 130' INT TERM
+  wait $child
   exit
 fi
 root=$2
