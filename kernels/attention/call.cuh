@@ -11,8 +11,8 @@
 
 namespace quintet::cuda {
 
-// Largest number of query rows per sequence, and largest head_dim, that attention/decode.cu
-// supports. It also needs 16-byte aligned K and V rows.
+// Largest number of query rows per sequence (kFewRows) and largest head_dim (kFewRowsHeadDim) that
+// attention/decode.cu supports. Its K and V rows must be 16-byte aligned.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
@@ -124,8 +124,9 @@ struct KeyRows {
 
 // One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
 // order; within a sequence from its end, because under causality the last queries see the most
-// keys. The loads bypass the L1 cache, so a kernel may construct this before its
-// WaitOnDependentGrids. All lanes of a warp must call the last constructor together.
+// keys. The constructor that takes a tile's index uses warp shuffles, so all lanes of a warp must
+// call it together. Its loads bypass the L1 cache, so it may run before the kernel's
+// WaitOnDependentGrids.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence
@@ -210,8 +211,9 @@ inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set, scale > 0,
-// and head_dim, table saturation and FIRE knots within the kHopper limits at the top of this file.
+// AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
+// scale > 0, and head_dim, table saturation and FIRE knots within the kHopper limits at the top of
+// this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the row norms of

@@ -42,8 +42,8 @@ class LazySoftmax {
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Raises the ref_max of each query that has a score above it. The caller must multiply its row
-  // sums and P V sums by `rescale`.
+  // Raises the ref_max of each query that has a score (in log2 units, with row_bias) above it. The
+  // caller must multiply the query's row sum and P V sums by `rescale`.
   template <int kGroups>
   __device__ __forceinline__ void RaiseRefMax(const float (&scores)[kGroups][4], float scale,
                                               const float (&row_bias)[2], float (&rescale)[2]) {
