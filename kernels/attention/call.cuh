@@ -17,8 +17,8 @@ constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
 constexpr int kShortHeadDim = 64;
-// Largest values that attention/hopper.cu supports: head_dim, saturation distance of a bias table,
-// number of knots of a FIRE network.
+// Limits of attention/hopper.cu: largest head_dim, largest saturation distance of a bias table, and
+// largest number of knots of a FIRE network.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
@@ -74,8 +74,8 @@ struct AttentionCall {
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: no mask
-  // [2, norm_tiles, heads] f32: upper bounds of the L2 norms of the q rows [0] and the k rows [1]
-  // in each tile of kNormTileRows packed rows, per head. Null: not computed.
+  // [2, norm_tiles, heads] f32: upper bounds of the L2 norms of the q rows (index 0) and of the k
+  // rows (index 1) in each tile of kNormTileRows packed rows, per head. Null: not computed.
   const float* max_norms = nullptr;
   int64_t norm_tiles = 0;
 };
@@ -216,9 +216,10 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the row norms of
-// AttentionCall::max_norms to `to` [2, NormTiles(max(q_rows, k_rows)), heads] f32 and sets the
-// call's pointer to it. Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
+// NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the
+// row norms (see AttentionCall::max_norms) to the array `to` [2, NormTiles(max(q_rows, k_rows)),
+// heads] f32 and points call->max_norms to it. Requires packed, 16-byte aligned rows and head_dim
+// <= kHopperHeadDim.
 int64_t NormTiles(int64_t rows);
 template <typename T>
 void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);

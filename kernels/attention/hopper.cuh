@@ -74,8 +74,8 @@ struct SequenceTiles {
 };
 constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are scheduled by cost
 
-// The four arrays of MaskColumns (mask.h) for the keys of one K tile, in shared memory. An array
-// that the call's mask does not have is filled with its default value.
+// Indices of the four arrays of MaskColumns (mask.h) in shared memory, each with one value per key
+// of one K tile. An array that the call's mask does not have is filled with its default value.
 enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
 // Message from the producer to the consumers: one query tile of one head. rows 0: no more work.

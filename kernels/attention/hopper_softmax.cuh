@@ -63,7 +63,8 @@ class LazySoftmax {
 
  private:
   // Margin between the row maximum and a new ref_max, in log2 units, so that slightly higher scores
-  // do not raise ref_max again. 0 in f16, where P would become subnormal and lose bits.
+  // do not raise ref_max again. 0 in f16, because with a margin small P would be subnormal and lose
+  // bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
   // ref_max of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with
