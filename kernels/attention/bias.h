@@ -49,8 +49,9 @@ class DistanceBias {
   }
 
  private:
-  // Returns true only if At() is the same for all distances in [lo, hi]: none is hidden, and for a
-  // bias table all are beyond its saturation distance on one side.
+  // Returns true only if no distance in [lo, hi] is hidden and At() is the same for all of them.
+  // For a bias table, all must be at or beyond its saturation distance, on the same side of 0.
+  // Always false for ALiBi.
   bool Constant(int64_t lo, int64_t hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;

@@ -11,14 +11,14 @@
 
 namespace quintet::cuda {
 
-// Largest number of query rows per sequence, and largest head_dim, that attention/decode.cu
-// supports. It also needs 16-byte aligned K and V rows.
+// Largest number of query rows per sequence (kFewRows) and largest head_dim (kFewRowsHeadDim) that
+// attention/decode.cu supports. Its K and V rows must be 16-byte aligned.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
 constexpr int kShortHeadDim = 64;
-// Largest values that attention/hopper.cu supports: head_dim, saturation distance of a bias table,
-// number of knots of a FIRE network.
+// Limits of attention/hopper.cu: largest head_dim, largest saturation distance of a bias table, and
+// largest number of knots of a FIRE network.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
@@ -74,8 +74,8 @@ struct AttentionCall {
   BiasTables bias;
   MaskColumns mask;
   const MaskTile* mask_tiles = nullptr;  // null: no mask
-  // [2, norm_tiles, heads] f32: upper bounds of the L2 norms of the q rows [0] and the k rows [1]
-  // in each tile of kNormTileRows packed rows, per head. Null: not computed.
+  // [2, norm_tiles, heads] f32: upper bounds of the L2 norms of the q rows (index 0) and of the k
+  // rows (index 1) in each tile of kNormTileRows packed rows, per head. Null: not computed.
   const float* max_norms = nullptr;
   int64_t norm_tiles = 0;
 };
@@ -124,8 +124,9 @@ struct KeyRows {
 
 // One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
 // order; within a sequence from its end, because under causality the last queries see the most
-// keys. The loads bypass the L1 cache, so a kernel may construct this before its
-// WaitOnDependentGrids. All lanes of a warp must call the last constructor together.
+// keys. The constructor that takes a tile's index uses warp shuffles, so all lanes of a warp must
+// call it together. Its loads bypass the L1 cache, so it may run before the kernel's
+// WaitOnDependentGrids.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence
@@ -210,13 +211,15 @@ inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// Requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set, scale > 0,
-// and head_dim, table saturation and FIRE knots within the kHopper limits at the top of this file.
+// AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
+// scale > 0, and head_dim, table saturation and FIRE knots within the kHopper limits at the top of
+// this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
-// NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the row norms of
-// AttentionCall::max_norms to `to` [2, NormTiles(max(q_rows, k_rows)), heads] f32 and sets the
-// call's pointer to it. Requires packed, 16-byte aligned rows and head_dim <= kHopperHeadDim.
+// NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the
+// row norms (see AttentionCall::max_norms) to the array `to` [2, NormTiles(max(q_rows, k_rows)),
+// heads] f32 and points call->max_norms to it. Requires packed, 16-byte aligned rows and head_dim
+// <= kHopperHeadDim.
 int64_t NormTiles(int64_t rows);
 template <typename T>
 void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);

@@ -14,13 +14,13 @@ constexpr int kMaxSplits = 8;       // CTAs per cluster: the portable maximum
 constexpr int kMinSplitKeys = 512;  // keys per CTA, if several CTAs share an item
 constexpr int kMaxWarpKeys = 512;   // keys per warp, as long as the CTA can have more warps
 
-// Warps that can be resident on one SM; shared memory is the limit.
+// Number of warps that can be resident on one SM, limited by shared memory.
 template <int kDim>
 constexpr int kResidentWarps = kDim == 64 ? 16 : 8;
 
-// How the keys of one item (a sequence and head) are divided among warps: the item's steps of
-// kStepKeys keys are assigned round-robin to 2^warps_log2 warps of each of `splits` CTAs, which
-// form a cluster.
+// How the keys of one item (a sequence and head) are divided: steps of kStepKeys keys are assigned
+// round-robin to the warps of `splits` CTAs, which form a cluster. Each CTA has 2^warps_log2 warps
+// for the item.
 struct SplitPlan {
   int warps_log2 = 0, splits = 1;
 };
@@ -80,7 +80,8 @@ __device__ __forceinline__ void SyncClusterBeforeExit() {
 #endif
 }
 
-// Returns `own` in the shared memory of CTA `block` of the cluster (distributed shared memory).
+// Returns the object at the same shared memory offset as this CTA's `own`, but in CTA `block` of
+// the cluster (distributed shared memory).
 template <typename Shared>
 __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int block) {
 #if __CUDA_ARCH__ >= 900
@@ -101,12 +102,13 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 // it by kRescaleThreshold. Each warp has its own row sums and P V sums; they are merged in the
 // order of warps, then of CTAs. The bits of a row depend on its sequence and on the number of warps
 // per item, and are the same from run to run.
-// Mapping: grid (CTAs, splits), see SplitPlan; the warps of an item process steps of 16 keys, with
-// kStages steps each in flight. One MMA covers 8 queries, of which often only one or four exist:
-// FLOPs are free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA
+// Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps of 16 keys; each
+// warp has kStages steps in flight. One MMA covers 8 queries, of which often only one or four
+// exist: FLOPs are free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA
 // fragments.
-// Bound: 2 kv_len head_dim sizeof(T) bytes per head and sequence at 4.3 TB/s (H200); in a step of
-// few rows the latency after WaitOnDependentGrids: one memory round trip, the MMAs and the merge.
+// Bound: 2 kv_len head_dim sizeof(T) bytes per head and sequence at 4.3 TB/s (H200); for few
+// sequences, the latency of one memory round trip, the MMAs and the merge after
+// WaitOnDependentGrids.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
@@ -131,7 +133,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     return;
   }
   warp.Run(sequence);
-  // used: number of this CTA's warps for the item that have at least one step of keys.
+  // steps: number of steps of keys in the sequence. used: number of this CTA's warps for the item
+  // that process at least one step.
   const int steps = (sequence.kv_len + kStepKeys - 1) / kStepKeys;
   const int used = min(splits == 1 ? steps : (steps - split + splits - 1) / splits, warps);
   if (w - first_warp < used) warp.StoreResult(sequence.q_len);
@@ -164,10 +167,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   SyncClusterBeforeExit();
 }
 
-// Chooses the number of warps per item (sequence and head): as many as can be resident on the
-// device, but at most one per kStepKeys keys of the longest sequence, and more than can be resident
-// if a warp would otherwise process over kMaxWarpKeys keys. If there are few items with many keys,
-// a cluster of CTAs shares each item.
+// Chooses the number of warps per item (sequence and head). The number is doubled, up to kMaxWarps
+// per CTA, while the device can keep all warps resident and each has more than kStepKeys keys of
+// the longest sequence, or while a warp has more than kMaxWarpKeys of them. If there are few items
+// with many keys, a cluster of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

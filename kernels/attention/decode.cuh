@@ -24,16 +24,16 @@ struct alignas(16) PartialResult {
   float ref_max[kFewRows], sum[kFewRows];  // ref_max is -inf if no key was seen
 };
 
-// Shared memory of one warp: its K and V rows. Their 16-byte pieces are swizzled so that cp.async,
-// ldmatrix, and 16-byte reads of four pieces of two rows are all free of bank conflicts. After the
-// mainloop it holds the warp's partial result.
+// Shared memory of one warp: first its K and V rows, after the mainloop its partial result. The
+// 16-byte pieces of the rows are swizzled so that there are no bank conflicts in cp.async, in
+// ldmatrix, and where eight lanes read four pieces of each of two rows.
 template <int kDim>
 union alignas(16) WarpMemory {
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
   // A K or V row in shared memory consists of 16-byte pieces. Piece p of row `key` (its index among
-  // the kStepKeys rows of one pipeline step) is stored at position p ^ Swizzle(key). Eight
-  // consecutive rows have eight different values in 0..7, rows 8 apart equal ones. Swizzle(a + b) =
-  // Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
+  // the kStepKeys rows of one pipeline step) is stored at position p ^ Swizzle(key). Swizzle(key)
+  // takes all values 0..7 over eight consecutive rows and repeats every eight rows. Swizzle(a + b)
+  // = Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
   __device__ static constexpr int Swizzle(int key) { return (key & 1) << 2 | (key >> 1 & 3); }
   struct Rows {
     uint4 pieces[kStepKeys * kPieces];
@@ -190,10 +190,10 @@ class FewRowsWarp {
     }
   }
 
-  // Starts the asynchronous copies of the K and V rows of one step, restricted to the keys that
-  // kKeys selects (those before or from fresh_begin on, or all); rows of keys from `end` on become
-  // zeros. Neighbouring lanes copy neighbouring 16-byte pieces, because two distant lanes that
-  // share a 32-byte sector would fetch it twice.
+  // Starts the asynchronous copies of the K and V rows of one step. kKeys selects which of its keys
+  // are copied: all, only those before fresh_begin, or only those from fresh_begin on. Rows of keys
+  // from `end` on become zeros. Neighbouring lanes copy neighbouring 16-byte pieces, because two
+  // distant lanes that share a 32-byte sector would fetch it twice.
   template <Keys kKeys>
   __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;
@@ -338,8 +338,8 @@ class FewRowsWarp {
   bool uniform_bias_;  // bias_[0][0] applies to all pairs of the step
   float bias_[kTiles][4];
   float out_[kTiles][kDim / 16][4] = {};
-  // Per query, in log2 units: the row maximum when it was last raised. P is computed relative to
-  // it.
+  // Per query, in log2 units: the row maximum when ref_max_ was last raised. P is computed relative
+  // to ref_max_.
   float ref_max_[kTiles][2];
   float sum_[kTiles][2] = {};  // row sums of P, over this lane's keys only
   int plain_end_ = INT_MIN;    // all queries see the keys before it, and there is no bias

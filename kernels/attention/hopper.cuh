@@ -31,10 +31,9 @@ struct HopperTraits {
   // Whether K/V tiles in which ALiBi's bias makes every P 0 are skipped (AlibiTileSkipper).
   static constexpr bool kSkipsTiles = false;
   static constexpr int kRows = kConsumers * kConsumerRows;
-  // Whether the softmax uses lazy rescaling (LazySoftmax). With two consumer warpgroups it does
-  // not: each overlaps its softmax with its own P V GEMM. With three, each waits for its P V GEMM
-  // first; the unscaled scores then stay in registers until the P computed from them is known not
-  // to overflow.
+  // Whether the softmax uses lazy rescaling (LazySoftmax). It overwrites P and the accumulators of
+  // the P V GEMM, so it must first wait for the P V GEMM of the previous tile. With two consumer
+  // warpgroups, each overlaps its softmax with that GEMM instead, and lazy rescaling is not used.
   static constexpr bool kLazyRescale = kConsumers == 3;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
   // Registers per thread of a producer that issues TMA loads, of a producer that gathers cache
@@ -46,36 +45,37 @@ struct HopperTraits {
                                             : kCached       ? 224
                                                             : 232;
 
-  // The bias table of a head covers distances [-Reach, Reach]. K/V tiles with a pair at a larger
-  // distance do not need it: they are hidden, have one constant bias, or (ALiBi) a linear bias.
+  // The bias table of a head covers distances [-Reach, Reach]. A K/V tile with a (query, key) pair
+  // at a larger distance does not need the table: its pairs are all hidden, all have the same bias,
+  // or (ALiBi) have a bias that is linear in the distance.
   __host__ __device__ static constexpr int Reach(int saturation) {
     const int reach = saturation + kConsumerRows;
     return (reach > kRows ? reach : kRows) + kKeys;
   }
-  // Entries of one table copy: an odd multiple of 16, so that the two copies of a table start in
-  // different shared memory banks.
+  // Number of entries in one copy of a bias table: an odd multiple of 16, so that the two copies of
+  // the table start in different shared memory banks.
   static constexpr int kTable = (2 * Reach(kHopperSaturation) + 1 + 31) / 32 * 32 + 16;
 };
 
-// Variant for calls with row norms (AttentionCall::max_norms): it skips the K/V tiles in which a
-// bound of the scores shows that ALiBi's bias makes every P 0. It is a separate instantiation
-// because testing the bound needs registers that the producer warpgroup does not have; folding it
-// in costs all other calls 10 %.
+// Variant of the parameters S for calls with row norms (AttentionCall::max_norms): the kernel skips
+// the K/V tiles in which a bound of the scores shows that ALiBi's bias makes every P 0. This is a
+// separate instantiation, because testing the bound needs registers that the producer warpgroup
+// does not have: in the common kernel the test would cost all other calls 10 %.
 template <typename S>
 struct SkippingTiles : S {
   static constexpr bool kSkipsTiles = true;
 };
 
-// Number of query tiles of one sequence, and their cost for the tile scheduler in levels of about
-// one tile of keys. Causal: the first query tile costs `level`, and each following one costs one
-// level more. Otherwise: all cost `level`.
+// Number of query tiles of one sequence, and their cost for the tile scheduler. One level of cost
+// is the work of about one K/V tile. Causal: the first query tile costs `level`, and each following
+// one costs one level more. Otherwise: all cost `level`.
 struct SequenceTiles {
   int level, tiles;
 };
 constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are scheduled by cost
 
-// The four arrays of MaskColumns (mask.h) for the keys of one K tile, in shared memory. An array
-// that the call's mask does not have is filled with its default value.
+// Indices of the four arrays of MaskColumns (mask.h) in shared memory, each with one value per key
+// of one K tile. An array that the call's mask does not have is filled with its default value.
 enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
 // Message from the producer to the consumers: one query tile of one head. rows 0: no more work.
@@ -95,23 +95,24 @@ struct WorkTileInfo {
 struct KvTileInfo {
   // Index of the tile's first key in its sequence.
   int begin;
-  // last: the query tile's last K/V tile. masked: the mask (mask.h) hides some (query, key) pair of
-  // the tile.
+  // last: this is the query tile's last K/V tile. masked: the mask (mask.h) hides some (query, key)
+  // pair of this tile.
   bool last, masked;
 };
 
-// Bias of one head by distance, for tiles near the diagonal, in log2 units. The second copy is
-// shifted by one value, so that every pair of neighbours is 8-byte aligned in one of the two
-// copies.
+// Bias of one head by distance, for tiles near the diagonal, in log2 units. `values` has two
+// copies, the second shifted by one entry, so that every pair of neighbours is 8-byte aligned in
+// one of them.
 template <int kCount, bool kLazyRescale>
 struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]
   float before, after;      // constant bias left and right of the table's distances
 };
-// HeadBiasTable for lazy rescaling, in unscaled-score units (log2 units / (scale * log2 e)).
-// values[side][copy] holds the bias minus `before` (side 0) or minus `after` (side 1), the
-// constants left and right of the table; copy 1 is shifted by one value. before and after are in
-// log2 units; for ALiBi they hold the slopes left and right of the diagonal, 0 on a hidden side.
+// HeadBiasTable for lazy rescaling. values[side][copy] holds the bias in unscaled-score units (log2
+// units / (scale * log2 e)), minus the constant bias left (side 0) or right (side 1) of the table;
+// copy 1 is shifted by one entry. before and after are these constants in log2 units. For ALiBi
+// nothing is subtracted, and before and after are the slopes left and right of the diagonal, 0 on a
+// hidden side.
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];

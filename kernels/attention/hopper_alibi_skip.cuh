@@ -7,14 +7,16 @@ namespace quintet::cuda {
 
 // Finds the K/V tiles whose probabilities are exactly 0 whatever V holds. In log2 units: P =
 // 2^(score - row_max) is 0 in f32 below 2^-126. A query's own key has distance 0, so row_max >=
-// -|q| |k_own|; by Cauchy-Schwarz a key's score is at most |q| |k| - slope * distance. Hence if
-// slope * distance - |q| (|k| + |k_own|) > kZeroProbBound, with the largest norms of the query tile
-// and of the K tile and their smallest distance, then P of the whole tile is 0.
+// -|q| |k_own|; by Cauchy-Schwarz a key's score is at most |q| |k| - slope * distance. Hence P is 0
+// in the whole tile if slope * distance - |q| (|k| + |k_own|) > kZeroProbBound, where |q| and
+// |k_own| are the largest norms for the query tile, |k| is the largest norm in the K tile, and
+// `distance` is the smallest distance between the two tiles.
 class AlibiTileSkipper {
  public:
-  // For the queries of a head at positions [position, position + rows), rows [row, row + rows) of
-  // call.q. The sequence must contain a key at each of these positions. first_key: packed row of
-  // the sequence's first key. The call must have row norms (max_norms).
+  // Constructs the skipper for the queries of a head at positions [position, position + rows),
+  // which are rows [row, row + rows) of call.q. The sequence must contain a key at each of these
+  // positions. first_key: packed row of the sequence's first key. The call must have row norms
+  // (max_norms).
   __device__ AlibiTileSkipper(const AttentionCall& call, const HeadBias& bias, int head,
                               int position, int rows, int64_t row, int first_key)
       : keys_(call.max_norms + (call.norm_tiles * call.heads + head)),

@@ -16,8 +16,8 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // FIRE with two consumer warpgroups: the P V GEMM of the previous tile is issued first, and the
-  // score accumulators are initialised with FIRE's bias while it runs.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: for FIRE with two
+  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
   // How the row sums of P are computed. Lazy rescaling: V gets an extra column of ones.
   // kSumByWgmma: a second wgmma multiplies the rounded P by ones. Otherwise: OnlineSoftmax adds up
@@ -96,7 +96,8 @@ class HopperConsumer {
       ComputeTileProbs(tile, rescale);
       WarpgroupWait<0>();
       FenceAccumulators();
-      // The P V GEMM has read probs_ until here; rounding scores_ overwrites probs_.
+      // Keeps the compiler from rounding scores_ into probs_ before the wait above: until then the
+      // P V GEMM reads probs_.
       WarpgroupFenceOperand(scores_);
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kLazyRescale) Rescale(out_, rescale);
@@ -113,8 +114,8 @@ class HopperConsumer {
   }
 
   // Skips K/V tile `tile` and all following ones of the work tile, releasing their pipeline stages.
-  // `turn`: whether this warpgroup takes its ping-pong turn for `tile`, which it does not for the
-  // first K/V tile of a work tile.
+  // `turn`: whether this warpgroup takes its ping-pong turn for `tile`. It is false only if `tile`
+  // is the first K/V tile of the work tile.
   __device__ __forceinline__ void SkipTiles(KvTileInfo tile, bool turn) {
     for (;; turn = true) {
       Release(barriers_.keys_empty[kv_state_.stage]);
@@ -151,8 +152,9 @@ class HopperConsumer {
     const bool any = group_ * kConsumerRows < work.rows;
     last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // The pairs of a K/V tile have distances (key - query position) from d - (kConsumerRows - 1) to
-    // d + kKeys - 1, where d is that of its first key and this warpgroup's first query.
+    // flat_until_ and flat_from_ are computed from the distances (key - query position) of the
+    // pairs of a K/V tile: d - (kConsumerRows - 1) to d + kKeys - 1, where d is the distance
+    // between its first key and this warpgroup's first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -192,9 +194,10 @@ class HopperConsumer {
   }
 
   // With lazy rescaling: waits for scores_ (Q K^T is in flight) and adds the bias table for a tile
-  // near the diagonal. `row_bias` returns the constant bias on one side of the table; scores_ only
-  // get the difference from it. Parts of 32 keys in which the difference is 0 are skipped. delta:
-  // position of the tile's first key minus that of the warpgroup's first query.
+  // near the diagonal. Returns in `row_bias` the constant bias on one side of the table (0 for
+  // ALiBi), and adds only the difference from this constant to scores_. Skips parts of 32 keys in
+  // which the difference is 0. delta: position of the tile's first key minus that of the
+  // warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
@@ -314,9 +317,9 @@ class HopperConsumer {
     const uint64_t v = MakeSmemDescriptor(
         values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = MakeConstantSmemDescriptor(SharedAddress(memory_.ones));
-    // Descriptor step to the next 16 rows of V. With lazy rescaling the column stride of the
-    // descriptor leads from V to the column of ones, which does not move: the stride shrinks by the
-    // same amount.
+    // kStep: added to V's descriptor for the next 16 rows. It raises the start address by kRows
+    // 16-byte units. With lazy rescaling the column stride leads from V to the column of ones,
+    // which all rows share, so kStep also lowers the stride by kRows.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -385,9 +388,9 @@ class HopperConsumer {
     WarpgroupWait<kLazyRescale || kPvFirst ? 0 : 1>();
     WarpgroupFenceOperand(scores_);
   }
-  // ptxas hoists a wgmma wait to the start of its basic block. Exponentiate is therefore called
-  // within the branches of ComputeTileProbs, whose basic blocks end before the wait for the P V
-  // GEMM.
+  // Computes P in place of scores_. It must be called within the branches of ComputeTileProbs, so
+  // that its basic block ends before the wait for the P V GEMM: ptxas hoists a wgmma wait to the
+  // start of its basic block.
   __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
                                                const float (&row_bias)[2], float (&rescale)[2]) {
     softmax_.template ComputeProbs<!kSumByWgmma>(scores_, largest, scale, row_bias, rescale);

@@ -31,12 +31,13 @@ struct FireStrip {
 
 // For each knot (breakpoint of FIRE's network), the keys at which a warp's 16 queries cross it; f
 // falls as the key position rises. x: first key at which f of the first query is at or below the
-// knot; y: the same for the last query, so from y on all queries are. Lane l writes and reads only
-// entries with index % 32 == l.
+// knot. y: first key at which f of the last query, and so of all 16, is at or below the knot. Lane
+// l writes and reads only entries with index % 32 == l.
 using FireCrossings = int2[kHopperKnots];
 
-// Fills `strip`: entry i is FireDistance (bias.cuh) of distance begin + i = key - query position,
-// with the approximate logarithm. Requires c >= 0. Executed by one warp.
+// Fills `strip`: entry i is FireDistance (bias.cuh) of distance begin + i (key - query position),
+// computed with the approximate logarithm lg2.approx. c is FIRE's parameter (PositionBias::fire_c)
+// and must be >= 0. Executed by one warp.
 template <int kRows, int kKeys>
 __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRows, kKeys>& strip) {
   constexpr float kLn2 = 0.6931471805599453f;
@@ -134,9 +135,10 @@ class FireBias {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
-      // Knots [from, to) are crossed within the part. Line starts from the slope before them and
-      // the offset after them. Bend adds each knot's change of slope times min(f, knot); above the
-      // knot this also undoes the change of offset, because the network is continuous.
+      // Knots [from, to) are crossed within the part. Line computes f * (slope of lines[from]) +
+      // (offset of lines[to]). For each of these knots, Bend subtracts min(f, knot) * bend, where
+      // bend is the slope above the knot minus the slope below it. For f below the knot this
+      // corrects the slope; for f above it, the offset, because adjacent lines meet at their knot.
       const int from = Byte(passed, part), to = Byte(reached, part);
       Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
 #pragma unroll 1
@@ -164,8 +166,8 @@ class FireBias {
   }
 
   // Line and Bend handle one part (32 keys) of a tile. FireDistance of the lane's keys in group j
-  // of eight keys is f[1 + j] for its first query and f[j] for its second one, not yet divided by
-  // the query's length term.
+  // of eight keys is f[1 + j] for its first query and f[j] for its second one, whose position is 8
+  // higher. These values are not yet divided by the query's length term.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -42,8 +42,8 @@ class LazySoftmax {
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Raises the ref_max of each query that has a score above it. The caller must multiply its row
-  // sums and P V sums by `rescale`.
+  // Raises the ref_max of each query that has a score (in log2 units, with row_bias) above it. The
+  // caller must multiply the query's row sum and P V sums by `rescale`.
   template <int kGroups>
   __device__ __forceinline__ void RaiseRefMax(const float (&scores)[kGroups][4], float scale,
                                               const float (&row_bias)[2], float (&rescale)[2]) {
@@ -63,7 +63,8 @@ class LazySoftmax {
 
  private:
   // Margin between the row maximum and a new ref_max, in log2 units, so that slightly higher scores
-  // do not raise ref_max again. 0 in f16, where P would become subnormal and lose bits.
+  // do not raise ref_max again. 0 in f16, because with a margin small P would be subnormal and lose
+  // bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
   // ref_max of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with

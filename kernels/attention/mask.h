@@ -14,8 +14,8 @@ namespace quintet {
 
 constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequence's first key
 
-// A range [begin, end) of query positions that do not see a key. For a tile of keys: the minimum
-// and maximum of its keys' begins and ends.
+// Each key of a tile has a range [begin, end) of query positions that do not see it. MaskRange
+// summarises a tile: the minimum and maximum of the begins, and those of the ends.
 struct MaskRange {
   int32_t begin_min, begin_max, end_min, end_max;
 

@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int index = static_cast<int>(blockIdx.x) / call.heads;
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
   PrefetchBias(call, head);
-  // tiles_per_sequence > 0: the grid has this many query tiles for every sequence (some may be
-  // empty), so the CTA computes its sequence without a search.
+  // If tiles_per_sequence > 0, the grid has this many query tiles for every sequence (some may be
+  // empty), and a division finds the CTA's query tile. Otherwise a search finds it.
   const QueryTile query_tile =
       tiles_per_sequence > 0
           ? QueryTile(index / tiles_per_sequence,

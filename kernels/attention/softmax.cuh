@@ -27,12 +27,12 @@ struct OnlineSoftmax {
   float row_max[2] = {-INFINITY, -INFINITY};
   float row_sum[2] = {0.0f, 0.0f};  // over this lane's keys only
 
-  // Updates row_max and replaces scores by P = 2^(score * scale + row_bias - row_max); row_bias is
-  // a constant bias per query; scale >= 0. Rescales row_sum and adds P to it; the caller must
-  // multiply its P V sums by the returned `rescale`. `largest`: the result of
-  // LargestScores(scores). kAddUp false: does not add P to row_sum, because the caller sums the
-  // rounded P itself; row_max is then rounded up to an integer, so that the rounding of P does not
-  // depend on tile boundaries.
+  // Updates row_max and replaces scores by P = 2^(score * scale + row_bias - row_max), where
+  // row_bias is one value per query and scale >= 0. `largest` must come from LargestScores(scores).
+  // Rescales row_sum and adds P to it; the caller must multiply its P V sums by the returned
+  // `rescale`. kAddUp false: does not add P to row_sum, because the caller sums the rounded P
+  // itself; row_max is then rounded up to an integer, so that the rounding of P does not depend on
+  // tile boundaries.
   template <bool kAddUp = true, int kGroups>
   __device__ __forceinline__ void ComputeProbs(float (&scores)[kGroups][4],
                                                const float (&largest)[2], float scale,

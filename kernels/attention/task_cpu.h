@@ -88,7 +88,8 @@ struct KeyRows {
   }
 
  private:
-  // Consecutive keys are mostly in consecutive slots of a page; then the next address needs no
+  // Computes the addresses of keys and values in the paged cache. Most keys are in the slot after
+  // the previous key's slot, on the same page; the address of such a key is found without a
   // division.
   void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
     const KvCache& cache = *task.args->cache;

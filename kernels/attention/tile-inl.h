@@ -46,8 +46,9 @@ inline void Transpose(const float* const* from, int64_t count, int64_t width, fl
     const hn::CappedTag<float, 8> d;
     const auto upper = hn::Ge(hn::Iota(d, 0.0f), hn::Set(d, 4.0f));
     for (; j + 4 <= width; j += 4) {
-      // Block b of v[k] holds four channels of row 4 b + k; a 4 x 4 transpose within each block
-      // completes the transpose.
+      // Loads row k of a 4 x 4 transpose: four channels of row k in the lower 128 bits and, if
+      // there are eight rows, of row 4 + k in the upper 128 bits. Both halves are transposed
+      // independently.
       const auto block = [&](int64_t k) HWY_ATTR {
         const auto low = hn::LoadDup128(d, row[k] + j);
         return kRows == 4 ? low

@@ -214,7 +214,8 @@ class TiledBlock {
     }
   }
 
-  // Adds bias and mask, computes P of the tile, and adds P V to out_.
+  // Adds bias and mask to the scores of the K/V tile at key `begin`, computes P from them, and adds
+  // P V to out_.
   __device__ void AddTile(int begin, int stage) {
     float scale = 1.0f, row_bias = 0.0f;
     const bool plain = TileIsPlain(begin);

@@ -16,8 +16,9 @@ __device__ __forceinline__ int ClusterSize() {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
 }
-// Arrives at the cluster barrier (relaxed): memory accesses are not ordered. Mbarriers are visible
-// to the other CTAs after the barrier only if fence_barrier_init followed their initialisation.
+// Arrives at the cluster barrier without ordering memory accesses (.relaxed). So that other CTAs
+// can use this CTA's mbarriers after the barrier, call FenceBarrierInit between their
+// initialisation and this.
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

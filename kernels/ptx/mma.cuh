@@ -63,8 +63,8 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t row_add
                : "memory");
 }
 
-// movmatrix: transposes an 8 x 8 matrix of 16-bit values, from the C fragment layout to the B
-// layout.
+// movmatrix: converts an 8 x 8 matrix of 16-bit values from the C fragment layout to the B fragment
+// layout, by a transpose across the lanes.
 __device__ inline uint32_t TransposeMatrix(uint32_t pair) {
   uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));

@@ -27,7 +27,8 @@ bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensor
   }
   constexpr int kBytes = 2;  // per value; TMA only copies bits, so bf16 serves f16, too
   const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
-  // A stride of a dimension of size 1 is never used but must be valid.
+  // Stride in bytes of a dimension of size `count`. If `count` is 1, the stride is never used, but
+  // TMA still requires a multiple of 16.
   const auto stride = [&](int64_t n, int64_t count) { return size(count > 1 ? n * kBytes : 16); };
   const cuuint64_t dims[] = {size(rows.head_dim), size(rows.heads), size(rows.rows)};
   const cuuint64_t strides[] = {stride(rows.head_stride, rows.heads),

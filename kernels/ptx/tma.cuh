@@ -26,8 +26,8 @@ __device__ __forceinline__ void FenceBarrierInit() {
 __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
-// Arrives and expects `bytes`: the phase ends only once that many bytes of TMA loads have arrived,
-// too.
+// Arrives at an mbarrier of this CTA and adds `bytes` to what its phase expects: the phase ends
+// only after all arrivals and after that many bytes of TMA loads have been written.
 __device__ __forceinline__ void BarrierArriveExpectTx(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
@@ -98,8 +98,8 @@ struct TmaTensor {
 
 // Encodes a tensor map for boxes of `box_rows` rows (up to 256) of 64 channels of one head. In
 // shared memory a row has 128 bytes, swizzled: its 16-byte chunk c is stored at c ^ (row % 8).
-// Elements outside of the tensor are loaded as zeros. `data` and the strides must be multiples of
-// 16 bytes. Returns false after recording an error with the device.
+// Elements outside of the tensor are loaded as zeros. `data` must be 16-byte aligned, and the
+// strides must be multiples of 16 bytes. Returns false after recording an error with the device.
 bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map);
 
 }  // namespace quintet::cuda

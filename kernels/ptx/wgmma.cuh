@@ -44,16 +44,16 @@ __device__ __forceinline__ uint64_t MakeSmemDescriptor(uint32_t address, uint32_
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
 }
 
-// wgmma descriptor of a [16, 8] matrix whose values are all equal. All values in the 512 bytes at
-// `address` must have that value.
+// wgmma descriptor of a [16, 8] matrix whose values are all equal. The 512 bytes at `address` must
+// be filled with copies of the value.
 __device__ __forceinline__ uint64_t MakeConstantSmemDescriptor(uint32_t address) {
   constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;
 }
 
 // wgmma descriptor of an unswizzled K-major matrix (the product sums along a row) in 8 x 8 core
-// matrices of 128 bytes each. row_stride: bytes to the core matrix of the next eight rows;
-// value_stride: bytes to that of the next eight values of a row.
+// matrices of 128 bytes each. row_stride: bytes from a core matrix to that of the next eight rows;
+// value_stride: bytes from a core matrix to that of the next eight values of the same rows.
 __device__ __forceinline__ uint64_t MakeStridedSmemDescriptor(uint32_t address, uint32_t row_stride,
                                                               uint32_t value_stride) {
   return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
@@ -153,7 +153,8 @@ QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
 QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
 QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
 QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
-// c [64 x columns] (+)= a b; a has the fragment layout of mma.m16n8k16 in each warp.
+// Wgmma with a in registers: c [64 x columns] = a b, plus the old c if `accumulate`. In each warp,
+// a has the fragment layout of mma.m16n8k16.
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
