@@ -1,6 +1,6 @@
 // Random draws from a counter-based generator. A draw depends only on the seed of the request, the
-// index of the sequence and the position in it, so results are reproducible under any batching.
-// Both backends compile this file.
+// index of the sequence and the position in that sequence, so results are reproducible under any
+// batching. The CPU backend and the CUDA backend both compile this file.
 #pragma once
 
 #include <cmath>
@@ -31,7 +31,8 @@ QT_HOST_DEVICE inline RandomBits Philox(uint64_t key, const RandomBits& counter)
   return c;
 }
 
-// Returns a double strictly inside (0, 1): the midpoint of one of 2^52 equal intervals.
+// Returns a double strictly inside (0, 1). The top 52 bits of `high` and `low` together select one
+// of 2^52 equal intervals; the result is its midpoint.
 QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
   const uint64_t bits = (uint64_t{high} << 32 | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;

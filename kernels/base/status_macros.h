@@ -1,6 +1,6 @@
 // Macros that propagate errors: on failure they return the error's status from the enclosing
 // function, which must return absl::Status or absl::StatusOr<T> for any T. Each evaluates its
-// expression exactly once. An error that needs context, or handling first, is returned by hand.
+// expression exactly once. Code that handles an error or adds context to it does not use them.
 #pragma once
 
 #include <utility>

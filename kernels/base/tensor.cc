@@ -126,8 +126,8 @@ uint16_t F32ToF16(float x) {
 
 float F8ToF32(uint8_t x) {
   if ((x & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
-  // Move the exponent and mantissa bits into place for f32. The exponent bias of f32 is 127 instead
-  // of 7, so the value is then scaled by 2^120.
+  // Move the bits of the e4m3 value into place for f32. The exponent bias of e4m3 is 7 and that of
+  // f32 is 127, so the value is then multiplied by 2^120.
   const uint32_t bits = static_cast<uint32_t>(x & 0x80) << 24 | static_cast<uint32_t>(x & 0x7f)
                                                                     << 20;
   float y;

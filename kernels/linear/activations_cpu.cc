@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using QuantizeD = hn::CappedTag<float, 16>;
 
 // Symmetric quantisation: inverse = 127 / absmax, scale = absmax / 127. A row with a non-finite
-// value gets the scale NaN, so that its outputs are NaN, as they can be in an f32 GEMM.
+// value gets the scale NaN, which makes all its outputs NaN.
 cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const QuantizeD d;
   const hn::RebindToSigned<QuantizeD> di;
@@ -66,8 +66,8 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// InterleaveUnits for at least 4 rows and 4 groups, in squares of 4 x 4 units; the last square in a
-// dimension may overlap the one before it.
+// InterleaveUnits (a transpose of 4-byte units) for at least 4 rows and 4 groups, in 4 x 4 squares.
+// If `rows` or `groups` is not a multiple of 4, the last squares overlap those before them.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {
@@ -170,8 +170,9 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
   }
 }
 
-// Packs one block of rows of x into its place in `a`. If the weights are f32, x is packed directly;
-// if they are i8 or bf16, kPieceGroups groups of k at a time are first converted to that dtype.
+// Packs one block of rows of x into its place in `a`. For f32 weights the values are copied
+// unchanged. For i8 or bf16 weights they are first converted to u8 or bf16, kPieceGroups four-byte
+// units of each row at a time.
 void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);

@@ -1,6 +1,6 @@
 // Panel kernels with AMX: tiles of 16 rows by 64 bytes, multiplied into 16 x 16 accumulators in the
-// matrix unit of the core. Weights are loaded from packed panels as they are: 16 groups of 16
-// columns of a panel are a tile whose rows are 128 bytes apart. See linear_cpu.h.
+// matrix unit of the core. Weight tiles are loaded directly from a packed panel (linear_cpu.h): row
+// i of a tile is group i of k for 16 of the 32 columns of the panel; the rows are 128 bytes apart.
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/runtime/cpu_features.h"
 
@@ -40,14 +40,14 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// A zero-padded copy of the last groups of a panel, used if its number of groups is not a multiple
-// of 16.
+// A copy of the last 1 to 15 groups of k of a panel (128 bytes each), zero-padded to the 16 groups
+// of whole tiles.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
 
-// Compiler barrier: the intrinsics do not declare what memory they read, so earlier stores must not
-// be moved past them.
+// Compiler barrier: the AMX load intrinsics do not declare which memory they read, so without it
+// the compiler could move earlier stores past them.
 void StoresDone(const void* place) { asm volatile("" : : "r"(place) : "memory"); }
 
 struct I8 {
@@ -79,9 +79,10 @@ inline void Prefetch(const char* at, int64_t lines) {
   for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
 }
 
-// Adds the products of sixteen groups to the accumulator tiles: x [rows, 64 bytes], w [16, 128
-// bytes]; `second`: more than 16 rows. Before each of the two weight tile loads, up to sixteen of
-// the cache lines `ahead` are prefetched; more would fill the line fill buffers of the core.
+// Adds the products of sixteen groups of k to the accumulator tiles: x [rows, 64 bytes], w [16, 128
+// bytes]. `second`: x has more than 16 rows. The cache lines `ahead` are prefetched, up to sixteen
+// before the first weight tile load and the others before the second: more at once would fill the
+// line fill buffers of the core.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);

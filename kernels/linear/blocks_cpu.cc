@@ -38,10 +38,10 @@ LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   return part;
 }
 
-// Number of panels per task. If a chunk has only one block of rows, the time is that of reading
-// weights from memory, and a core reads none while it runs the epilogue of a panel. A task
-// therefore keeps the sums of several panels in their tiles and runs their epilogues together at
-// the end. Measurements: linear/NOTES.md.
+// Number of panels per task. If a chunk has only one block of rows, nearly all time goes into
+// reading weights from memory, and a core reads no weights while it runs an epilogue. A task
+// therefore multiplies several panels, stores the sums of each in a separate tile, and runs all
+// epilogues at the end. Measurements: linear/NOTES.md.
 int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
   constexpr int64_t kMost = 16;
   constexpr int64_t kTasksOfThread = 6;  // balances the load at the end

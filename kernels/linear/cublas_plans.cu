@@ -21,8 +21,8 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// The step to whose multiples a number of rows is rounded up. Numbers of rows with the same rounded
-// value share a plan.
+// The largest power of two up to rows / 8, at least 1. Numbers of rows are rounded up to a multiple
+// of it, and GEMMs with the same rounded number of rows share a plan.
 int64_t SharedStep(int64_t rows) {
   int64_t step = 1;
   while (step * 16 <= rows) step *= 2;
@@ -218,7 +218,7 @@ void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidat
     choice = measures ? Quickest(p, candidates, plan, stream) : 0;
     device.gemm_choices().Add(key, choice);
   }
-  // A cached choice may be out of range for this list: use the first candidate then.
+  // Use the first candidate if there is no choice (-1) or a cached choice is out of range.
   const size_t used = choice < 0 ? 0 : static_cast<size_t>(choice);
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }

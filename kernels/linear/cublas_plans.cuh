@@ -1,6 +1,6 @@
 // cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. The
-// algorithm is the one that was measured to be the fastest on such a device (linear/gemm_tuning.h),
-// or otherwise the first of the library's heuristic ranking.
+// algorithm is the one that was measured to be the fastest on this kind of device
+// (linear/gemm_tuning.h) or, if none was measured, the first of the library's heuristic ranking.
 //
 // Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
 // another number of rows. Row counts within an eighth of each other therefore share the plan of the
@@ -43,8 +43,8 @@ class CublasLtPlans {
 
     void Destroy(const CublasLt& lt);
   };
-  // A struct with a name, because nvcc 13.0 fails on a std::vector of cublasLtMatmulAlgo_t, which
-  // has none.
+  // Wraps cublasLtMatmulAlgo_t, a typedef of an unnamed struct, because nvcc 13.0 fails on a
+  // std::vector of an unnamed struct.
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
   };

@@ -70,17 +70,19 @@ bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
 
-// Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu. Returns false, with
-// nothing enqueued, if it does not support the call; x must have the weight type. The other
-// functions correspond to those of RunGemv.
+// Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu. RunSplitK returns
+// false, with nothing enqueued, if it does not support the call; x must have the weight type. The
+// functions SplitK... return what SupportsKvStore, SplitNormParts and SupportsSplitNormInput
+// (linear.h) return for a GEMM that RunSplitK computes.
 bool RunSplitK(const LinearArgs& args, Stream& stream);
 bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device);
 int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device);
 
-// Persistent GEMM for many rows on Hopper, gated or scattered, in linear/persistent.cu.
-// MinPersistentRows: the smallest number of rows for which it is used. PersistentTakes: whether it
-// supports this GEMM after x has been converted to the weight type. PersistentLinear runs it.
+// Persistent GEMM for many rows on Hopper, with a gated weight or a scattered output
+// (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows for
+// which it is used. PersistentTakes: whether it supports this GEMM after x has been converted to
+// the weight type. PersistentLinear runs it.
 int64_t MinPersistentRows(const LinearWeight& w);
 bool PersistentTakes(const LinearArgs& args, const Device& device);
 void PersistentLinear(const LinearArgs& args, Stream& stream);

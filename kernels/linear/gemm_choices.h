@@ -4,9 +4,9 @@
 // A choice is an index into the list that the library returns for the shape, not an algorithm
 // itself: a forged file can make a GEMM slower, but not wrong.
 //
-// The file format is ASCII lines: "quintet product choices 1"; the device; for each shape its ten
-// numbers and the choice; "end" with the number of shapes and a checksum of all bytes before that
-// line.
+// The file format is ASCII lines: "quintet product choices 1"; the device; one line per shape with
+// the ten numbers of its Key and the choice; "end" with the number of shapes and a checksum of all
+// bytes before that line.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class GemmAlgorithmChoices {
   static constexpr int64_t kMostTextBytes = int64_t{4} << 20;
 
   // Everything that distinguishes GEMMs: rows, n, k; strides of x, residual and y; alignments of x,
-  // residual and y; dtypes combined with the epilogue.
+  // residual and y; and one number that encodes the dtypes and the epilogue.
   using Key = std::array<int64_t, 10>;
 
   // The choice for this shape, or -1 if there is none.
@@ -37,9 +37,9 @@ class GemmAlgorithmChoices {
   // Whether Add has added a choice, so that there is something to save.
   bool changed() const { return changed_; }
 
-  // Adds the choices of a text in the file format for shapes that have none yet. Returns OK without
-  // adding anything if the text is for another device; DATA_LOSS without adding anything if it is
-  // malformed.
+  // Parses `text`, the contents of a file in the format above, and adds its choices for shapes that
+  // have none yet. Returns OK without adding anything if the file is for another device; DATA_LOSS
+  // without adding anything if it is malformed.
   absl::Status Merge(absl::string_view text, absl::string_view device);
   // The choices in the file format.
   std::string Text(absl::string_view device) const;

@@ -1,5 +1,5 @@
 // Measures which cuBLASLt algorithm is the fastest for each GEMM shape on a GPU. Only the engine
-// thread may call it.
+// thread may call the functions of this header.
 //
 // Different algorithms may sum in a different order, so a choice affects bf16 and f16 results (f32
 // GEMMs have only one algorithm). Choices are therefore made while a model loads and never later:

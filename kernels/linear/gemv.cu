@@ -27,8 +27,8 @@ constexpr int kBlocksPerUnit = 2;
 // the kernel waits for its inputs. W goes through shared memory with up to 64 KiB per CTA in
 // flight, also across tiles. Between the wait and the last store there is one round trip to memory:
 // x, residual, slots and squares are loaded together.
-// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a step of a small model, the
-// latency of the chain of kernels: 0.9 us for a kernel that only loads and stores.
+// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a decoder step of a small
+// model the bound is the latency of each kernel in turn: 0.9 us if it only loads and stores.
 // Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
 // linear/split_norm_test.cc. Measurements: linear/NOTES.md.
 template <typename Shape>
@@ -102,8 +102,8 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const auto kernel = GemvKernel<Shape>;
   a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
-  // `turns`: tiles per CTA if every resident CTA takes part. Then as few CTAs as possible without
-  // more turns, so that all have nearly the same number of tiles.
+  // `at_once`: CTAs that can be resident. `turns`: the most tiles of any CTA if that many CTAs run.
+  // `blocks`: the fewest CTAs with the same `turns`, so that all have nearly equally many tiles.
   const int at_once = stream.device().num_sms() * kBlocksPerUnit;
   const int turns = (a.tiles + at_once - 1) / at_once;
   const int blocks = (a.tiles + turns - 1) / turns;
@@ -155,8 +155,9 @@ void SetSplitNorm(const Gemm& p, Args* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-// Picks the number of warps per CTA, and for how many steps of k a warp holds x at a time, which
-// registers limit. With a large k, more warps are faster only if there are few CTAs.
+// Picks kWarps, the warps per CTA, and kSteps, the number of k steps for which a warp holds x in
+// registers at a time; the number of registers limits both. With a large k, 16 warps are faster
+// than 8 only if there are few CTAs.
 template <typename Args>
 void LaunchByDepth(const Args& a, Stream& stream) {
   if constexpr (Args::kHalves) {

@@ -25,8 +25,8 @@ struct GemvSplitNorm {
   const float* squares;
   int square_parts;
   int scales_at;  // shared memory offset of the f32 norm scale of each row, in bytes
-  // Split RMSNorm after this GEMM (NormOutput), or null: each tile writes y * gamma to next_scaled
-  // and one partial sum of squares per row to next_squares.
+  // Split RMSNorm after this GEMM (NormOutput), or null: each tile of 16 columns of y writes y *
+  // gamma to next_scaled and one partial sum of squares per row to next_squares.
   const float* next_gamma;
   T* next_scaled;
   float* next_squares;
@@ -130,8 +130,8 @@ class GemvWeights {
     CopyNext();
   }
 
-  // Waits until the oldest step in the ring has arrived, and with it all copies that the lane
-  // started before Begin (gamma and beta).
+  // Waits until the oldest step in the ring has arrived. The lane's copies of gamma and beta, which
+  // it started before the first weights, have then arrived, too.
   __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:
@@ -170,8 +170,8 @@ class GemvWeights {
   int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 
-// The part of x that a warp multiplies: kSteps of its steps of k at a time, as pairs of T in
-// registers.
+// The part of x that a warp multiplies, in registers as pairs of T; it is loaded for kSteps steps
+// of k at a time.
 template <typename Shape>
 class GemvInputs {
   using Args = typename Shape::Args;
@@ -181,8 +181,9 @@ class GemvInputs {
   static constexpr int kWarps = Shape::kWarps, kSteps = Shape::kSteps;
 
  public:
-  // Starts the copies of gamma and beta of the warp's steps to shared memory `norm` [2][k]. No
-  // kernel writes gamma and beta, so the copies need not wait for the previous kernel.
+  // Starts the copies of gamma and beta to shared memory `norm` [2][k]; each warp copies the values
+  // for its own steps of k. No kernel writes gamma and beta, so the copies need not wait for the
+  // previous kernel.
   __device__ static void BeginNorm(const Args& a, const Thread& thread, float* norm) {
     if (a.gamma == nullptr || thread.lane >= (a.beta == nullptr ? 8 : 16)) return;
     const float* from = (thread.lane < 8 ? a.gamma : a.beta) + thread.lane % 8 * 4;
@@ -265,8 +266,8 @@ class GemvInputs {
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
   }
 
-  // Sum of f(value) over the values of the lane in its first `steps` steps, in independent chains
-  // of additions.
+  // Sum of f(value) over the values that the lane holds for the warp's first `steps` steps: the
+  // eight values of a step are added as a tree, then the steps in order.
   template <typename F>
   __device__ float Sum(int steps, F f) const {
     float sum = 0.0f;
@@ -281,7 +282,8 @@ class GemvInputs {
   }
 
   // Mean and 1 / standard deviation of a row (RMSNorm: 0 and 1 / root mean square), merged from the
-  // moments of all warps; each of the row's four lanes reads those of the warps t, t + 4, ...
+  // moments of all warps. Four lanes share a row: lane t of them reads the moments of the warps t,
+  // t + 4, t + 8, ...
   __device__ static float2 Merge(const Args& a, const Thread& thread, const float2* moments) {
     float2 part[kWarps / 4];
     float mean = 0.0f, squares = 0.0f;
@@ -440,8 +442,8 @@ class GemvEpilogue {
 
  private:
   // First half of a split RMSNorm: stores v * gamma and the sum of v^2 over the tile. All 16 lanes
-  // of a row participate in the shuffles, because the number of columns is a multiple of the tile's
-  // 16.
+  // of a row participate in the shuffles, because a tile has 16 columns and the number of columns
+  // is a multiple of 16.
   __device__ void BeginNextNorm(const Args& a, float v) const {
     a.next_scaled[row_ * a.next_stride + column_] = FromF32<typename Args::T>(v * gamma_);
     float square = v * v;

@@ -9,22 +9,22 @@
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
 // rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
-// 1. Convert x to the weight type if it has another dtype (also for linear/persistent.cu).
+// 1. Convert x to the weight type if it has another dtype. linear/persistent.cu needs this, too.
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
 //    TileGemm below for f32. It includes the epilogue if cuBLASLt or TileGemm supports it.
-// 3. Otherwise an epilogue pass (EpilogueKernel) over the result of stage 2 in scratch: gated
-//    activations, activations that cuBLASLt lacks, scattered outputs. (A cache page holds [layer,
-//    k|v, head, slot, channel], so one row of the result becomes layers * 2 * heads separate runs
-//    of head_dim values, which no leading dimension of cuBLASLt can describe.)
+// 3. If it does not, an epilogue pass (EpilogueKernel) over the result of stage 2 in scratch: for
+//    gated activations, activations that cuBLASLt lacks, scattered outputs. (A cache page holds
+//    [layer, k|v, head, slot, channel], so one row of the result becomes layers * 2 * heads
+//    separate runs of head_dim values, which no leading dimension of cuBLASLt can describe.)
 // Stages 1 and 3 process rows in chunks, which bounds the scratch.
 
 namespace quintet::cuda {
 
 namespace {
 
-// Maximum rows per chunk. `x`: when x is converted to the weight type. `product`: when the result
-// of the GEMM goes to scratch for an epilogue pass. On Hopper linear/persistent.cu handles nearly
-// all larger GEMMs that would need scratch, so the scratch is small there.
+// Maximum rows per chunk: `x` if x is converted to the weight type; `product` if the result of the
+// GEMM goes to scratch for an epilogue pass. On Hopper linear/persistent.cu handles nearly all
+// larger GEMMs that would need scratch, so the scratch is small there.
 struct Pieces {
   int64_t x, product;
 };

@@ -12,7 +12,8 @@
 //   f32:       x and y are f32; sums as on the CPU, in the same order
 //   bf16, f16: x has the weight type, or is f32 and rounded to it first; y has that type or f32;
 //              sums are f32, in an order that depends on the shape
-//   int8, fp8: as bf16 weights that hold each value times the scale of its channel
+//   int8, fp8: x, y and sums as for bf16; a weight is its stored value times the scale of its
+//              channel
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,8 @@ class LinearWeight {
  public:
   // Allocates memory for W. `gated`: W holds two halves of n/2 rows, gate then up; on the CPU they
   // are interleaved in memory so that one GEMM yields both halves of a gated activation together.
-  // On a device, which must outlive the calls of Pack, the layout is row-major.
+  // With a `device`, which must outlive the calls of Pack, the layout is row-major in device
+  // memory.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
   // Describes W as Allocate does but allocates no memory, for sizing only: bytes() and the sizes of
@@ -62,7 +64,7 @@ class LinearWeight {
                                bool gated, Device* device);
   LinearWeight() = default;
 
-  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
+  // Pack fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
   // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view). Quantises as
   // QuantizeRows does. Calls on disjoint ranges may run in parallel if each range starts at a
   // multiple of kPackRows and ends at a multiple or at the end of its half (gated) or of the
@@ -99,9 +101,9 @@ class LinearWeight {
   Buffer channels_;  // quantised only: scale of each channel; kI8 on a CPU: scales and sums
 };
 
-// The quantisation of Pack, for files: from w [rows, k] f32|bf16|f16 to q [rows, k] i8 or f8,
-// dense, and scales [rows] f32. Symmetric: the largest magnitude of a channel becomes 127 (i8) or
-// 448 (f8).
+// Quantises as Pack does, to write files: reads w [rows, k] f32|bf16|f16, writes q [rows, k] i8 or
+// f8, dense, and scales [rows] f32. Symmetric: the largest magnitude of a channel becomes 127 (i8)
+// or 448 (f8).
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
 // Scattered output: element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
@@ -144,8 +146,8 @@ struct LinearArgs {
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
-  // Applied after the bias. Gated weight: y = activation(gate) * up, n/2 columns; otherwise y =
-  // activation(.).
+  // Applied after the bias. With a gated weight it is applied to the gate half only, and y =
+  // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;
   Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
   // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined if `scatter` is used.
@@ -154,8 +156,8 @@ struct LinearArgs {
   Tensor y;
   ScatterOutput scatter;  // used if base is set; no residual then
   KvOutput kv;            // used if cache is set; only if SupportsKvStore
-  // Split RMSNorm of y: its first half is written here. Used if gamma is defined; only if
-  // SplitNormParts > 0. x has the dtype of w, y is f32.
+  // Split RMSNorm of y: this GEMM writes next_norm.scaled and next_norm.squares for the next GEMM.
+  // Used if next_norm.gamma is defined; only if SplitNormParts > 0. x has the dtype of w, y is f32.
   NormOutput next_norm;
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };

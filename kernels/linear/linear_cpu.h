@@ -9,14 +9,14 @@
 // 32].
 //
 // Why 32 columns: one pass over a panel then serves 12 rows from the registers of AVX-512 (12 x 2
-// vectors) and reads memory in one ascending stream. Panels of 64
-// columns would need two passes over the rows, or strided reads of the panel; weights from memory
-// then arrived at half the speed.
+// vectors) and reads memory in one ascending stream. Panels of 64 columns would need two passes
+// over the rows, or strided reads of the panel; weights from memory then arrived at half the speed.
 //
 // Activations are packed too, whatever their dtype, because a kernel reads all rows of a block at
-// the same k: unpacked rows would be as many memory streams, all in one set of the L1 cache if rows
-// are a multiple of the page size apart. Activations of i8 GEMMs are u8 = quantised value + 128, as
-// VPDPBUSD needs; the channel sums above subtract the 128 again, exactly.
+// the same k: unpacked, every row would be a memory stream of its own, and rows that are a multiple
+// of the page size apart would all use the same set of the L1 cache. Activations of i8 GEMMs are u8
+// = quantised value + 128, as VPDPBUSD needs; the channel sums above subtract the 128 again,
+// exactly.
 //
 // A GEMM multiplies a chunk of rows, which stay packed in the L2 cache, by all panels. A kernel
 // multiplies one panel by the chunk, one block of rows after the other, and passes the sums of each
@@ -61,8 +61,9 @@ struct PanelKernel {
 };
 
 // Packed rows of x, split into blocks of nearly equal size, the larger ones first. A block of R
-// rows is [groups / run][R][run] units of four bytes, each with the values of one group of k: with
-// run 1 the R units of one group are contiguous, with run 16 (AMX) 16 units of each row are.
+// rows is an array [groups / run][R][run] of four-byte units; a unit has the values of one row for
+// one group of k. `run` is the number of consecutive units of a row that a kernel loads at once: 1,
+// or 16 for AMX.
 struct Activations {
   PanelKernel kernel;  // the kernel that reads them
   const char* data = nullptr;

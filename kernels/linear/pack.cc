@@ -110,8 +110,8 @@ void ReadRow(const Tensor& w, int64_t row, int64_t begin, int64_t n, float* out)
   HWY_DYNAMIC_DISPATCH(ReadValues)(source, w.dtype, w.stride[1], n, out);
 }
 
-// Reads values [begin, begin + n) of `rows` rows into out [rows, n]. A transposed view, whose rows
-// are adjacent in memory, is read column by column.
+// Reads values [begin, begin + n) of `rows` rows into out [rows, n]. If w is a transposed view, it
+// is read column by column, because a column is then contiguous in memory.
 void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_t n, float* out) {
   if (w.stride[0] != 1 || w.stride[1] == 1) {
     for (int64_t r = 0; r < rows; ++r) ReadRow(w, row + r, begin, n, out + r * n);
@@ -164,8 +164,8 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// Where a channel is stored: byte offset in the panels of its unit of group 0, and its packed
-// column, counted over all panels.
+// Where a channel is stored. offset: bytes from the beginning of the panels to its first unit (that
+// of group 0). column: index of its packed column, counted over all panels.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;

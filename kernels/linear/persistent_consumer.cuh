@@ -108,8 +108,8 @@ class PersistentConsumer {
   }
 
   // Epilogue: each warp writes its 16 rows of y in boxes of 64 columns (128 bytes), alternately
-  // through two staging buffers in shared memory. Before a warp overwrites a buffer, the __syncwarp
-  // of the box in the other buffer guarantees that its lanes have read it.
+  // through two staging buffers in shared memory. A warp overwrites a buffer two boxes later, after
+  // the __syncwarp of the box between them, so all lanes of the warp have read the buffer by then.
   template <Activation kOf>
   __device__ __forceinline__ void FinishAs() {
     constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
@@ -131,8 +131,8 @@ class PersistentConsumer {
     }
   }
 
-  // A warp stores four rows of a box at a time: eight lanes store one row, 16 bytes per lane.
-  // Row(i): the i-th row of y that this lane stores.
+  // A warp stores four rows of a box at a time, eight lanes per row and 16 bytes per lane, so each
+  // lane stores kRowsEach rows of a box. Row(i) is the i-th of them, as a row of y.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 
@@ -182,7 +182,7 @@ class PersistentConsumer {
     }
   }
 
-  // Writes column groups i and i + 1 of a box to the staging buffer, swizzled as Store reads them.
+  // Writes columns [8 i, 8 i + 16) of a box to the staging buffer, swizzled as Store reads them.
   __device__ __forceinline__ void Stage(uint32_t to, int i, const float (&v)[2][4]) {
     const uint32_t pairs[4] = {PackPair<T>(v[0][0], v[0][1]), PackPair<T>(v[0][2], v[0][3]),
                                PackPair<T>(v[1][0], v[1][1]), PackPair<T>(v[1][2], v[1][3])};

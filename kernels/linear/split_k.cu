@@ -121,8 +121,8 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   SplitKPlan plan{};
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
-  // The CTAs of this kernel and of the next one should be resident together, and each CTA should
-  // have at least three steps of kSplitKDepth values of k.
+  // Choose plan.splits so that the CTAs of this kernel and of the next one can be resident
+  // together, and each CTA has at least three steps of kSplitKDepth values of k.
   const bool in_two = InTwo(w, rows, device);
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));

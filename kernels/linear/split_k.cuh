@@ -157,8 +157,8 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
 // of wgmma is 64 channels of W (gated: 32 gate channels and their 32 up channels), the N side is
 // kRows rows of x. Warpgroup 0 is the consumer; the extra warps are producers that load 64 values
 // of k per stage by TMA. Loads of W start before the kernel waits for its inputs, loads of x after.
-// At the end each CTA sends its partial sums to the CTAs that finish those rows; every CTA of the
-// cluster finishes an equal share of the tile's rows.
+// At the end each CTA of the cluster finishes an equal share of the tile's rows, for which the
+// other CTAs send it their partial sums.
 // Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. x is read from L2 once per
 // channel tile. In a decoder step the bound is the latency of the chain of kernels.
 // Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,

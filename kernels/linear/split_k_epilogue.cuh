@@ -49,8 +49,9 @@ struct SplitKArgs {
 };
 
 // Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
-// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual;
-// with less epilogue code to fetch, which each CTA runs only once, the kernel is faster.
+// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. Its
+// shorter code makes the kernel faster: a CTA runs the epilogue only once, so the time to fetch the
+// instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
 // Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
@@ -325,9 +326,9 @@ class SplitKEpilogue {
     return {of(v.x), of(v.y), of(v.z), of(v.w)};
   }
 
-  // Writes the first half of a split RMSNorm for the rows first, first + step_, ... with values v:
-  // v * gamma, and the sum of squares over the tile. All 16 lanes of a row participate in the
-  // shuffles, because `columns` is a multiple of the tile's 64.
+  // Writes the first half of a split RMSNorm for the kAtOnce rows first, first + step_, ... and
+  // their outputs v: v * gamma, and the sum of v^2 over the tile. All 16 lanes of a row participate
+  // in the shuffles, because a tile has 64 columns and `columns` is a multiple of 64.
   template <int kAtOnce>
   __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
     float squares[kAtOnce];

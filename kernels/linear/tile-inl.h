@@ -1,9 +1,10 @@
 // Inner loops of a panel kernel, compiled once per instruction set: included inside the namespace
 // and under the compiler attributes of the including file, which supplies Op:
-//   V, W, X            vectors of accumulators, weights and one activation unit
+//   V, W, X            vector types: accumulators, weights, one activation unit in all lanes
 //   kVectors           vectors per panel row: 32 / lanes
 //   kMaxRows           rows whose accumulators fit into the registers
-//   Columns(rows)      vectors that one pass computes with `rows` rows, a divisor of kVectors
+//   Columns(rows)      vectors of a panel row that one pass over the groups computes for a block
+//                      of `rows` rows; divides kVectors
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //
 // Accumulation: each accumulator is one chain over the groups in ascending order, whatever the

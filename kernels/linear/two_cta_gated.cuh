@@ -9,7 +9,8 @@ namespace quintet::cuda {
 struct TwoCtaGatedTile {
   // Tile of one CTA: rows of x by columns of y.
   static constexpr int kRows = 64, kChannels = 80;
-  // Gate (or up) channels of one consumer warpgroup, and of one TMA load of W.
+  // Number of gate channels, and of up channels, of one consumer warpgroup; also the number of
+  // channels that one TMA load of W copies.
   static constexpr int kBox = kChannels / 2;
   // Threads of the consumer warpgroups, and of the whole CTA with its two producer warps.
   static constexpr int kConsumerThreads = 2 * kWarpgroup, kThreads = kConsumerThreads + 64;
@@ -162,10 +163,10 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
   WarpgroupFenceOperand(c);
 }
 
-// Epilogue of a thread. Its accumulators hold two rows and, of every eight channels, two
-// consecutive ones: first the gate channels, then the up channels. kPlain: only GELU (tanh), no
-// bias, y of dtype T; with less epilogue code to fetch, which each CTA runs only once, the kernel
-// is faster.
+// Epilogue of a thread. For each of two rows its accumulators hold two consecutive channels of
+// every eight: first those of the gate, then those of the up channels. kPlain: only GELU (tanh), no
+// bias, y of dtype T. Its shorter code makes the kernel faster: a CTA runs the epilogue only once,
+// so the time to fetch the instructions counts.
 template <typename T, bool kPlain>
 class TwoCtaGatedEpilogue {
  public:
@@ -224,8 +225,8 @@ class TwoCtaGatedEpilogue {
   const int64_t first_;            // offset in y, in elements
 };
 
-// Gated GEMM in pairs of CTAs: y = activation(alpha x G^T + bias) * (alpha x U^T + bias), where the
-// rows of W are those of G and then those of U.
+// Gated GEMM in pairs of CTAs: y = activation(alpha x G^T + g) * (alpha x U^T + u), where the rows
+// of W are those of G and then those of U, and the bias is g and then u.
 // Shapes: x [65 to 128 rows, k] T, W [2 columns, k] T, y [rows, columns] f32 or T; k is a multiple
 // of 8; `columns` and all row strides are multiples of 4.
 // Accumulation: wgmma in f32, over k in ascending order.

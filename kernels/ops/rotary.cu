@@ -39,8 +39,8 @@ __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pa
 // Pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; other channels are
 // copied.
 // Shapes: x, y [rows, heads, head_dim], positions [rows].
-// Math: f32 for angles and results; theta and zeta are computed on the host, by the code that the
-// CPU backend uses too.
+// Math: f32 for angles and results. The frequency of each pair (theta) and its xPos base (zeta) are
+// computed on the host, by the code that the CPU backend uses too.
 // Mapping: one CTA per row, one thread per pair, which it rotates in every head. If y is not x, one
 // more thread for each channel that is only copied.
 // Bound: reading x and writing y once; only FAT5's rotary models use this op.

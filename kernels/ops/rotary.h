@@ -16,8 +16,8 @@ struct RotaryArgs {
   // Shape of x; may alias x. Same dtype as x, or (GPU) bf16 or f16 if x is f32.
   Tensor y;
   // [rows] offset in elements of each row of y from y.data, used instead of the row stride for rows
-  // in the KV cache (kernels/ops/kv_cache.h). If y aliases x, these are the rows of x, too. Null:
-  // the row stride is used.
+  // in the KV cache (kernels/ops/kv_cache.h). If y aliases x, the rows of x are read at these
+  // offsets, too. Null: the row stride is used.
   const int64_t* row_offset = nullptr;  // [rows]
   Tensor positions;                     // [rows] i32
   float base = 10000.0f;

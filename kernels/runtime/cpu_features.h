@@ -35,7 +35,8 @@ const char* CpuIsaName();
 // Instruction sets that the CPU kernels are compiled for, best first:
 // "AMX, AVX512_BF16, AVX512_VNNI, AVX3, AVX2, SSE4, SCALAR".
 std::string CompiledIsaNames();
-// Those of this CPU that the kernels use, under the current limit: "AVX512_VNNI, AVX3".
+// The instruction sets that kernels use on this CPU under the current limit, for example
+// "AVX512_VNNI, AVX3".
 std::string UsedIsaNames();
 
 }  // namespace quintet

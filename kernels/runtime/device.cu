@@ -46,8 +46,8 @@ class WaitingTime {
 
 // to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
 // Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us.
-// Switching from kernels to a copy engine and back (cudaMemcpyAsync) takes longer, so that pays off
-// only for large copies.
+// cudaMemcpyAsync would switch from kernels to a copy engine and back, which takes longer: it pays
+// off only for large copies.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
