@@ -64,7 +64,8 @@ class CommandLine {
   std::vector<CLI::Option*> required_;
 };
 
-// Each adds one subcommand and is defined in the file named after it (tools/generate.cc, ...).
+// Each of these functions adds one subcommand and is defined in the file named after the subcommand
+// (tools/generate.cc, ...).
 void AddGenerateCommand(CommandLine& line);
 void AddEncodeCommand(CommandLine& line);
 void AddScoreCommand(CommandLine& line);

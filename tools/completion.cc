@@ -180,8 +180,8 @@ std::string FishScript(const std::vector<Choices>& all) {
       "end\n"
       "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
   for (const Choices& choices : all) {
-    // Do not offer the words of "bench" after "bench serve": `below` are the subcommands of this
-    // one.
+    // Do not offer the words of this command after its subcommands (`below`), for example those of
+    // "bench" after "bench serve".
     std::vector<std::string> below;
     for (const Choices& other : all) {
       const bool is_below =

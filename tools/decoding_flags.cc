@@ -18,7 +18,8 @@ struct Text {
   const char* shown_default;
 };
 
-// The number type that the proto uses for a field of type T. The flag has its range and precision.
+// Maps the type T of a request field to the number type of that field in the proto. The flag
+// accepts the range and the precision of the proto's type.
 template <typename T>
 struct InProto {
   using type = T;

@@ -27,8 +27,8 @@ CLI::Validator InRange(T least, T most) {
     return RealInRange(least, most);
   }
 }
-// Accepts any non-negative integer of type T, or any real number. For flags whose range is checked
-// elsewhere.
+// Accepts any value >= 0 if T is an integer type, and any real number if T is a floating-point
+// type. For flags whose range is checked elsewhere.
 template <typename T>
 CLI::Validator NumberOf() {
   if constexpr (std::is_integral_v<T>) {
@@ -50,8 +50,9 @@ std::string VariableName(const CLI::Option& option);
 // INVALID_ARGUMENT names the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
-// Sets every flag of `command` that has no value yet from a TOML file. INVALID_ARGUMENT names the
-// file and the key: unreadable file, unknown section or key, bad value.
+// Sets every flag of `command` that has no value yet from a TOML file. INVALID_ARGUMENT for an
+// unreadable file, an unknown section or key, or a bad value; the message names the file and the
+// key.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
 // Returns all flag values of `command` as the text of a file that --config accepts. Flags that are

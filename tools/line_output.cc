@@ -18,8 +18,8 @@
 namespace quintet {
 namespace {
 
-// A compressed frame ends at this number of uncompressed bytes or after this time. If the process
-// is killed, at most one frame is lost.
+// A compressed frame ends after kFrameBytes of uncompressed data or after kFrameTime, whichever is
+// first. If the process is killed, at most one frame is lost.
 constexpr int64_t kFrameBytes = int64_t{4} << 20;
 constexpr std::chrono::seconds kFrameTime{10};
 constexpr size_t kReadBytes = size_t{1} << 20;
@@ -157,7 +157,7 @@ absl::Status LineOutput::Begin(bool resume) {
   return lseek(fd_, header_bytes_, SEEK_SET) < 0 ? Failed(name_, "seeking in") : absl::OkStatus();
 }
 
-// Counts the complete records of the file, cuts off the rest and seeks to the end.
+// Counts the complete records of the file, cuts off everything after them and seeks to the end.
 absl::Status LineOutput::KeepRecords() {
   Records records;
   if (format_.record_bytes > 0) {

@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = 8 * kMaxTextBytes;
 // Lines pass from the reading thread to the parsing threads and the engine in chunks. A chunk is
-// full at this number of lines or bytes of text.
+// full when it has kChunkLines lines or kChunkBytes bytes of text.
 constexpr size_t kChunkLines = 32;
 constexpr size_t kChunkBytes = size_t{1} << 16;
 // Limit of the text of all lines in flight, in bytes. A single line may be longer.
@@ -57,8 +57,9 @@ struct Chunk {
   bool parsed = false;  // guarded by mutex_
 };
 
-// Lines that have left the engine, until HandOver. Owned by the sinks, too, because the engine may
-// call them after the run has ended; only the engine's thread uses it.
+// Lines that the engine has finished, until HandOver passes them on. The sinks share ownership of
+// the list, because the engine may call them after the run has ended. Only the engine's thread uses
+// it.
 using FinishedLines = std::vector<LinePtr>;
 
 class LineSink : public ResponseSink {
@@ -398,7 +399,8 @@ class LineRunner {
     return true;
   }
 
-  // Computes the total lines, or the done fraction of the input, for the progress line.
+  // Computes the total number of lines or, if it is unknown, the done fraction of the input, for
+  // the progress line.
   void UpdateState() {
     const int64_t kept = output_->kept_records();
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {

@@ -92,7 +92,7 @@ std::string Options(const CLI::App& command) {
 }
 
 // The text at the end of --help as troff: blocks with a heading become sections whose line breaks
-// are kept, the other blocks paragraphs of the description.
+// are kept, the other blocks become paragraphs of the description.
 struct Footer {
   std::string paragraphs, sections;
 };

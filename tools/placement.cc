@@ -26,8 +26,8 @@ std::string CheckDevice(const std::string& name) {
   return absl::StrCat("expected cpu, cuda or cuda:N, got ", name);
 }
 
-// Returns the weight type with this name. nullopt for "auto" and for "", the type of a directory
-// that is not converted.
+// Returns the weight type with this name. nullopt for "auto" (--dtype) and for "" (converted_dtype
+// of a model directory that is not converted).
 std::optional<WeightType> TypeByName(const std::string& name) {
   for (const WeightType type :
        {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {

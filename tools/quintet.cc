@@ -14,9 +14,9 @@
 namespace quintet {
 namespace {
 
-// Opens /dev/null for standard streams that the caller has closed; otherwise the next file or
-// socket that is opened would get such a descriptor. The wrong access mode is intended: reading
-// from descriptor 0 and writing to 1 and 2 fail.
+// Opens /dev/null for each standard stream that the caller has closed; otherwise the next file or
+// socket that is opened would get its descriptor. The wrong access mode is intended: reading from
+// descriptor 0 and writing to 1 and 2 fail.
 void HoldStandardStreams(int, char**, char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;

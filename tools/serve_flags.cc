@@ -76,8 +76,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 constexpr char kLimits[] = "Limits";
 
-// Adds --encoder-cache-bytes. Its default depends on --device, also where --help and --print-config
-// show it.
+// Adds --encoder-cache-bytes. Its default depends on --device; --help and --print-config show the
+// default for the given device.
 void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
   const auto text = [](const Placement& placement) {
     return absl::StrCat(DefaultEncoderCacheBytes(placement));

@@ -69,7 +69,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = OptionsOf(flags, config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
-  // Encoding needs no KV cache; the planner still gives it one page for 0 bytes.
+  // Encoding needs no KV cache. With cache_bytes = 0 the planner still reserves one page.
   const MemoryBounds bounds = {
       .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
       .max_bytes = flags.max_memory_mib << 20};

@@ -18,8 +18,8 @@ using warping::Thread;
 
 // BestKeys sorts its buffer after this many new candidates have been appended.
 constexpr int kSortBatch = kThreads / 4;
-// Largest k of a request. The buffer of BestKeys (kMaxItems) then holds the k best keys plus
-// kSortBatch - 1 pending keys plus one new key from every thread.
+// Largest k of a request: the buffer of BestKeys has room for kMaxItems keys and must hold the k
+// best keys, kSortBatch - 1 pending keys and one new key from every thread.
 constexpr int kMaxCandidates = kThreads - kSortBatch;
 
 // One of the k best candidates of a row.
@@ -116,8 +116,8 @@ class BestKeys {
 // best[row] = the k tokens of the row with the greatest GumbelKey(warped logit + row bias), among
 // the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
-// Numerics: logit / temperature and exponentials in f32, exact integer sums of weights (as
-// SampleKernel in sampling.cu); draw keys in f64.
+// Numerics: logit / temperature and exponentials in f32; the warpers add weights as integers, so
+// their sums are exact (warper.cuh); draw keys in f64.
 // Mapping: one block per row (grid: requests x beams).
 // Bound: if top_k leaves few tokens, latency of reading the row twice through one SM. Without
 // top_k, two f64 logarithms per token: about 25 us on one SM for a vocabulary of 32128 (predicted,
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Merges the k best candidates of each beam of a request into the k best of the request, and writes
 // these to `values` and `indices` of SampleBeamsArgs.
-// Shapes: best [rows, k_max]; values and indices [entries, k_max].
+// Shapes: best [rows, k_max]; values and indices [entries, k_max]: one row (entry) per request.
 // Mapping: one block per request.
 // Bound: latency.
 // Test: tests/kernels/sampling/beam_sampling_test.cc.

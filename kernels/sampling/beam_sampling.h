@@ -30,7 +30,7 @@ struct BeamDraw {
 // index -1. Both backends draw the same tokens, except where the rounding of sums and logarithms
 // decides.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct SampleBeamsArgs {
   Tensor logits;                     // [rows, vocab] f32: log-probabilities
   Tensor row_bias;                   // [rows] f32: running scores of the beams

@@ -22,7 +22,8 @@ struct BeamStepParams {
 
 // Selects the best candidates of each BeamGroup as its next beams and writes their tokens, parents
 // and scores (BeamStepArgs).
-// Shapes: values and indices [entries, k_max] in device or pinned host memory.
+// Shapes: values and indices [entries, k_max] in device or pinned host memory; the candidates of a
+// group are in row BeamGroup::entry.
 // Numerics: at most one f32 addition per candidate (kEosPenalty); the order (score, then candidate
 // index) has no ties.
 // Mapping: one block per group; threads loop over candidates, and the thread of a candidate counts
@@ -95,10 +96,10 @@ struct ReorderBeamsParams {
 constexpr int kMovedColumns = 128;  // positions per block of ReorderBeamsKernel
 
 // Permutes slot tables in place (ReorderBeamsArgs): each beam gets the KV-cache slots of its parent
-// beam, except the slot of its last position.
+// beam, except the slot of its last position. A BeamMove describes the beams of one request.
 // Shapes: slots [n, slots_stride] i32.
-// Mapping: grid x = moves, y = blocks of kMovedColumns positions. One thread per position: it reads
-// that position's slot of every beam of the move before it writes any of them.
+// Mapping: grid x = BeamMoves, y = blocks of kMovedColumns positions. One thread per position: it
+// reads that position's slot of every beam of the request before it writes any of them.
 // Bound: latency of three dependent reads.
 // Test: tests/kernels/sampling/beam_step_test.cc.
 __global__ void __launch_bounds__(kMovedColumns)

@@ -31,14 +31,15 @@ struct BeamGroup {
 // each candidate whose token is an EOS token; candidates of equal score keep their order. If a
 // group has fewer candidates than beams, the missing beams get score -inf, parent 0 and token 0.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct BeamStepArgs {
   Tensor values;   // [entries, k_max] f32: score of the beam extended by the token
   Tensor indices;  // [entries, k_max] i32: beam * vocab + token; -1: no more candidates
   int64_t vocab = 0;
   absl::Span<const BeamGroup> groups;  // [n]
   absl::Span<const int32_t> eos;       // token ids; BeamGroup selects a range
-  // [rows] i32 out: the new token of each beam, and the beam of the group that it extends.
+  // [rows] i32 out. tokens: the last token of each new beam. parents: the beam that the new beam
+  // extends, as an index within the group.
   Tensor tokens, parents;
   Tensor scores;  // [rows] f32 out
 };
@@ -64,12 +65,13 @@ struct BeamMove {
 };
 
 // Reorders beams by permuting their KV-cache slot tables; cached keys and values are not copied.
-// Beam b of a move gets the slots of beam parents[row + b] of the same move, except the last slot,
-// which is the slot of the new token and stays.
+// Each BeamMove describes the beams of one request: beam b gets the slots of the same request's
+// beam parents[BeamMove::row + b], except the last slot, which is that of the new token and stays.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {
-  // [n, slots_stride], pinned + device copy. On a GPU only the device copy is changed.
+  // Slot tables [n, slots_stride] of n beams: the KV-cache slot of each position. Pinned host array
+  // with a device copy; on a GPU only the device copy is changed.
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
   absl::Span<const int32_t> lens;    // [n]: slots per sequence; equal within a move

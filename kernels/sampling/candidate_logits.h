@@ -11,7 +11,7 @@ namespace quintet {
 // values[i, j] = source[first_rows[i] + indices[i, j] / vocab, indices[i, j] % vocab], where source
 // is `raw_logits` if from_raw[i] != 0 and `logits` otherwise. A negative index gives 0.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct CandidateLogitsArgs {
   Tensor logits;      // [rows, vocab] f32
   Tensor raw_logits;  // [rows, vocab] f32: LogitsProcessorsArgs::raw_logits, or undefined

@@ -1,6 +1,6 @@
-// TargetLogProb on the CPU. A block of rows is multiplied with the language-model head panel by
-// panel (32 columns, that is tokens, each). Each tile of logits is reduced immediately into the row
-// summaries (log_prob_fold_cpu.h), so logits stay in cache and are never stored as a matrix.
+// TargetLogProb on the CPU. A block of rows is multiplied with the language-model head in panels of
+// 32 columns (tokens). Each tile of logits is reduced immediately into the row summaries
+// (log_prob_fold_cpu.h), so logits stay in cache and are never stored as a matrix.
 #include <algorithm>
 #include <cmath>
 #include <limits>

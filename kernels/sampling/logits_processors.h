@@ -23,7 +23,7 @@ struct TokenRange {
 };
 
 // The rules of one row of logits, applied in the order of these fields. If `forced` is not empty,
-// the rules between `keep` and `forced` are skipped. To ban a token is to set its logit to -inf.
+// only `keep`, `forced` and `banned` are applied. To ban a token is to set its logit to -inf.
 struct RowRules {
   int32_t row = 0;          // row of `logits`
   int32_t sequence = 0;     // row of `history`
@@ -33,8 +33,8 @@ struct RowRules {
   float repetition_penalty = 1.0f;
   // n > 0: ban every token that would complete an n-gram that already occurs in the history.
   int32_t ngram = 0;
-  // Bad words. The range starts with a pair (begin, end) per word: the positions of the word's
-  // token ids in `tokens`, relative to words.begin. The last token of a word is banned if the
+  // Bad words: a range of pairs (begin, end), one per word: tokens [begin, end) of `tokens`,
+  // counted from words.begin, are the word's token ids. The last token of a word is banned if the
   // history ends with the preceding tokens of the word.
   TokenRange words;
   // Not empty: set the logits of these tokens to 0 and all others to -inf.
@@ -44,7 +44,7 @@ struct RowRules {
   bool operator==(const RowRules&) const = default;
 };
 
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct LogitsProcessorsArgs {
   Tensor logits;                     // [rows, vocab] f32, modified in place
   absl::Span<const RowRules> rules;  // [n], at most one per row

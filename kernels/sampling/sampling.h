@@ -19,8 +19,8 @@ struct WarpOptions {
   int32_t keep = 1;
 };
 
-// One draw. seed, sequence and lens[lens_at] form the DrawId (kernels/base/random.h) that makes the
-// draw reproducible.
+// One draw. Its random numbers depend only on the DrawId (kernels/base/random.h), which consists of
+// seed, sequence and lens[lens_at], the current length of the sequence in tokens.
 struct Draw {
   uint64_t seed = 0;
   int32_t row = 0;        // row of `logits`; several draws may share a row
@@ -36,7 +36,7 @@ struct Draw {
 // of -inf or NaN is never drawn; a row without any other logit gives token 0. Both backends draw
 // the same token, except where the rounding of the sums decides.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct SampleArgs {
   Tensor logits;                   // [rows, vocab] f32
   absl::Span<const Draw> draws;    // [n]

@@ -4,8 +4,8 @@
 // k-th best value of a request from these maxima, rereads only the groups whose maximum reaches the
 // bound, and ranks the values found there.
 //
-// Results of a row do not depend on the other rows of the launch: the partition and the order of
-// its sums depend only on the vocabulary size.
+// Results of a row do not depend on the other rows of the launch: how a row is split into tiles,
+// and the order in which its exponentials are added, depend only on the vocabulary size.
 #include "kernels/sampling/selection.cuh"
 
 #include <algorithm>
@@ -39,8 +39,8 @@ __device__ __forceinline__ void LoadGroup(const LogitRows& logits, int64_t row, 
   }
 }
 
-// Summary of one tile of a row, computed by one warp: the maximum of each group, and the TileSum if
-// kSums.
+// Summary of one tile (512 tokens) of a row, computed by one warp: the maximum of each group of 128
+// tokens and, if kSums, the contribution of the tile to the log-sum-exp (TileSum).
 struct TileSummary {
   float maxima[kTileGroups];
   TileSum sum;
@@ -214,9 +214,9 @@ __device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
 struct RankShared {
   uint64_t candidates[kMaxCandidates];
   int count;  // candidates found; may exceed kMaxCandidates
-  // State of SelectExactly, a radix select of the k-th best rank: the histogram of the current
-  // digit, the digits above it, which are known, and the number of values still to be taken among
-  // those that have the same digits above it.
+  // State of SelectExactly, a radix select of the k-th best rank. histogram: counts of the current
+  // digit; prefix: the higher digits of the k-th best rank, already known; wanted: number of values
+  // still to be selected among those with these higher digits.
   int histogram[256];
   uint64_t prefix;
   int wanted;
@@ -325,7 +325,8 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 // Phase two: writes the k best values of each request and their flat indices, in order.
 // Shapes: values, indices [n, k_max] (TopKArgs); input: the summaries of SummaryKernel.
 // Numerics: only integer comparisons of unique ranks, so the order in which threads append
-// candidates does not matter. More than kMaxCandidates values at the bound: SelectExactly.
+// candidates does not matter. SelectExactly is used if more than kMaxCandidates values reach the
+// bound.
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
 // Bound: latency of about 30 barriers and two reads of L2; reads mainly the summaries.

@@ -34,7 +34,7 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 // full sort. NaN is treated as -inf. Values of -inf are returned only if fewer than k greater
 // values exist; if rows * vocab < k, the tail is filled with value -inf and index -1.
 //
-// Spans are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct TopKArgs {
   Tensor scores;     // [rows, vocab] f32
   Tensor row_shift;  // [rows] f32, or undefined

@@ -123,8 +123,9 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// Computes plan.maxima, the maximum after RowTransform, of a range of chunks. Rounding is
-// monotonic, so it suffices to transform the maximum of the untransformed scores.
+// Computes the maximum of each chunk in a range of chunks, after RowTransform, and stores it in
+// plan.maxima. Rounding is monotonic, so it suffices to transform the maximum of the untransformed
+// scores.
 void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& range) {
   const int64_t vocab = args.scores.dim[1];
   const float* x = args.scores.as<float>() + range.row * args.scores.stride[0];

@@ -80,8 +80,8 @@ double Warper::ComputeWeights() {
 
 void Warper::KeepTopP(float p, size_t keep) {
   // Hugging Face sorts in ascending order and removes tokens while their cumulative probability is
-  // <= 1 - p. Equivalently, a token is kept if the probability of all better tokens is less than p.
-  // In this direction only the best tokens must be sorted.
+  // <= 1 - p. Equivalently, a token is kept if the probability of all better tokens is less than p;
+  // to compute that, only the best tokens must be sorted.
   const double wanted = static_cast<double>(p) * ComputeWeights();
   const float maximum = Maximum();
   double above = 0.0;

@@ -1,14 +1,13 @@
-// The logits warpers (kernels/sampling/sampling.h) for one row on a GPU, executed by one thread
-// block. The CPU version is kernels/sampling/warper.h.
+// The logits warpers (sampling.h) for one row on a GPU, by one thread block. CPU version: warper.h.
 //
 // Each filter and the final draw reduce to one problem: given an order of the values, find the
 // value at which the running sum of weights exceeds a target. Weights are integers (exp(value -
 // max) in units of 2^-40), so sums do not depend on the order in which threads add them.
 //
 // If the top_k values fit in shared memory (top_k up to 512 and few ties), they are gathered there
-// once and all later steps use only this list. Otherwise each step reads the row again: a histogram
-// of the weights over 2048 buckets of the order locates the bucket in which the target is exceeded,
-// and only the values of that bucket are sorted.
+// once and all later steps use only this list. Otherwise each step reads the row again: it divides
+// the ordered values into 2048 buckets and adds up the weights of each bucket, to locate the bucket
+// in which the running sum exceeds the target. Only the values of that bucket are sorted.
 #pragma once
 
 #include "kernels/sampling/sampling.h"
@@ -44,7 +43,7 @@ struct WarperShared {
   double sums[kWarps];        // BlockSum: sum of each warp
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
-  // Result of FindBucket (a bucket, its number of values, sum before it) or FindCrossing (item).
+  // Results of FindBucket (above: the sum before the bucket) or FindCrossing (item).
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -65,7 +64,7 @@ __device__ __forceinline__ int TokenOfRank(uint64_t rank) {
   return static_cast<int>(static_cast<unsigned>(rank));
 }
 
-// Returns the sum of `own` over the lower threads of the block; *total gets the block's sum.
+// Exclusive prefix sum of `own` over the threads of the block; *total receives the sum of all.
 __device__ inline Mass BlockScan(Mass own, WarperShared& s, Mass* total) {
   const int lane = Thread() % 32, warp = Thread() / 32;
   const auto warp_scan = [lane](Mass x) {
@@ -394,8 +393,8 @@ class RowWarper {
     min_p_total_ = total;
   }
 
-  // Typical sampling: keeps the tokens of least |surprise - entropy|, as few as have a total
-  // probability >= typical_p, and their ties.
+  // Typical sampling: in order of ascending |surprise - entropy|, keeps the fewest tokens whose
+  // total probability is >= typical_p, and tokens that tie with the last of these.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
     ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
@@ -479,10 +478,10 @@ class RowWarper {
     return result;
   }
 
-  // Called if !listed_: gathers into s_.items a range of values, consecutive in `order`, in which
-  // the running sum exceeds the target; *above gets the sum before the range. Radix selection: each
-  // pass sums the weights per bucket of the next digit and descends into the bucket that contains
-  // the target, until the bucket has at most kMaxItems values.
+  // Used if s_.items does not list all values (!listed_): gathers there a range of values,
+  // consecutive in `order`, in which the running sum exceeds the target; *above receives the sum
+  // before the range. Radix selection: each pass sums the weights per bucket of the next digit and
+  // continues with the bucket that contains the target, until it has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {
@@ -536,8 +535,8 @@ class RowWarper {
     return true;
   }
 
-  // Finds the bucket in which the running sum (starting at `above`) exceeds *target and stores it
-  // in s_. In the first pass, *target is computed from the total of the buckets.
+  // Finds the bucket in which the running sum, which starts at `above`, exceeds *target, and stores
+  // the bucket in s_. If `first`, *target is first computed from the sum of all buckets.
   template <typename TargetOf>
   __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
     Mass total = 0;
@@ -587,9 +586,9 @@ class RowWarper {
   float max_ = 0.0f;
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // The filters so far (see Kept). A value is kept if all of these hold: its RankByValue is at most
-  // value_cut_ (top_k, top_p); its probability is at least min_p_bound_ or its rank at most
-  // keep_cut_ (min_p); its RankByDistance is at most distance_cut_ (typical_p).
+  // Bounds set by the filters. A value is kept if all of these hold: its RankByValue is <=
+  // value_cut_ (top_k, top_p); its probability is >= min_p_bound_ or its rank <= keep_cut_ (min_p);
+  // its RankByDistance is <= distance_cut_ (typical_p).
   uint64_t value_cut_ = 0, keep_cut_ = 0;
   double min_p_total_ = 0.0;
   float min_p_bound_ = 0.0f;

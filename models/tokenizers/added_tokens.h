@@ -23,9 +23,10 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // also match white space on that side
   // If true, the token is matched in the normalized text instead of the raw text.
   bool normalized = false;
-  // Set by AddedTokens::Finish. `decoded`: the text that the token decodes to, its content after
-  // normalization if `normalized`. `hidden`: Decode omits the token if special tokens are skipped.
-  // As in Hugging Face's tokenizers, that is so if `decoded` is the content of a special token.
+  // Both fields are set by AddedTokens::Finish. `decoded`: the text that the token decodes to: its
+  // content, after normalization if `normalized`. `hidden`: Decode omits the token if special
+  // tokens are skipped; true if `decoded` is the content of a special token (as in Hugging Face's
+  // tokenizers).
   std::string decoded;
   bool hidden = false;
 };
@@ -53,11 +54,12 @@ class AddedTokens {
     size_t begin, end;
     int32_t id;
   };
-  // Splits a text into segments that cover it in order. Text selects which tokens are matched:
-  // those for raw or those for normalized text. Segments with id -1 are never empty. The leftmost
-  // match is taken first, and the longest among tokens that begin at the same byte. O(n) in the
-  // bytes of the text.
+  // Kind of a text given to Split. Tokens with `normalized` are matched only in normalized text,
+  // other tokens only in raw text.
   enum class Text : uint8_t { kRaw, kNormalized };
+  // Splits a text into segments that cover it in order. Segments with id -1 are never empty. The
+  // leftmost match is taken first, and the longest among tokens that begin at the same byte. O(n)
+  // in the bytes of the text.
   std::vector<Segment> Split(std::string_view text, Text kind) const;
 
  private:

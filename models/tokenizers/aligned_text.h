@@ -13,9 +13,9 @@ namespace quintet {
 
 struct AlignedText {
   std::string text;  // valid UTF-8
-  // text[i] comes from bytes [begin[i], end[i]) of the original input. Both arrays are ascending,
-  // and equal for all bytes of one character. Empty unless `tracked`: tracking costs more than most
-  // normalizations, and only token spans need it.
+  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values are
+  // ascending and are the same for all bytes of one character. Both are empty unless `tracked`:
+  // tracking costs more than most normalizations, and only token spans need it.
   std::vector<uint32_t> begin, end;
   bool tracked = false;
   // Length in bytes of the prefix of `text` that comes from the original input's first character.
@@ -65,8 +65,8 @@ class Rewriter {
   // new character gets the alignment of the n-th old one, and all further ones that of the last old
   // one.
   void Replace(std::string_view bytes, size_t from, size_t to);
-  // Whether output for bytes of the old text from byte `source` on needs an alignment. If false,
-  // that output may be appended directly to *untracked_output().
+  // Whether output that replaces the old text at byte `source` or later needs an alignment. If not,
+  // it may be appended directly to *untracked_output().
   bool tracks(size_t source) const { return in_.tracked || source < in_.first_character_bytes; }
   std::string* untracked_output() { return &out_.text; }
   size_t size() const { return out_.text.size(); }

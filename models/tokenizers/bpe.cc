@@ -71,8 +71,8 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
 // [begin, end) in the piece.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // As in Hugging Face's tokenizers, the token of an unknown character is emitted only before the
-  // next known character, and therefore after the byte-fallback tokens of characters in between.
+  // As in Hugging Face's tokenizers, the token of an unknown character is held back until the next
+  // known character, so it comes after the byte-fallback tokens of characters in between.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);

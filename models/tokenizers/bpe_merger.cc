@@ -50,9 +50,9 @@ void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
 }
 
 // A doubly linked list of symbols, stored inside the array of symbols itself: positions that were
-// merged away hold the links. A merged symbol that covers positions [p, e) stores p, to find it
-// from the next symbol, at e - 1. If it covers three or more positions, it also stores e, its
-// successor, at p + 1. Links are stored as kJoined - position.
+// merged away hold the links. If a merged symbol covers positions [p, e), element e - 1 links back
+// to p, for the step from the next symbol to its predecessor. If it covers three or more positions,
+// element p + 1 links forward to e, the next symbol. Links are stored as kJoined - position.
 class LinkedSymbols {
  public:
   explicit LinkedSymbols(std::vector<int32_t>* symbols)

@@ -23,8 +23,8 @@ class Charsmap {
   // longest match in SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
   // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
-  // NUL-terminated replacements. An empty blob means no rules. INVALID_ARGUMENT starts with
-  // `where`.
+  // NUL-terminated replacements. An empty blob means no rules. The message of an
+  // INVALID_ARGUMENT error starts with `where`.
   static absl::StatusOr<Charsmap> Parse(std::string_view blob, const std::string& where);
 
   bool empty() const { return units_.empty(); }

@@ -13,14 +13,14 @@ namespace quintet {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Rewrites the tokens' texts (first their spellings in the vocabulary); may also join tokens. The
-  // decoded text is their concatenation.
+  // Rewrites the texts of the tokens, and may join tokens. In a sequence of decoders, the first
+  // gets the spellings of the tokens; the texts that the last one returns are concatenated.
   virtual void Apply(std::vector<std::string>* tokens) const = 0;
 };
 using DecoderPtr = std::unique_ptr<const Decoder>;
 
 DecoderPtr MakeByteLevelDecoder();
-// Replaces each `replacement` by a space. If strips_first, removes it in the first token instead.
+// Replaces each `replacement` by a space, but with strips_first removes those in the first token.
 DecoderPtr MakeMetaspaceDecoder(std::string replacement, bool strips_first);
 DecoderPtr MakeReplaceDecoder(Pattern pattern, std::string content);
 DecoderPtr MakeByteFallbackDecoder();

@@ -1,4 +1,5 @@
-// Checked access to fields of JSON objects. Errors say where, expected and got.
+// Checked access to fields of JSON objects. Error messages say which field, what was expected and
+// what was found.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace quintet {
 
 absl::Status ExpectedField(const std::string& where, const std::string& field,
                            const std::string& expected, const nlohmann::json& got);
-// Returns a JSON value for use in messages, at most 80 bytes; of lists and objects only type and
-// size.
+// Returns a JSON value as text for messages, at most 80 bytes. The text of a list or an object is
+// only its type and size.
 std::string JsonForMessage(const nlohmann::json& value);
 
 // Returns a field of an object; null if it is missing or has the value null.
@@ -22,9 +23,9 @@ const nlohmann::json* FindField(const nlohmann::json& object, const char* field)
 // memory; this function does not.
 bool EqualsString(const nlohmann::json& value, std::string_view text);
 
-// Return the value of a field of this type; INVALID_ARGUMENT for another type. If the field is
-// missing or null, they return `fallback`; functions without that parameter return
-// INVALID_ARGUMENT.
+// BoolField, IntField and StringField return the value of a field. INVALID_ARGUMENT if it has
+// another type. If it is missing or null, functions with a parameter `fallback` return that; the
+// others return INVALID_ARGUMENT.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
                                const std::string& where);
 absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,

@@ -60,13 +60,13 @@ class Pattern {
       kTextStart,
       kTextEnd,
       kMatch,
+      // Matches all following characters of class `first`; then the whole pattern matches. Replaces
+      // a loop at the end of a pattern, which never has to backtrack.
       kFinalLoop,
     };
     Kind kind;
     uint32_t first = 0, second = 0;  // class index, or jump targets with the preferred one first
     uint32_t number = 0;             // index of a kSplit among all splits
-    // kFinalLoop matches all following characters of class `first`; then the whole pattern matches.
-    // It replaces a loop that is the end of the pattern and so never has to backtrack.
   };
 
  private:

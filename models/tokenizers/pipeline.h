@@ -32,14 +32,14 @@ struct PipelineParts {
   bool suffix_once = false;  // do not add the suffix if the text's ids end in it
   SpecialIds ids;
   // trim_offsets: remove leading and trailing white space from token spans. trim_add_prefix_space:
-  // keep the first token's leading space, as one that add_prefix_space may have added.
+  // keep a single leading space of the first token, because add_prefix_space may have added it.
   bool trim_offsets = false, trim_add_prefix_space = false;
   bool clean_up_spaces = false;
 };
 
 class Pipeline : public Tokenizer {
  public:
-  // INVALID_ARGUMENT (without the file's name) if AddedTokens::Finish fails.
+  // INVALID_ARGUMENT (the message does not name the file) if AddedTokens::Finish fails.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Make(PipelineParts parts);
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,

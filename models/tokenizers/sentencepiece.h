@@ -12,7 +12,8 @@
 namespace quintet {
 
 // Makes the tokenizer from `bytes`, the content of a SentencePiece file; `where` is its name.
-// INVALID_ARGUMENT says `where`, place, expected and got.
+// INVALID_ARGUMENT for bad contents; the message names the file and the place in it, and says what
+// was expected and what was found.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& settings);
 

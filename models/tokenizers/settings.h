@@ -52,7 +52,8 @@ struct TokenizerSettings {
 };
 
 // Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json of
-// `directory`. Missing files are not an error. INVALID_ARGUMENT says file, place, expected and got.
+// `directory`. Missing files are not an error. INVALID_ARGUMENT for bad contents; the message names
+// the file and the place in it, and says what was expected and what was found.
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory);
 
 // Parses one entry of an added_tokens list or of added_tokens_decoder: either an object with

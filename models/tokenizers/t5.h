@@ -29,7 +29,8 @@ PreTokenizerPtr MakeT5PreTokenizer();
 DecoderPtr MakeT5Decoder();
 
 // Makes the tokenizer from `parts`, whose model must be set: adds the special tokens, and eos after
-// each text. INVALID_ARGUMENT (without the file's name) if ApplySettings or Pipeline::Make fails.
+// each text. INVALID_ARGUMENT (the message does not name the file) if ApplySettings or
+// Pipeline::Make fails.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeT5(TokenizerSettings settings,
                                                         PipelineParts parts);
 

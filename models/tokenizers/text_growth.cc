@@ -11,9 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Growth in UTF-8 bytes of steps whose growth does not depend on their settings. Of the
-// compatibility decompositions that of U+FDFA grows most (3 bytes to 33); canonical decompositions
-// grow to at most three times the bytes of their character.
+// Growth (output bytes per input byte, in UTF-8) of the steps whose growth does not depend on their
+// settings. The compatibility decomposition that grows most is that of U+FDFA, from 3 bytes to 33;
+// a canonical decomposition has at most three times the bytes of its character.
 constexpr std::pair<const char*, double> kFixedGrowth[] = {
     {"NFC", 3},       {"NFD", 3},
     {"NFKC", 11},     {"NFKD", 11},

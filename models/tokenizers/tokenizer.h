@@ -30,7 +30,8 @@ class Tokenizer {
   // Otherwise the first of these that exists is loaded: tokenizer.json; spiece.model; vocab.json
   // with merges.txt. added_tokens.json, special_tokens_map.json and tokenizer_config.json are read
   // if present. NOT_FOUND if the directory has none of these files. INVALID_ARGUMENT for a bad
-  // file, with file, place, expected and got.
+  // file; the message names the file and the place in it, and says what was expected and what was
+  // found.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
 
   virtual ~Tokenizer() = default;

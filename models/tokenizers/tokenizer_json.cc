@@ -67,9 +67,9 @@ void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>*
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
 }
 
-// Parses one item of a TemplateProcessing: {"Sequence": {"id": "A"}}, the text, after which
-// *after_text is true, or {"SpecialToken": {"id": "</s>"}}, whose ids are added to parts->prefix or
-// parts->suffix.
+// Parses one item of a TemplateProcessing. {"Sequence": {"id": "A"}} stands for the text and sets
+// *after_text. {"SpecialToken": {"id": "</s>"}} adds the token's ids to parts->suffix if
+// *after_text is set, otherwise to parts->prefix.
 absl::Status ParseTemplateItem(const Json& item, const Json& special_tokens,
                                const std::string& where, bool* after_text, PipelineParts* parts) {
   if (const Json* sequence = FindField(item, "Sequence"); sequence != nullptr) {

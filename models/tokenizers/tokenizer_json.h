@@ -11,16 +11,17 @@
 
 namespace quintet {
 
-// Makes the tokenizer from a whole tokenizer.json. INVALID_ARGUMENT says `where`, place, expected
-// and got; UNIMPLEMENTED for parts that the supported model families do not use. If the settings'
-// class is T5Tokenizer or GPT2Tokenizer and the file's model has the matching type, little more
-// than the vocabulary is used (t5.h, gpt2.h); otherwise the file is used as saved.
+// Makes the tokenizer from a whole tokenizer.json. INVALID_ARGUMENT for bad contents; the message
+// names the file (`where`) and the place in it, and says what was expected and what was found.
+// UNIMPLEMENTED for parts that the supported model families do not use. If the settings' class is
+// T5Tokenizer or GPT2Tokenizer and the file's model has the matching type, little more than the
+// vocabulary is used (t5.h, gpt2.h); otherwise the file is used as saved.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::json json,
                                                                     const std::string& where,
                                                                     TokenizerSettings settings);
 
-// Each parses one part of tokenizer.json. If the part is null, normalizer, pre-tokenizer and
-// decoder are null pointers, and ParsePostProcessor does nothing.
+// Each of these functions parses one part of tokenizer.json. If the part is null, ParseNormalizer,
+// ParsePreTokenizer and ParseDecoder return a null pointer, and ParsePostProcessor does nothing.
 absl::StatusOr<NormalizerPtr> ParseNormalizer(const nlohmann::json& json, const std::string& where);
 absl::StatusOr<PreTokenizerPtr> ParsePreTokenizer(const nlohmann::json& json,
                                                   const std::string& where);

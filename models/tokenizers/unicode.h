@@ -22,8 +22,8 @@ uint32_t DecodeUtf8(const char* text, int* length);
 void AppendUtf8(uint32_t code_point, std::string* text);
 inline bool IsUtf8Continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// RepairUtf8 returns `text` with invalid bytes replaced or removed. kPart: one U+FFFD per maximal
-// invalid part (as in WHATWG, Rust and Python). kDrop: invalid bytes are removed.
+// How RepairUtf8 treats invalid UTF-8. kPart: each maximal invalid part is replaced by one U+FFFD
+// (as in WHATWG, Rust and Python). kDrop: invalid bytes are removed.
 enum class InvalidUtf8 : uint8_t { kPart, kDrop };
 std::string RepairUtf8(std::string_view text, InvalidUtf8 policy);
 // Length in bytes of the maximal invalid part at the start of `text`, which must not start with
@@ -82,7 +82,8 @@ struct UnicodeTables {
   const uint8_t* combining;  // canonical combining class
 
   bool Has(uint32_t code_point, UnicodeFlag flag) const { return (flags[code_point] & flag) != 0; }
-  // Return the code points that a code point decomposes or maps to; empty if it maps to itself.
+  // Each of these functions returns the decomposition or the lowercase form of a code point; empty
+  // if that is the code point itself.
   std::u32string_view Canonical(uint32_t code_point) const;      // NFD, without Hangul
   std::u32string_view Compatibility(uint32_t code_point) const;  // NFKD, without Hangul
   std::u32string_view Lowercase(uint32_t code_point) const;

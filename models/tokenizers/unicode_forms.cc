@@ -83,8 +83,8 @@ class FormNormalizer : public Normalizer {
     size_t size = 1;
     for (size_t i = 1; i < segment->size(); ++i) {
       const Character& character = (*segment)[i];
-      // A character is blocked from the starter if an earlier one of the same class has not been
-      // composed.
+      // The character is blocked from the starter if the previous character, which could not be
+      // composed, has the same combining class (or a higher one).
       const bool blocked = size > 1 && (*segment)[size - 1].combining >= character.combining;
       if (!blocked && Join(character, &segment->front())) continue;
       (*segment)[size++] = character;

@@ -124,7 +124,8 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
-  // Look up the whole run, because it may be a piece, such as the spelling of the unknown token.
+  // Look up the whole run of unknown characters, because it may be a piece, such as the spelling of
+  // the unknown token.
   const int32_t id = vocabulary.Find(text);
   if (id >= 0) return tokens->Add(id, run.begin, run.end);
   if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;

@@ -27,8 +27,8 @@ inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
  public:
-  // INVALID_ARGUMENT (without the file's name) if a piece is longer than kMaxUnigramPieceBytes.
-  // `unknown` is the id of the unknown token, >= 0.
+  // INVALID_ARGUMENT (the message does not name the file) if a piece is longer than
+  // kMaxUnigramPieceBytes. `unknown` is the id of the unknown token, >= 0.
   static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
                                                                 int32_t unknown,
                                                                 UnigramOptions options);

@@ -303,7 +303,8 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   bench.Clear();
 }
 
-// Measures every kind of mask at two lengths, and three of them with parts of all sizes.
+// Measures every kind of mask for 8192 and 32768 tokens, and three kinds for 16384 tokens, whose
+// documents, windows or answers have 256 to 16384 tokens.
 void BenchMasks(GpuBench& bench) {
   for (int64_t n : {8192, 32768}) {
     for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);
@@ -315,8 +316,8 @@ void BenchMasks(GpuBench& bench) {
   }
 }
 
-// Attention of one decoder step: `sequences` requests with `rows` beams each, over kv cached keys
-// per request.
+// Attention of one decoder step: `sequences` requests with `rows` beams each. Every request has
+// `kv` cached keys.
 struct StepCase {
   const char* what;
   int64_t sequences, rows, heads, head_dim, kv;

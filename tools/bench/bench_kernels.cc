@@ -38,9 +38,10 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Measures peak FLOP/s: `rounds` times 12 independent FMAs on SIMD registers, 2 * rounds * 12 *
-// lanes operations in all, without memory access. Returns the number of float lanes of a register.
-// out[0] is the input, and receives the result so that the compiler cannot remove the loop.
+// The loop whose time gives the peak FLOP/s: `rounds` times 12 independent FMAs on SIMD registers,
+// without memory access. Performs 2 * rounds * 12 * lanes operations and returns lanes, the number
+// of floats in a register. out[0] is read before the loop and written with its result, so that the
+// compiler cannot remove the loop.
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto a = hn::Set(d, out[0]);
@@ -374,9 +375,9 @@ void BenchPool(Bench& bench) {
 #ifdef QUINTET_ONEDNN
 
 // Measures oneDNN's matmul on one thread, with weights in its preferred layout. i8 is u8 x s8 ->
-// f32 with a scale per output channel. This oneDNN has no scales per row of x, so its time includes
-// quantizing x before the matmul and scaling the rows of the result after it, as our GEMM's time
-// does.
+// f32 with a scale per output channel. The oneDNN API used here has no scales per row of x, so the
+// time includes quantizing x before the matmul and scaling the rows of the result after it, as our
+// GEMM's time does.
 void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const std::string name = std::string("onednn ") + TypeName(type) + " " + std::to_string(rows) +
                            "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);

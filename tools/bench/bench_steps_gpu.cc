@@ -7,9 +7,9 @@
 // --source and --keys are the lengths of the encoder input and of the cached prefix, in tokens;
 // --measure autotunes the GEMMs first; --whole-norms turns split norms off. A shape in --shapes is
 // a number of requests, or requests x beams. Models have real shapes and random bf16 weights. The
-// whole step is captured as a graph and, with --parts, again without each kind of op. The cost of
-// an op is the difference of the two times divided by the number of ops of that kind. Ops overlap,
-// so the costs do not add up to the step. Times are medians of graph launches.
+// whole step is captured as a graph. With --parts, further graphs leave out one kind of op each:
+// the cost of an op is the time that such a graph saves, divided by the number of ops of that kind.
+// Ops overlap, so the costs do not add up to the step. Times are medians of graph launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -119,8 +119,8 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Each block of 64 rows begins at another offset in the same random values, so no two rows are
-  // equal.
+  // Each block of 64 rows begins at a different offset (modulo kOffsets) in the same random values,
+  // so no two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));
@@ -185,8 +185,8 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 class Step {
  public:
   // flags.measures: choose the GEMM algorithms by measurement, as at load, instead of the library's
-  // default. flags.whole_norms: do not use split RMSNorms (NormOutput), in which two GEMMs compute
-  // the norm between them.
+  // default. flags.whole_norms: do not split RMSNorms between the GEMM before and the GEMM after
+  // them (NormOutput).
   Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
   // Returns the median time of a step in microseconds, without the ops of kind `left_out` ("": all
   // ops).
@@ -341,8 +341,9 @@ void Step::Normed(const char* kind, LinearArgs args) {
   Do(kind, [&] { Linear(args, stream_); });
 }
 
-// x_ += x W^T (the residual stream). If this GEMM and `next`, the GEMM that reads the following
-// norm, can split the norm, this GEMM also begins it (squares_). next null: do not split.
+// x_ += x W^T (the residual stream). `next` is the GEMM that reads the RMSNorm of the new x_, or
+// null. If split RMSNorms are on and both GEMMs support them, this GEMM also writes the first half
+// of that norm (NormOutput).
 void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};

@@ -68,8 +68,8 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// A CUDA graph that calls one case several times, about ten milliseconds in all but at most about
-// 20 calls.
+// A CUDA graph that calls one case several times: about ten milliseconds of calls, but at most
+// about 20 calls (one per copy of the inputs if there are more copies).
 class Recording {
  public:
   // `once`: time in seconds of one call on each copy of the inputs (of.copies calls).
@@ -201,7 +201,8 @@ void GpuBench::MeasureCeilings() {
   auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  // Not in a CUDA graph: there, copies run on copy engines, which are slower than the copy kernel.
+  // Enqueue the copy directly, not as part of a CUDA graph: in graphs, copies run on copy engines,
+  // which are slower than the copy kernel.
   const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
   };

@@ -8,8 +8,8 @@
 
 namespace quintet {
 
-// Called by the engine during Engine::Step, where the engine must not be called back. Therefore it
-// only queues events, which Poll passes to the observer after the step.
+// The engine calls a Sink during Engine::Step, in which the engine itself must not be called.
+// Therefore a Sink only queues events, which Poll passes to the observer after the step.
 class EngineTarget::Sink : public ResponseSink {
  public:
   Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}

@@ -180,7 +180,8 @@ v1::GenerateRequest GrpcTarget::MakeRequest(const PlannedRequest& planned) const
 void GrpcTarget::Send(uint64_t id, const PlannedRequest& planned) {
   v1::Inference::Stub* stub = stubs_[id % stubs_.size()].get();
   const v1::GenerateRequest request = MakeRequest(planned);
-  // The completion queue returns each call (as a tag) to Poll, which deletes it when it has ended.
+  // Each call is allocated here and is its own tag in the completion queue. Poll gets it from the
+  // queue and deletes it when it has ended.
   if (options_.stream) {
     auto* call = new StreamCall(id);
     call->context.set_deadline(Deadline(options_.timeout_s));
