@@ -6,9 +6,9 @@
 namespace quintet {
 namespace {
 
-// Reads the feed-forward activation. feed_forward_proj is "NAME" or "gated-NAME", NAME being an
-// activation in Hugging Face. Exception: "gated-gelu" means the tanh approximation. As in Hugging
-// Face, dense_act_fn and is_gated_act override it.
+// Reads the feed-forward activation. feed_forward_proj is "NAME" or "gated-NAME", where NAME is an
+// activation name of Hugging Face. Exception: "gated-gelu" means the tanh approximation of GELU. As
+// in Hugging Face, the fields dense_act_fn and is_gated_act override feed_forward_proj.
 void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
                      ModelConfig* config) {
   const std::string name = fields->String("feed_forward_proj").value_or(default_projection);

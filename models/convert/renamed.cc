@@ -171,7 +171,8 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // PlanWeights checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  // Call PlanWeights because it checks names, shapes and dtypes as the loader does, and sets
+  // config->scale_logits. The destinations are not used.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;

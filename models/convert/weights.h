@@ -46,8 +46,8 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
 
 struct RenamedWeights {
   ConvertResult written;
-  // The written T5 has no lm_head.weight: its head is the embedding (tied), and it scales its
-  // logits by d_model^-0.5.
+  // True if the source was converted to a T5 model without lm_head.weight: the embedding is its
+  // head (tied), and it scales its logits by d_model^-0.5.
   bool tied = false;
 };
 // Writes a T5 model as FAT5 or a FAT5 model as T5: the same tensors under other names. FAT5 has no

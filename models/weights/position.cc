@@ -78,10 +78,10 @@ std::vector<float> PowerOfTwoSlopes(int64_t n) {
   return slopes;
 }
 
-// FIRE's network fire_out relu(fire_in f + fire_in_bias) + fire_out_bias as a table. It is a
-// piecewise linear function of its scalar input f. Its knots are the values of f where a hidden
-// unit turns on or off; in segment s, between knots s - 1 and s, head h has the bias slope[h, s] *
-// f + offset[h, s]. Computed in double.
+// FIRE's network fire_out relu(fire_in f + fire_in_bias) + fire_out_bias, a piecewise linear
+// function of its scalar input f, as a table of its segments. A knot is a value of f where a hidden
+// unit turns on or off. In segment s, between knots s - 1 and s, head h has the bias slope[h, s] *
+// f + offset[h, s].
 struct FireSegments {
   std::vector<float> knots;   // [segments - 1], ascending
   std::vector<float> slope;   // [heads, segments]
