@@ -192,9 +192,9 @@ class Model {
   // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
-  // and key have been frequent, both are launched as one captured CUDA graph (between two graphs
-  // the device would idle). Otherwise `appended` is false in the result, and the caller enqueues
-  // the work itself.
+  // and key have been frequent, the step and the work are launched as one captured CUDA graph
+  // (between two graphs the device would idle). Otherwise `appended` is false in the result, and
+  // the caller enqueues the work itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }

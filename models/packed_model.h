@@ -111,8 +111,8 @@ class PackedModel : public Model {
   // Scratch of one GEMM of up to `rows` rows, in bytes; 0 if the model does not have the weight.
   int64_t GemmScratchBytes(const LinearWeight& w, int64_t rows) const;
 
-  // Rows per block of an input batch; it bounds the size of hidden_ [rows, d_ff]. On a GPU a batch
-  // is one block, because only many rows fill the device.
+  // Rows per block of an input batch on a CPU; it bounds the size of hidden_ [rows, d_ff]. On a GPU
+  // a batch is one block, because it takes many rows to keep the device busy.
   static constexpr int64_t kBlockRows = 256;
   int64_t EncodeBlockRows() const {
     return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
@@ -198,8 +198,9 @@ class PackedModel : public Model {
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments for attention of one block of rows of an input batch: offsets of the block's
-  // sequences in the block's queries, and the position of each sequence's first query.
+  // Arguments for attention of one block of rows of an input batch. block_offsets_: where each
+  // sequence's queries begin within the block. block_positions_: position of the first of these
+  // queries in its sequence.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
   // Decoder-only models only. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.

@@ -102,7 +102,8 @@ inline constexpr UnsupportedField kUnsupportedFields[] = {
 // ignored.
 struct GenerationDefaults : DecodingFields {
   std::optional<int64_t> max_length, min_length;  // tokens, including the decoder's prompt
-  // The kUnsupportedFields that are not neutral in the file, as "FILE: FIELD is VALUE".
+  // One message "FILE: FIELD is VALUE" for each of kUnsupportedFields that is not neutral in the
+  // file.
   std::vector<std::string> unsupported_fields;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);

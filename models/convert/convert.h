@@ -1,7 +1,7 @@
 // Converts checkpoints to Quintet's packed format (described in models/weights/table.h), or between
 // Hugging Face's T5 format and FAT5's. The result is a self-contained directory: model.safetensors,
 // config.json, generation_config.json, tokenizer files and licences. It is created atomically
-// (models/checkpoint/atomic_directory.h), and its bytes depend only on the source.
+// (models/checkpoint/atomic_directory.h). Its bytes depend only on the source and the options.
 #pragma once
 
 #include <cstdint>

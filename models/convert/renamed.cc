@@ -60,8 +60,7 @@ absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& t
   return absl::OkStatus();
 }
 
-// True if the two tensors are equal after the first, times its factor, is rounded to the second's
-// dtype.
+// True if tensor a, multiplied by its factor and rounded to the dtype of b, equals tensor b.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
                                 const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);

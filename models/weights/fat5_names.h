@@ -25,8 +25,8 @@ absl::Status CheckExpressibleAsFat5(const ModelConfig& config);
 absl::Status CheckExpressibleAsT5(const ModelConfig& config);
 
 // Returns the config.json of the converted model. `source` is the parsed file from which `config`
-// was read. `tied`: the T5 model has no lm_head.weight (its head is the embedding) and scales its
-// logits by d_model^-0.5.
+// was read. `tied` is true if the T5 model has no lm_head.weight (its head is the embedding) and
+// scales its logits by d_model^-0.5.
 nlohmann::json Fat5ConfigOfT5(const nlohmann::json& source, const ModelConfig& config);
 nlohmann::json T5ConfigOfFat5(const nlohmann::json& source, const ModelConfig& config, bool tied);
 

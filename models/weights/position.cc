@@ -109,7 +109,7 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // `inside`: some f inside the segment. The units that are on there are on in the whole segment.
+    // `inside` is any f inside the segment: a unit that is on there is on in the whole segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];
