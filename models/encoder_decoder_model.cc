@@ -84,8 +84,8 @@ Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
 
 // ---- Projection of the source to cross-attention keys and values ----
 
-// Returns whether ops can read `states` directly. On a GPU that holds only for rows of encoder_x_,
-// not for a caller's copy in host memory.
+// Returns whether ops can read `states` directly. On a GPU they can read only rows of encoder_x_,
+// which is device memory, and not a caller's copy in host memory.
 bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   const char* data = states.as<char>();
   const char* own = encoder_x_.as<char>();
@@ -105,9 +105,9 @@ int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   return cross_row_offsets_.as<int64_t>() + cross_rows_used_ - rows;
 }
 
-// Returns a view of the KV cache as an argument of Rotary, which addresses its rows by row_offset:
-// [rows, decoder_layers * 2 * heads, head_dim]. Heads are ordered by layer; in a layer keys come
-// before values.
+// Returns the KV cache as a tensor [rows, decoder_layers * 2 * heads, head_dim] for Rotary. The row
+// stride of the tensor is not used: Rotary finds each row by RotaryArgs::row_offset. Heads are
+// ordered by layer; in a layer keys come before values.
 Tensor EncoderDecoderModel::CacheHeads(int64_t rows) const {
   Tensor heads = Tensor::Dense(cache_.data, cache_.dtype,
                                {rows, cross_chunk_offsets_.dim[0], config_.head_dim});
@@ -140,9 +140,9 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   }
 }
 
-// Projects rows of hidden states that ops can read. `position` is the position of the first row in
-// its sequence. The keys and values of row r are written from element row_offset[r] of the KV cache
-// on.
+// Projects `states` to cross-attention keys and values; ops must be able to read `states`.
+// `position` is the position of the first row in its sequence. Row r of the result is written to
+// the KV cache, starting at the cache's element row_offset[r].
 void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
                                            const int64_t* row_offset) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
@@ -160,7 +160,8 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
            row_offset);
     return;
   }
-  // The unrotated f32 keys and values go to unrotated_, as many rows at a time as fit.
+  // The GEMM writes f32 keys and values to the buffer unrotated_, max_rows rows at a time; Rotate
+  // writes them from there to the KV cache.
   const int64_t max_rows = unrotated_.dim[0] / n;
   for (int64_t begin = 0; begin < rows; begin += max_rows) {
     const int64_t end = std::min(begin + max_rows, rows);

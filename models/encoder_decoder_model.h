@@ -37,16 +37,16 @@ class EncoderDecoderModel : public PackedModel {
   // and is returned.
   Tensor CrossAttention(int64_t layer, const Tensor& q);
 
-  // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
-  // models. xPos also multiplies queries by a factor and divides keys by it; `side` says which of
-  // the two x is. row_offset: null, or the element of the KV cache at which each row of y begins
-  // (RotaryArgs::row_offset).
+  // Which input of attention is rotated: queries, or keys and values. xPos multiplies queries by a
+  // factor and divides keys by the same factor.
   enum class Side : int { kQuery = 1, kKeyValue = -1 };
+  // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
+  // models. row_offset: null, or the element of the KV cache at which each row of y begins
+  // (RotaryArgs::row_offset).
   void Rotate(const Tensor& x, const Tensor& y, const Tensor& positions, Side side,
               const int64_t* row_offset = nullptr);
-  // Output tensor for a GEMM whose result will be rotated into y [rows, n]: y itself, or an f32
-  // buffer if y is bf16 or f16, so that values are rounded only once. y in models without rotary
-  // embedding.
+  // Output tensor for a GEMM whose result will be rotated into y [rows, n]. Returns an f32 buffer
+  // if the model is rotary and y is bf16 or f16, so that values are rounded only once; else y.
   Tensor Unrotated(const Tensor& y) const {
     if (!rotary() || activations_ == DType::kF32) return y;
     return Tensor::Dense(unrotated_.data, DType::kF32, {y.dim[0], y.dim[1]});
@@ -61,10 +61,10 @@ class EncoderDecoderModel : public PackedModel {
   Tensor CacheHeads(int64_t rows) const;
   void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset);
 
-  // Destinations of the cross-attention keys and values in the KV cache (ScatterOutput). Element
-  // (r, c) of the GEMM's result goes to element cross_row_offsets_[r], which depends on the slot of
-  // the row, plus cross_chunk_offsets_[c / head_dim], one per (layer, key or value, head), plus c %
-  // head_dim.
+  // Where the cross-attention keys and values go in the KV cache (ScatterOutput). Element (r, c) of
+  // the GEMM's result goes to element row_offset + chunk_offset + c % head_dim of the cache.
+  // row_offset is cross_row_offsets_[r] and depends on the row's slot. chunk_offset is
+  // cross_chunk_offsets_[c / head_dim], one per (layer, key or value, head).
   Tensor cross_row_offsets_;    // [max_encode_tokens] i64, used as a ring
   Tensor cross_chunk_offsets_;  // [decoder_layers * 2 * heads] i64
   int64_t cross_rows_used_ = 0;

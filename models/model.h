@@ -61,8 +61,8 @@ struct ModelMemory {
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
-// Argument of the observer: the residual stream after one layer. For the last layer of an encoder:
-// after the final norm.
+// Argument of the function passed to Model::set_observer: the residual stream after one layer, or,
+// for the last layer of an encoder, after the final norm.
 struct LayerOutput {
   bool decoder = false;
   int64_t layer = 0;
@@ -103,13 +103,14 @@ struct DecodeBatch {
   // belong to another beam), slots of the new tokens are written.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
-  // Beam groups whose parent beams the host does not know yet, one new token per beam. The device
-  // replaces each beam's slots of earlier positions by those of its parent beam. It reads the
-  // parents from parent_beams(), which an op that was enqueued earlier writes (the BeamStep of the
-  // previous step). The rows of `slots` of these beams hold the slots from before that BeamStep.
+  // Groups of beams whose parent beams the host does not know yet. Each of these beams has one new
+  // token. The device replaces the beam's slots of earlier positions by those of its parent beam.
+  // It reads the parents from parent_beams(), which an earlier enqueued op writes: the BeamStep of
+  // the previous step. The caller passes `slots` of these beams as they were before that BeamStep.
   absl::Span<const BeamMove> moves;
-  // Cross-attention, encoder-decoder models only. source_slots: KV cache slots of each group's
-  // encoder input; source_lens: its length in tokens.
+  // Cross-attention, encoder-decoder models only. Group g has the sequences from group_offsets[g]
+  // to group_offsets[g + 1] - 1. source_slots: KV cache slots of each group's encoder input;
+  // source_lens: its length in tokens.
   absl::Span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
@@ -170,8 +171,8 @@ class Model {
   // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
   // EncodeSlice has returned true; valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
-  // Pinned host copy of EncodedStates(), the same shape. A row is valid after stream().CopyD2H of
-  // that row's address in this tensor, and Synchronize.
+  // Pinned host copy of EncodedStates(), of the same shape. To read rows on the host, call
+  // stream().CopyD2H with the address of these rows in this tensor, then Synchronize.
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
   // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
   // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
@@ -191,9 +192,9 @@ class Model {
   // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
-  // and key have been frequent, both are launched as one captured CUDA graph (between two graphs
-  // the device would idle). Otherwise `appended` is false in the result, and the caller enqueues
-  // the work itself.
+  // and key have been frequent, the step and the work are launched as one captured CUDA graph
+  // (between two graphs the device would idle). Otherwise `appended` is false in the result, and
+  // the caller enqueues the work itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
@@ -201,9 +202,9 @@ class Model {
   // Decode reads element i of it where DecodeBatch::tokens has the value -1 - i. Its address never
   // changes. Undefined: not supported by the model.
   virtual Tensor next_tokens() const { return Tensor(); }
-  // Device buffer [max_step_sequences] i32 of the parent beams of the beams in the next Decode,
-  // numbered within their request (DecodeBatch::moves). Its address never changes. Undefined: not
-  // supported by the model.
+  // Device buffer [max_step_sequences] i32 that holds the parent beam of each beam of the next
+  // Decode (DecodeBatch::moves). Beams are numbered within their request. Its address never
+  // changes. Undefined: not supported by the model.
   virtual Tensor parent_beams() const { return Tensor(); }
   // Token ids of each sequence of the latest Decode, including that call's new tokens; valid until
   // the next Decode.

@@ -15,7 +15,8 @@ constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Upper bound of the mask tiles of `tokens` tokens. It is reached when every input has one token.
+// Upper bound of the number of mask summaries (MaskTile, one per 64 keys of an input) for `tokens`
+// tokens. It is reached when every input has one token.
 int64_t MaxMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
 
 }  // namespace
@@ -61,8 +62,9 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   sweep_ = Sweep::kProject;
 }
 
-// Copies the batch's mask (lower_begin, upper_end) to the device with its tile summaries, which are
-// computed once for all layers. mask_ stays empty if the batch has no mask.
+// Copies the batch's mask (lower_begin, upper_end) to the device, with a summary of every 64 keys
+// (MaskTile). The summaries are computed once for all layers. mask_ stays empty if the batch has no
+// mask.
 void PackedModel::SetMask(const EncodeBatch& batch) {
   bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
@@ -139,8 +141,8 @@ bool PackedModel::EncodeByGraph() {
 bool PackedModel::EncodeSlice(int64_t work) {
   QT_CHECK_GT(encoder_rows_, 0);
   if (layer_ == 0 && row_ == 0 && sweep_ == Sweep::kProject && EncodeByGraph()) return true;
-  // Each block reads all weights of the layer, so a block of fewer than min_rows rows is
-  // inefficient.
+  // Bounds of the number of rows in a block. A block of fewer than min_rows rows is inefficient,
+  // because each block reads all weights of the layer.
   const double max_rows = static_cast<double>(EncodeBlockRows());
   const double min_rows = stream_.backend() == Backend::kCpu ? 32 : max_rows;
   const std::vector<LayerWeights>& layers = InputStack().layers;
@@ -172,8 +174,8 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// Runs one sweep of the current layer (layer_) over rows [begin, end) of the input batch; also the
-// embedding before the first layer and the final norm after the last.
+// Runs one of the two sweeps (see LayerRows) of layer layer_ over rows [begin, end) of the input
+// batch. Also runs the embedding before the first layer and the final norm after the last layer.
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;

@@ -67,8 +67,8 @@ class PackedModel : public Model {
 
     int64_t count() const { return x.dim[0]; }
   };
-  // x = embeddings of `ids`. If `slots` is not empty, also sets history_[slots[r]] = ids[r], the
-  // token history that logits processors read.
+  // Arguments of Embed: x = embeddings of `ids`. If `slots` is not empty, Embed also sets
+  // history_[slots[r]] = ids[r]. history_ holds the token ids that logits processors read.
   struct EmbedRows {
     Tensor ids;                       // [rows] i32
     Tensor positions;                 // [rows] i32
@@ -102,7 +102,8 @@ class PackedModel : public Model {
   // values in the KV cache, unless rows.kv is set (then the QKV GEMM has stored them). The result
   // [rows, I] overwrites the query columns of rows.qkv; returns a view of them.
   Tensor SelfAttention(const LayerRows& rows);
-  // Returns the Q, K or V columns of qkv [rows, 3 I] as a view [rows, heads, head_dim].
+  // Parts of the columns of qkv [rows, 3 I]. HeadsOf returns one of them as [rows, heads,
+  // head_dim].
   enum class QkvPart : uint8_t { kQuery, kKey, kValue };
   Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
 
@@ -110,8 +111,8 @@ class PackedModel : public Model {
   // Scratch of one GEMM of up to `rows` rows, in bytes; 0 if the model does not have the weight.
   int64_t GemmScratchBytes(const LinearWeight& w, int64_t rows) const;
 
-  // Rows per block of an input batch; it bounds the size of hidden_ [rows, d_ff]. On a GPU a batch
-  // is one block, because only many rows fill the device.
+  // Rows per block of an input batch on a CPU; it bounds the size of hidden_ [rows, d_ff]. On a GPU
+  // a batch is one block, because it takes many rows to keep the device busy.
   static constexpr int64_t kBlockRows = 256;
   int64_t EncodeBlockRows() const {
     return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
@@ -197,12 +198,13 @@ class PackedModel : public Model {
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments for attention of one block of rows of an input batch: offsets of the block's
-  // sequences in the block's queries, and the position of each sequence's first query.
+  // Arguments for attention of one block of rows of an input batch. block_offsets_: where each
+  // sequence's queries begin within the block. block_positions_: position of the first of these
+  // queries in its sequence.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
-  // Decoder-only models only: EncodeBatch::lower_begin and upper_end, the mask summaries of 64-key
-  // tiles, and the argument of EncodedRows.
+  // Decoder-only models only. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
+  // mask_tiles_: the mask's summaries, one per 64 keys. gather_rows_: the argument of EncodedRows.
   Tensor mask_lower_;   // [max_encode_tokens] i32
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
@@ -215,17 +217,17 @@ class PackedModel : public Model {
   Buffer workspace_;
   Buffer arrays_;
 
-  // CUDA graphs of decoder calls. A key's first call is never captured, so that everything that is
-  // created on first use exists before the capture. Steps with one new token per sequence. Key: the
-  // step's shape.
+  // CUDA graphs of decoder steps in which every sequence has one new token. Key: the step's shape.
+  // In this cache and the next two, the first call with a key is never captured, so that everything
+  // that is created on first use exists before the capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
-  // Calls in which a sequence has several new tokens (prompts), at most 1024 rows in all. Key: the
-  // shape, and DecodeBatch's offsets and group_offsets.
+  // CUDA graphs of decoder calls in which a sequence has several new tokens (prompts), at most 1024
+  // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
-  // Steps with one new token per sequence, together with the work that DecodeAndAppend appends.
-  // Key: the shape and AppendedWork::key. The threshold is higher because such a capture takes as
-  // long as some hundreds of its launches save.
+  // CUDA graphs of steps with one new token per sequence and of the work that DecodeAndAppend
+  // appends. Key: the shape and AppendedWork::key. The threshold is higher because a capture takes
+  // as much time as some hundreds of launches of the graph save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in all graphs above

@@ -29,8 +29,9 @@ struct StepShape {
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
   bool single() const { return rows == sequences; }
-  // Returns a shape at least as large in every field, out of a small set of shapes, so that few
-  // CUDA graphs serve all steps. `rows` and `sequences` stay within the limits.
+  // Returns a shape that is at least as large as this one in every field. It belongs to a small set
+  // of shapes, so that few CUDA graphs serve all steps. `rows` and `sequences` stay within the
+  // limits.
   StepShape Rounded(const ModelLimits& limits) const;
   // Like Rounded, but rounds up only slots_stride and source_stride. For prompts, which have too
   // many rows for padding rows to be cheap.

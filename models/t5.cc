@@ -52,8 +52,8 @@ class T5Model final : public EncoderDecoderModel {
     const Tensor& gamma;           // [d_model]
     const LinearWeight& consumer;  // [n, d_model]
   };
-  // norm(x) as the input of a GEMM: computed by that GEMM or before it (x, gamma), or already begun
-  // by the GEMM that added to x (split).
+  // norm(x) as the input of a GEMM. If `split` is defined, the GEMM that added to x has written its
+  // half of the norm there. Otherwise norm(x) is still to be computed from x and gamma.
   struct NormedInput {
     Tensor x, gamma;
     NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split

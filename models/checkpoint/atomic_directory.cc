@@ -44,8 +44,7 @@ absl::Status Sync(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return ErrnoError("cannot open", path);
   absl::Status status;
-  // EINVAL: this file system does not support fsync of directories, so there is nothing to wait
-  // for.
+  // EINVAL is not an error: it means that this file system does not support fsync of directories.
   if (fsync(fd) != 0 && errno != EINVAL) status = ErrnoError("cannot write to disk", path);
   close(fd);
   return status;
@@ -62,7 +61,8 @@ absl::Status SyncFiles(const std::string& directory) {
   return Sync(directory, O_RDONLY | O_DIRECTORY);
 }
 
-// Opens and locks a directory. Returns -1 if another process has locked it or it does not exist.
+// Opens and locks a directory. Returns its file descriptor, or -1 if another process has locked it
+// or it does not exist.
 int LockDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return -1;
@@ -83,8 +83,9 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Cleans up after killed runs: moves a replaced directory back to the target if that does not
-// exist, and removes all other temporary directories of the target. Skips those that are locked.
+// Cleans up after killed runs. A directory that a killed run renamed to make room for a new one is
+// renamed back if the target does not exist. All other temporary directories of the target are
+// removed. Locked directories are skipped.
 void CleanUp(const std::string& parent, const std::string& name) {
   std::vector<std::string> temporary, replaced;
   std::error_code error;
@@ -213,8 +214,8 @@ absl::Status AtomicDirectory::Publish() {
 absl::Status AtomicDirectory::ReplaceByTwoRenames() {
   const std::string target = absl::StrCat(parent_, "/", name_);
   const std::string old = absl::StrCat(parent_, "/.", name_, kReplaced, RandomSuffix());
-  // Lock the old directory. The lock belongs to the directory, not to its name, so CleanUp of
-  // another process does not touch it between the two renames.
+  // Lock the old directory. The lock stays with the directory when it is renamed, so CleanUp of
+  // another process does not touch it while it has its temporary name.
   const int lock = LockDirectory(target);
   if (lock < 0)
     return absl::UnavailableError(absl::StrCat(target, " is locked by another process"));

@@ -1,8 +1,8 @@
 // Creates a directory atomically: it appears complete or not at all. Files are written to a hidden
 // temporary directory next to the target (".NAME.quintet-tmp-*"); Commit syncs them to disk and
-// renames the temporary directory to the target. If the process is killed, the target is the old
-// directory or does not exist, but is never partial. The next run with the same target removes the
-// temporary directory that was left behind.
+// renames the temporary directory to the target. If the process is killed, the target is the
+// complete old directory, the complete new one, or absent. The next run with the same target
+// removes the temporary directory that was left behind.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,10 @@ struct AtomicDirectoryOptions {
   // Replace an existing target: exchange it with the new directory, then delete it. If false, an
   // existing target is an error (ALREADY_EXISTS).
   bool replace = false;
-  // Use the atomic exchange of renameat2. False is for tests: it selects the fallback for file
-  // systems without it, two renames. Between these the old directory has a temporary name, from
-  // which the next run restores it if this one is killed.
+  // True: exchange the old and the new directory atomically (renameat2) if the file system can.
+  // False, for tests: always use the fallback, which renames the old directory to a temporary name
+  // and then the new one to the target. If the process is killed between these renames, the next
+  // run restores the old directory.
   bool exchange = true;
 };
 

@@ -8,7 +8,8 @@
 
 namespace quintet {
 
-// Return a * b and a + b; nullopt if the result overflows or an operand is negative.
+// CheckedMultiply returns a * b, CheckedAdd returns a + b. Both return nullopt if the result
+// overflows or an operand is negative.
 inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   int64_t product;
   if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product)) return std::nullopt;

@@ -20,8 +20,8 @@ namespace {
 using Json = nlohmann::json;
 
 // SAX handler that builds the JSON value. Unlike nlohmann's own builder it checks the nesting depth
-// and rejects duplicate keys. nlohmann's parser calls it without recursion, so depth does not use
-// stack.
+// and rejects duplicate keys. nlohmann's SAX parser is not recursive, so deep nesting does not
+// overflow the stack.
 class CheckedBuilder : public nlohmann::json_sax<Json> {
  public:
   CheckedBuilder(std::string where, int max_depth)

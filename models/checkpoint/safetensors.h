@@ -61,10 +61,10 @@ class SafetensorsReader {
  public:
   // Opens directory/model.safetensors, or the shards of directory/model.safetensors.index.json, and
   // checks their headers: length <= 100,000,000 bytes and within the file, a JSON object, depth <=
-  // 8, no duplicate keys, <= 100,000 tensors, known dtypes, sizes that multiply without overflow,
-  // and offsets that cover the data without gaps. Shard names must be plain file names. Symbolic
-  // links are refused unless `follow_symlinks`. NOT_FOUND if there are no weights; INVALID_ARGUMENT
-  // says file, tensor, expected and got.
+  // 8, no duplicate keys, <= 100,000 tensors, known dtypes, tensor sizes that fit 64 bits, and
+  // offsets that cover the data without gaps. Shard names must be plain file names. Symbolic links
+  // are refused unless `follow_symlinks`. NOT_FOUND if there are no weights; INVALID_ARGUMENT says
+  // file, tensor, expected and got.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
   // Opens one safetensors file, with the checks of Open.
@@ -84,8 +84,8 @@ class SafetensorsReader {
   // INVALID_ARGUMENT if the file has become shorter.
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                     void* destination) const;
-  // Reads all files in order of their names and calls `take` with one block of bytes after the
-  // other, until it returns false.
+  // Reads all files in order of their names and calls `take` for each block of bytes that it has
+  // read. Stops when `take` returns false.
   absl::Status ReadFiles(absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const;
 
  private:
@@ -120,7 +120,8 @@ struct TensorSpec {
 // at a multiple of 64 bytes. Not thread safe.
 class SafetensorsWriter {
  public:
-  // Creates `path`, which must not exist. INVALID_ARGUMENT unless names are unique and valid UTF-8.
+  // Creates the file `path`, which must not exist. INVALID_ARGUMENT unless the tensors' names are
+  // unique and valid UTF-8.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, const std::vector<TensorSpec>& specs,
       const std::map<std::string, std::string>& metadata);

@@ -32,8 +32,8 @@ absl::Status WriteAll(int descriptor, const std::string& name, const void* data,
   return absl::OkStatus();
 }
 
-// Returns `text` as a quoted JSON string, or nullopt for invalid UTF-8, for which nlohmann throws.
-// (Exceptions are caught where they occur.)
+// Returns `text` as a quoted JSON string, or nullopt if it is not valid UTF-8. nlohmann reports
+// that by an exception, which is caught here.
 std::optional<std::string> Quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();

@@ -1,6 +1,6 @@
-// A hash map with string keys and lookup by string_view. Based on std::unordered_map, because
-// Abseil's hash maps corrupt the heap if an allocation fails while they grow; std::unordered_map
-// stays unchanged.
+// A hash map with string keys and lookup by string_view. Based on std::unordered_map, which stays
+// unchanged if an allocation fails while it grows. (Abseil's hash maps corrupt the heap in that
+// case.)
 #pragma once
 
 #include <functional>

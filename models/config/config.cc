@@ -36,8 +36,8 @@ void ReadFamily(ConfigFields* fields, ModelConfig* config) {
                    "\" is not supported; expected t5, mt5, umt5, flash_t5 or gpt2")));
 }
 
-// Returns the head of a class in config.json's `architectures`, e.g. kLanguageModel of
-// "T5ForConditionalGeneration"; nullopt if the family has no such class.
+// Returns the task head of a model class that config.json names in `architectures`, e.g.
+// kLanguageModel for "T5ForConditionalGeneration"; nullopt if the family has no such class.
 std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
   const auto strip = [&name](absl::string_view prefix) {
     return absl::ConsumePrefix(&name, prefix);

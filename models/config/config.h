@@ -47,8 +47,8 @@ struct ModelConfig {
   bool has_encoder() const { return encoder_layers > 0; }
   bool has_decoder() const { return decoder_layers > 0; }
 
-  // Differences between families that code outside models/ depends on. Such code tests these
-  // properties, not `family`.
+  // Properties in which families differ and on which code outside models/ depends. Such code calls
+  // these functions and does not test `family`. decoder_only: GPT-2.
   bool decoder_only() const { return !has_encoder(); }
   // Maximum number of positions of a sequence, prompt and new tokens together; 0: no limit.
   int64_t position_limit() const { return decoder_only() ? max_positions : 0; }
@@ -112,10 +112,10 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;
 };
 
-// Reads and validates directory/config.json; ParseModelConfig does the same with its text, and
-// `where` names the file in messages. INVALID_ARGUMENT says file, field, expected and got.
-// UNIMPLEMENTED names a feature that the engine does not support (use_randomized_position_encoding,
-// add_cross_attention, ...).
+// ReadModelConfig reads and validates directory/config.json. ParseModelConfig does the same for the
+// text of such a file; `where` names the file in messages. INVALID_ARGUMENT says file, field,
+// expected and got. UNIMPLEMENTED names a feature that the engine does not support
+// (use_randomized_position_encoding, add_cross_attention, ...).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 

@@ -18,11 +18,12 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
 // GPT-2 (models/config/gpt2.cc).
 void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config);
 
-// ReadT5Sizes reads the fields that T5 and FAT5 share: sizes, epsilon and position buckets.
-// T5Defaults: their values if absent, which differ between the two.
+// Defaults of T5 and FAT5 for fields that are absent from config.json. mT5 and UMT5 have other
+// defaults (models/config/t5.cc).
 struct T5Defaults {
   int64_t vocab = 32128, d_ff = 2048, layers = 6, heads = 8;
 };
+// Reads the fields that T5 and FAT5 share: sizes, epsilon and position buckets.
 void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* config);
 
 // Returns the activation with this name in Hugging Face's config.json; nullopt if not supported.

@@ -40,8 +40,8 @@ class ConfigFields {
   std::optional<double> Number(const std::string& field, double min_value, double max_value);
   std::optional<bool> Bool(const std::string& field);
   std::optional<std::string> String(const std::string& field);
-  // Returns the token ids of a field that contains an id in [0, vocab) or a list of at most
-  // `max_ids` of them; an empty vector if the field is absent.
+  // Returns the token ids of a field that contains one id or a list of at most `max_ids` ids, each
+  // in [0, vocab); an empty vector if the field is absent.
   std::vector<int32_t> TokenIds(const std::string& field, int64_t vocab, size_t max_ids);
 
  private:

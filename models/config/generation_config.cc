@@ -12,15 +12,16 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxFileBytes = 4 << 20;
-// Bound of token ids in the file. They are checked against the vocabulary where they are used.
+// Token ids in the JSON file must be below this bound. They are checked against the vocabulary
+// where they are used.
 constexpr int64_t kAnyId = int64_t{1} << 31;
 constexpr int64_t kAnyCount = int64_t{1} << 31;
 constexpr double kAnyNumber = 1e9;
 constexpr size_t kMaxIds = 100000;
 constexpr size_t kMaxShownValue = 80;  // characters
 
-// Reads one field of the file into a member of DecodingFields. The member's C++ type selects the
-// overload of Read, and so the JSON type that the file must have.
+// Reads one field of the JSON file into a member of DecodingFields. The member's C++ type selects
+// the overload of Read, which checks that the field has the corresponding JSON type.
 class FieldReader {
  public:
   FieldReader(std::string where, ConfigFields* fields)

@@ -1,6 +1,6 @@
-// Decoding defaults of a checkpoint: from generation_config.json, or from config.json if that file
-// does not exist. This header lists the fields of the file that Quintet reads (DecodingFields,
-// which a request can set, too) and those that it rejects (kUnsupportedFields).
+// Decoding defaults of a checkpoint. They are read from generation_config.json or, if there is
+// none, from config.json. This header lists the fields that Quintet reads (DecodingFields, which a
+// request can also set) and those that it rejects (kUnsupportedFields).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct DecodingFields {
 };
 
 // How an option appears in generation_config.json. A number outside [low, high] is an error at
-// load. Its exact range is checked only when a request uses the value (engine/options.h).
+// load. The option's exact range is checked only when a request uses the value (engine/options.h).
 struct FieldInFile {
   const char* name = nullptr;  // null: named as in the proto
   double low = 0;
@@ -67,9 +67,9 @@ void VisitDecodingFields(DecodingFields* fields, Visit visit) {
   visit("bad_words_ids", &fields->bad_words_ids, {});
 }
 
-// Fields of generation_config.json that Quintet does not support and that change what transformers
-// generates, unless they have their neutral value (in JSON) or are null. Fields that affect only
-// speed (use_cache, prompt_lookup_num_tokens, ...) are not listed.
+// A field of generation_config.json that changes what transformers generates and that Quintet does
+// not support. It is accepted if it is null or equals `neutral`, a JSON value. Fields that affect
+// only speed (use_cache, prompt_lookup_num_tokens, ...) are not listed in kUnsupportedFields.
 struct UnsupportedField {
   const char* name;
   const char* neutral;
@@ -102,7 +102,8 @@ inline constexpr UnsupportedField kUnsupportedFields[] = {
 // ignored.
 struct GenerationDefaults : DecodingFields {
   std::optional<int64_t> max_length, min_length;  // tokens, including the decoder's prompt
-  // The kUnsupportedFields that are not neutral in the file, as "FILE: FIELD is VALUE".
+  // One message "FILE: FIELD is VALUE" for each of kUnsupportedFields that is not neutral in the
+  // file.
   std::vector<std::string> unsupported_fields;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);

@@ -6,9 +6,9 @@
 namespace quintet {
 namespace {
 
-// Reads the feed-forward activation. feed_forward_proj is "NAME" or "gated-NAME", NAME being an
-// activation in Hugging Face. Exception: "gated-gelu" means the tanh approximation. As in Hugging
-// Face, dense_act_fn and is_gated_act override it.
+// Reads the feed-forward activation. feed_forward_proj is "NAME" or "gated-NAME", where NAME is an
+// activation name of Hugging Face. Exception: "gated-gelu" means the tanh approximation of GELU. As
+// in Hugging Face, the fields dense_act_fn and is_gated_act override feed_forward_proj.
 void ReadFeedForward(const std::string& default_projection, ConfigFields* fields,
                      ModelConfig* config) {
   const std::string name = fields->String("feed_forward_proj").value_or(default_projection);
@@ -33,9 +33,9 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
   config->activation = *known;
 }
 
-// Sets config->scale_logits: is the decoder's output multiplied by d_model^-0.5 before the head
-// (models/README.md, "Logit scale")? It stays unset for an untied UMT5. scale_decoder_outputs
-// overrides the rule.
+// Sets config->scale_logits, which is true if the decoder's output is multiplied by d_model^-0.5
+// before the head (models/README.md, "Logit scale"). For an untied UMT5 it stays unset. The field
+// scale_decoder_outputs takes precedence over this rule.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings");

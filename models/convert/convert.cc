@@ -80,8 +80,8 @@ absl::Status CheckLength(const fs::path& target) {
   return absl::OkStatus();
 }
 
-// Maps error codes with which callers would blame the source model to ABORTED, because the target
-// is at fault.
+// Changes the code of an error about the target from NOT_FOUND or FAILED_PRECONDITION to ABORTED:
+// callers would take the former codes for errors in the source model.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;

@@ -1,7 +1,7 @@
 // Converts checkpoints to Quintet's packed format (described in models/weights/table.h), or between
 // Hugging Face's T5 format and FAT5's. The result is a self-contained directory: model.safetensors,
 // config.json, generation_config.json, tokenizer files and licences. It is created atomically
-// (models/checkpoint/atomic_directory.h), and its bytes depend only on the source.
+// (models/checkpoint/atomic_directory.h). Its bytes depend only on the source and the options.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +54,9 @@ struct ConvertOptions {
 absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
 
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the
-// largest tensor, which is transposed). Errors in addition to those of AtomicDirectory::Create and
-// of reading a model: UNIMPLEMENTED (the format cannot express the model), INVALID_ARGUMENT (a
-// value does not fit f16; CheckConvertTarget), FAILED_PRECONDITION (symbolic links), ABORTED (the
+// largest tensor, which is transposed). Returns the errors of AtomicDirectory::Create, of reading a
+// model, of CheckConvertTarget, and: UNIMPLEMENTED (the format cannot express the model),
+// INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (symbolic links), ABORTED (the
 // target cannot be created, or is not a model directory and so is not replaced), RESOURCE_EXHAUSTED
 // (disk full). After an error nothing new is left on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);

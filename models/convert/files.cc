@@ -30,8 +30,8 @@ constexpr const char* kCompanions[] = {
     "merges.txt",
 };
 
-// Whether to copy a file of the source directory. Licence files count, because they cover the
-// weights.
+// Whether a file of the source directory is copied: the files in kCompanions, and licence texts,
+// because a licence covers the weights.
 bool IsCompanion(const std::string& name) {
   for (const char* companion : kCompanions) {
     if (name == companion) return true;

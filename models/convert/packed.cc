@@ -96,7 +96,7 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
     case DType::kF8:
-      // Only files of `quintet convert` have these dtypes, and their rows are dense.
+      // Only `quintet convert` writes i8 and fp8 tensors; the rows of these are dense.
       ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }

@@ -60,8 +60,7 @@ absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& t
   return absl::OkStatus();
 }
 
-// True if the two tensors are equal after the first, times its factor, is rounded to the second's
-// dtype.
+// True if tensor a, multiplied by its factor and rounded to the dtype of b, equals tensor b.
 absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
                                 const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);
@@ -171,7 +170,8 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // PlanWeights checks names, shapes and dtypes as the loader does, and sets config->scale_logits.
+  // Call PlanWeights because it checks names, shapes and dtypes as the loader does, and sets
+  // config->scale_logits. The destinations are not used.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;

@@ -46,7 +46,8 @@ absl::StatusOr<ConvertResult> WeightsWriter::Finish() {
 
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded) {
-  // 65520 is the smallest value that does not round to 65504, the largest f16.
+  // 65520 is the smallest number that f16 rounds up to infinity: it is halfway between 65504, the
+  // largest f16 value, and 65536.
   const float limit = type == DType::kF16 ? 65520.0f : std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < n; ++i) {
     if (std::abs(values[i]) < limit) continue;

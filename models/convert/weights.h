@@ -46,14 +46,14 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
 
 struct RenamedWeights {
   ConvertResult written;
-  // The written T5 has no lm_head.weight: its head is the embedding (tied), and it scales its
-  // logits by d_model^-0.5.
+  // True if the source was converted to a T5 model without lm_head.weight: the embedding is its
+  // head (tied), and it scales its logits by d_model^-0.5.
   bool tied = false;
 };
 // Writes a T5 model as FAT5 or a FAT5 model as T5: the same tensors under other names. FAT5 has no
-// logit scale and T5 no attention scale, so the first is multiplied into lm_head (to FAT5) and the
-// second into the query projections (to T5). A scaled tensor whose factor is not a power of two is
-// stored as f32 unless options.dtype is set.
+// logit scale, so a conversion to FAT5 multiplies it into lm_head. T5 has no attention scale, so a
+// conversion to T5 multiplies it into the query projections. A scaled tensor whose factor is not a
+// power of two is stored as f32 unless options.dtype is set.
 absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,

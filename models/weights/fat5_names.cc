@@ -169,7 +169,8 @@ std::string ArchitectureName(Head head, const char* prefix) {
   return "";
 }
 
-// T5's task heads, except token classification, use the decoder; FAT5's use the encoder.
+// UNIMPLEMENTED for heads that use the decoder in T5 but the encoder in FAT5: sequence
+// classification and question answering.
 absl::Status CheckHead(Head head) {
   if (head == Head::kSequenceClassification || head == Head::kQuestionAnswering) {
     return absl::UnimplementedError(

@@ -200,8 +200,8 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
   return same ? StoredHead::kEqual : StoredHead::kDiffers;
 }
 
-// Explains why the checkpoint does not say clearly whether to scale logits (the rule in
-// models/README.md decides anyway). Empty if it does.
+// Explains why it is unclear from the checkpoint whether to scale logits (the rule in
+// models/README.md decides anyway). Returns an empty string if it is clear.
 std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
@@ -212,8 +212,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
     return absl::StrCat(is, ", but lm_head.weight is not stored, so the embedding is the head");
   }
   if (config.family == Family::kMT5) {
-    // In tie_word_embeddings, transformers 5.x always writes true; 4.x writes true only if the
-    // embedding is the head.
+    // transformers 5.x always writes tie_word_embeddings = true; 4.x writes true only if the
+    // embedding is the head. So in these two cases it is clear which of them wrote the files.
     if (!tied || head == StoredHead::kDiffers) return "";
     return absl::StrCat(is,
                         ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");

@@ -78,10 +78,10 @@ std::vector<float> PowerOfTwoSlopes(int64_t n) {
   return slopes;
 }
 
-// FIRE's network fire_out relu(fire_in f + fire_in_bias) + fire_out_bias as a table. It is a
-// piecewise linear function of its scalar input f. Its knots are the values of f where a hidden
-// unit turns on or off; in segment s, between knots s - 1 and s, head h has the bias slope[h, s] *
-// f + offset[h, s]. Computed in double.
+// FIRE's network fire_out relu(fire_in f + fire_in_bias) + fire_out_bias, a piecewise linear
+// function of its scalar input f, as a table of its segments. A knot is a value of f where a hidden
+// unit turns on or off. In segment s, between knots s - 1 and s, head h has the bias slope[h, s] *
+// f + offset[h, s].
 struct FireSegments {
   std::vector<float> knots;   // [segments - 1], ascending
   std::vector<float> slope;   // [heads, segments]
@@ -109,7 +109,7 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // `inside`: some f inside the segment. The units that are on there are on in the whole segment.
+    // `inside` is any f inside the segment: a unit that is on there is on in the whole segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];

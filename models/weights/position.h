@@ -35,8 +35,8 @@ struct BucketMap {
 };
 BucketMap MapBuckets(int64_t buckets, int64_t max_distance, bool causal);
 
-// Returns ALiBi's slope of each head. If `asymmetric`, the slopes are those of a model with heads /
-// 2 heads, repeated for the second half of the heads.
+// Returns ALiBi's slope of each head. If `asymmetric`, each half of the heads has the slopes of a
+// model with half as many heads.
 std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
 
 // Returns the position bias of one stack's self-attention; kind kNone for position encodings

@@ -142,7 +142,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     if (slot.kind == WeightKind::kMatrix) {
       StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // On the CPU, VisitRows has read the table directly into its final memory.
+      // On the CPU nothing is left to do: VisitRows has read the rows directly into the table.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
@@ -204,8 +204,8 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   return absl::OkStatus();
 }
 
-// Copy: copies host buffers to a device. Move: redirects a Tensor that points into one of these
-// buffers to the copy.
+// Copies host buffers to a device. After Copy, Move changes a Tensor that points into one of these
+// host buffers so that it points into the buffer's copy on the device.
 class HostToDevice {
  public:
   explicit HostToDevice(Device* device) : device_(device) {}

@@ -49,7 +49,7 @@ void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
 void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
                     WeightTableBuilder* table);
 
-// True for tensors of Hugging Face's files that no forward pass needs, so that they may be present.
+// True for tensors of Hugging Face's files that no forward pass needs. The loader ignores them.
 // Aliases of a parameter are not among them: WeightSource::names lists those.
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name);
 bool IsIgnoredGpt2Tensor(const std::string& name);
