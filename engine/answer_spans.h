@@ -16,9 +16,9 @@ struct AnswerSpan {
   double probability = 0;
 };
 
-// Returns up to `top_k` spans, most probable first. A span is within [context_begin, context_end)
-// and has at most max_tokens tokens. Ties: the earlier start first, then the earlier end. `logits`
-// is [tokens, 2]: start, end.
+// Returns up to `top_k` spans, most probable first; among equally probable spans, the one that
+// starts earlier, then the one that ends earlier. A span is within [context_begin, context_end) and
+// has at most max_tokens tokens. `logits` is [tokens, 2]: column 0 for starts, column 1 for ends.
 std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t context_begin,
                                   int64_t context_end, int64_t max_tokens, int64_t top_k);
 

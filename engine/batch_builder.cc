@@ -62,7 +62,7 @@ void BatchBuilder::OutputToken(int64_t index) {
 }
 
 DecodeBatch BatchBuilder::Finish() {
-  // A request whose prefill got no tokens in this step has a group without sequences.
+  // Drops groups without sequences: their requests got no prefill tokens in this step.
   size_t groups = 0;
   for (size_t g = 0; g < source_rows_.size(); ++g) {
     if (group_offsets_[g] == group_offsets_[g + 1]) continue;

@@ -12,8 +12,8 @@ namespace quintet {
 
 class BatchBuilder {
  public:
-  // Reserves memory for the model's limits, except the slot matrices: these grow when a sequence is
-  // longer than all before. Other steps do not allocate.
+  // Reserves memory for the model's limits, so that building a batch rarely allocates: only the
+  // matrices slots_ and sources_ grow, when a batch needs larger ones than all before.
   explicit BatchBuilder(const ModelLimits& limits);
 
   void Clear();
@@ -25,9 +25,9 @@ class BatchBuilder {
   // Adds a sequence with its new tokens. `slots` [kv_len]: the cache slot of every position, new
   // tokens last. The slots outlive the batch.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences are the beams of one request, with one new token each, that the
-  // device reorders: beam b takes over the earlier cache slots of its parent, element row + b of
-  // Model::parent_beams(), which counts beams within the request (DecodeBatch::moves).
+  // The next `beams` sequences are the beams of one request, with one new token each, and the
+  // device reorders them (DecodeBatch::moves): beam b takes over the cache slots of all earlier
+  // positions from its parent, which is beam Model::parent_beams()[row + b] of the same request.
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
@@ -60,7 +60,7 @@ class BatchBuilder {
   std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
   std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
   std::vector<uint64_t> owners_;             // [groups]
-  // The owners that sources_ was last built for. It is rebuilt only when this list changes.
+  // The owners that sources_ was last built for; sources_ is rebuilt only when the owners change.
   std::vector<uint64_t> filled_owners_;
 };
 

@@ -47,8 +47,8 @@ void BeamGeneration::TakeCandidates(const RowResults& results) {
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
-  // Decode enough tokens before the new one that any stop string ending in the new token fits, plus
-  // 8 tokens of context.
+  // Decodes the end of the history: enough tokens for the longest stop string that could end in the
+  // new token, plus 8 tokens of context.
   const absl::Span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);

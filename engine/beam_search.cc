@@ -22,7 +22,8 @@ BeamSearch::BeamSearch(const DecodingOptions& options)
   QT_CHECK_LT(beams_, 64);
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   candidates_ = std::max(2, 1 + eos) * beams_;
-  // patience scales the pool that must be full before EarlyStopping::kFirst ends the search.
+  // `patience` scales the number of finished hypotheses at which EarlyStopping::kFirst ends the
+  // search.
   pool_size_ = std::max(1, static_cast<int32_t>(std::lround(beams_ * options.patience)));
   scores_.assign(beams_, kDead);
   scores_[0] = 0.0f;
@@ -53,8 +54,8 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Impossible tokens of beam 0 (score -inf) rank after the possible tokens of the other beams,
-  // whose scores are near -1e9.
+  // Moves impossible tokens (score -inf), also those of beam 0, behind the possible tokens of the
+  // other beams, whose scores are near -1e9.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -107,8 +108,8 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Log-probabilities are not positive, so a score that has fallen to kDead (-1e9) never rises
-    // above it again.
+    // Adds a finished hypothesis. It is dead if its score is kDead (-1e9) or less: a beam that has
+    // ended gets kDead added to its score, and log-probabilities can only lower a score.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),
@@ -138,8 +139,8 @@ void BeamSearch::UpdateOpen() {
 }
 
 int64_t BeamSearch::CommonLength(int64_t known) const {
-  // Walks from the last step to the first. Bit b: some running beam or finished sequence contains
-  // beam b of the current step.
+  // Walks from the last step to the first. Bit b of `nodes` is set if some running beam or finished
+  // sequence contains beam b of the current step.
   uint64_t nodes = (uint64_t{1} << beams_) - 1;
   int64_t shortest = new_tokens_;
   for (const Slot& slot : pool_) {

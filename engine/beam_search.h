@@ -40,15 +40,16 @@ class BeamSearch {
   // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // For the first step, in which only beam 0 has a row (all beams are equal, the others start at
-  // -1e9). `ranked` holds all candidates of that row. If fewer than K of them are possible (score
-  // not -inf), inserts the same tokens for the other beams, with -1e9 added to their scores, and
-  // cuts the list to K candidates: Hugging Face's search ranks the same ones.
+  // For the first step. All beams are still equal, so only beam 0 has a row, and the scores of the
+  // other beams are -1e9. `ranked` holds all candidates of that row. If fewer than K of them are
+  // possible (score not -inf), inserts the same tokens for the other beams, with -1e9 added to
+  // their scores, and cuts the list to K candidates. The result is the list that Hugging Face's
+  // search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
   // Runs one step. `ranked`: K candidates (fewer if the rows have no more, but at least beams()),
-  // best first, in beam sampling in the order drawn. `hits`: for each candidate, why it ends its
-  // sequence. Returns false when the search has ended.
+  // best first; beam sampling passes them in the order in which they were drawn. `hits[k]`: whether
+  // candidate k ends its sequence, and why. Returns false when the search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.
@@ -61,8 +62,9 @@ class BeamSearch {
   std::vector<BeamHypothesis> Finished() const;
   // Steps so far = new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
-  // Length in new tokens of the common prefix of all running beams and all finished sequences;
-  // every result begins with it. `known`: an earlier return value or 0; the result is not less.
+  // Returns the number of new tokens in the common prefix of all running beams and all finished
+  // sequences; every result begins with that prefix. `known`: an earlier return value, or 0. The
+  // prefix never becomes shorter, so tokens before `known` are not compared again.
   int64_t CommonLength(int64_t known) const;
 
  private:

@@ -164,8 +164,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 
 // ---- Async scheduling ----
 
-// Sets slices_[i] to the slice of jobs[i] in the sampling batch of `slot`, or null. One merge scan
-// suffices, since jobs keep their order from step to step.
+// Sets slices_[i] to the slice of jobs[i] in the sampling batch of `slot`, or null. Jobs keep their
+// order from step to step, so one pass over both lists suffices.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);

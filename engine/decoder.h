@@ -7,7 +7,7 @@
 // also find the token histories. Beams are advanced on the device as well (BeamStep); the host
 // reads the same candidates one step later, to collect finished sequences and to decide when the
 // search ends. A sequence that ended in step n therefore wastes one row in step n+1. A request can
-// join a step that is enqueued ahead only when the last token of its prompt is left to prefill.
+// join a step that is enqueued ahead only if exactly one token of its prompt is left to prefill.
 // These cases are synchronous: prefill of more than one token; the first step after a prompt fans
 // out into several sequences; log-probabilities; beam search with stop strings.
 //
@@ -46,13 +46,13 @@ class Decoder {
   struct StepSize {
     int64_t sequences = 0, prefill_tokens = 0;
   };
-  // Runs one step for `jobs` (all of them decode; in order of admission): every generating sequence
-  // that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt and
-  // target tokens fill the rest of the model's max_step_tokens. StepSize::sequences is 0 if the
-  // step is left to the encoder. Jobs that arrive while the next step is already enqueued join the
-  // step after it. `meanwhile` is called at most once, after the step has been enqueued, before
-  // the host waits for it and before any result is applied. INTERNAL when the device failed, in
-  // this step or an earlier one.
+  // Runs one step for `jobs`, which all decode and are in order of admission. Every generating
+  // sequence that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt
+  // and target tokens fill the rest of the model's max_step_tokens. StepSize::sequences is 0 if no
+  // job decodes in this step, so that the encoder gets the device. Jobs that arrive while the next
+  // step is already enqueued join the step after it. `meanwhile` is called at most once: after the
+  // step is enqueued, before the host waits for it and before any result is applied. INTERNAL when
+  // the device failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
@@ -70,9 +70,9 @@ class Decoder {
   absl::Status Allocate();
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
-  // `states`: all output rows of the step; each function uses its own part of them. SampleAll
-  // begins at row 0, Score and ClassifyOutputs at `row`. SampleAll and Score return the row after
-  // their last.
+  // SampleAll, Score and ClassifyOutputs get all output rows of the step as `states`. Each uses one
+  // range of rows: SampleAll from row 0 on, the other two from `row` on. SampleAll and Score return
+  // the first row after their range.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);

@@ -164,10 +164,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Extends `states` by the next projections, whole inputs that directly follow it in the encoder
-// batch, while their rows fit `room`: one large GEMM costs less than several small ones. Returns
-// their number. It is 0 with rotary position encoding, which depends on the position within one
-// input.
+// Appends to `states` the inputs of the projections after the first, while they directly follow in
+// the encoder batch and all rows fit `room`: one large GEMM costs less than several small ones.
+// Returns the number of inputs appended. With rotary position encoding that is 0, because keys then
+// depend on the position within their input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -184,8 +184,9 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Scores the next block of predictions of the job's current part. Returns true if the part is
-// complete. A device failure is found by the caller's next Synchronize.
+// Computes log-probabilities of the next target tokens in the job's current part (PackedScoring),
+// as many as fit `budget_us`. Returns true if the part is complete. The caller's next Synchronize
+// reports a device failure.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);

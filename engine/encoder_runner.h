@@ -26,7 +26,7 @@ class EncoderRunner {
   // Stores the hidden states of encoded inputs in `cache`. All arguments outlive the object.
   EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
-  // Reserves memory for `jobs` jobs. Up to that number only the model allocates later.
+  // Reserves memory for `jobs` jobs. While there are at most that many, only the model allocates.
   void Reserve(size_t jobs);
   // Appends every job that is being encoded, projected or scored. After std::bad_alloc the caller
   // ends them all: a batch cannot be continued.
@@ -37,25 +37,27 @@ class EncoderRunner {
   bool active() const;
   // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
-  // Starts a batch with the input of each job; of a scoring job, its next part (PackedScoring).
+  // Starts an encoder batch with the inputs of `jobs`. For a scoring job it takes the next part of
+  // its targets (PackedScoring).
   void Begin(absl::Span<Job* const> jobs);
   // Adds a job whose encoder output was cached, so that only projection is left.
   void AddCached(Job* job, EncodedStates encoded);
   // Queues a scoring job whose next part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
   bool has_continuations() const { return !continuations_.empty(); }
-  // Calls `take` for every queued scoring job, in order, and removes those for which it returns
-  // true.
+  // Calls `take` for each job that AddContinuation queued, in order, and removes those for which it
+  // returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
   // Removes a job that has ended. If a running batch contains its rows, they are still computed,
   // and their results are dropped.
   void Remove(const Job* job);
 
-  // Encodes, projects and scores for about `budget_us` microseconds (at least one slice) and calls
-  // `ready` for every job that is complete. `states` [rows, d_model] f32 are the hidden states of
-  // its input, valid until the next Begin, or while `states.owner` lives if that is set. For a
-  // decoding job the kernels that write its cross-attention keys and values to Job::source_slots
-  // are enqueued; a scoring job has the scores of its current part in Job::result.
+  // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls
+  // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. They
+  // stay valid until the next Begin or, if `states.owner` is not null, as long as that lives. A
+  // decoding job is complete once the kernels that write its cross-attention keys and values to
+  // Job::source_slots are enqueued; a scoring job, once Job::result has the scores of its current
+  // part.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 

@@ -31,9 +31,10 @@ struct RowResults {
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Beam search: TopKSize() candidates of all beams together, best first, in beam sampling in the
-  // order drawn. A score includes the running score of the beam. An index is row * vocab + token,
-  // or -1 after the last candidate. Raw logits are set only if wants_logprobs.
+  // Beam search: TopKSize() candidates of all beams together, best first; in beam sampling they are
+  // in the order in which they were drawn. A score includes the running score of its beam. An
+  // element of candidate_indices is row * vocab + token, or -1 after the last candidate.
+  // candidate_logits (raw logits) is set only if wants_logprobs.
   const float* candidate_scores = nullptr;
   const int32_t* candidate_indices = nullptr;
   const float* candidate_logits = nullptr;
@@ -87,23 +88,25 @@ class Generation : public DecodeTask {
   // Number of tokens of each live sequence, prompt included; the same for all.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return options_.logprobs; }
-  // HasRules: whether logits processors change the rows of sequences of `length` tokens. RulesAt:
-  // these processors as rules of the ApplyLogitsProcessors op. Token ranges in the rules refer to
-  // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
+  // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
+  // tokens: it applies the logits processors, and in beam sampling always a log-softmax. RulesAt:
+  // the rules for that op. Their token ranges refer to rule_tokens(), which the caller copies to
+  // LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
   // Whether the rules first turn the raw logits of a row into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
-  // Random sampling. SamplesTokens: one token is drawn for each live sequence. SamplesBeams:
-  // candidates are drawn from the rows of all beams together. DrawFor returns the parameters of a
-  // draw for sequence `seq`; the caller sets Draw::row and Draw::lens_at.
+  // SamplesTokens: whether one token is drawn at random for each live sequence. SamplesBeams:
+  // whether candidates are drawn at random from the rows of all beams together. DrawFor returns the
+  // parameters of a draw for sequence `seq`, except Draw::row and Draw::lens_at, which the caller
+  // sets.
   bool SamplesTokens() const { return !is_beam() && options_.do_sample; }
   bool SamplesBeams() const { return is_beam() && options_.do_sample; }
   Draw DrawFor(int32_t seq) const;
   // Number of top-k candidates that Select reads: 1 per row in greedy decoding, 0 when tokens are
-  // sampled. In beam search (RanksBeamsTogether) it is the total over the rows of all beams, which
-  // are ranked together by log-probability + RowBias(row).
+  // sampled. In beam search there is one list of candidates for the rows of all beams, ranked
+  // together by log-probability + RowBias(row).
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
   // Token ids that end a beam.
@@ -124,8 +127,8 @@ class Generation : public DecodeTask {
   virtual void Deliver(ResponseSink* sink) = 0;
   // The finished sequences, best first.
   virtual std::vector<GeneratedSequence> TakeSequences() = 0;
-  // Number of new tokens of all sequences together. In beam search TakeSequences counts them, and
-  // only those of the returned sequences.
+  // Number of new tokens of all sequences together. In beam search it is 0 until TakeSequences, and
+  // then counts the tokens of the returned sequences only.
   int64_t new_tokens() const { return new_tokens_; }
 
  protected:
@@ -147,8 +150,8 @@ class Generation : public DecodeTask {
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
-  // Returns a result sequence: the ids `new_tokens`, after those of the prompt if echo, and their
-  // text.
+  // Returns the result sequence for the ids `new_tokens`, which follow the prompt ids if the option
+  // echo is set. Its text is that of all these ids.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
   const Request& request_;

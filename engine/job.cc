@@ -28,8 +28,8 @@ absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
       "the model's config has neither decoder_start_token_id nor pad_token_id");
 }
 
-// Returns the input row whose hidden state a sequence classifier reads: the last eos. Causal
-// models: the last token that is not padding, or the first token if all are.
+// Returns the input row whose hidden state a sequence classifier reads. Models with an encoder: the
+// last eos. Causal models: the last token that is not padding, or row 0 if all tokens are padding.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
   int64_t row = static_cast<int64_t>(input.size()) - 1;

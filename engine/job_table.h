@@ -31,9 +31,9 @@ class JobTable {
   // Running jobs that decode, in order of admission.
   const std::vector<Job*>& decoding() const { return decoding_; }
 
-  // TakeArrivals moves submitted jobs to the scheduler's queue, the others finish cancelled and
-  // expired jobs. `reserve(n)` reserves the caller's own lists for n jobs; if it throws
-  // std::bad_alloc, only the newest job fails.
+  // TakeArrivals moves submitted jobs to the scheduler's queue. It calls `reserve(n)`, which
+  // reserves the caller's own lists for n jobs; if that throws std::bad_alloc, only the newest job
+  // fails. FinishCancelled and FinishExpired finish cancelled and expired jobs.
   void TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve);
   void FinishCancelled();
   void FinishExpired(int64_t now_us);
@@ -53,8 +53,9 @@ class JobTable {
   // Highest priorities of the work that competes with decoding.
   PriorityPressure CurrentPressure() const;
 
-  // Queues the tokens that a streaming job got in this step, or the results of a finished job.
-  // Resources of a finished job are free at once; its sink is called by SendOutputs.
+  // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
+  // result of a finished job, whose resources are free at once. SendOutputs passes all of them to
+  // the sinks.
   void QueueTokens(Job* job) { outputs_.AddTokens(job); }
   void QueueDone(Job* job) { outputs_.AddDone(Detach(job, JobState::kDone)); }
   void SendOutputs();

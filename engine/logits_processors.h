@@ -17,8 +17,8 @@ namespace quintet {
 
 class LogitsProcessors {
  public:
-  // `options` outlives the object. A history is the prompt and the new tokens of a sequence; the
-  // prompt and max_new_tokens give its maximum length.
+  // `options` outlives the object. Below, the history of a sequence is options.prompt followed by
+  // its new tokens, of which there are at most max_new_tokens.
   explicit LogitsProcessors(const DecodingOptions& options);
 
   // Whether the rules change anything for a history of `length` tokens.

@@ -19,9 +19,9 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
-// Host memory in bytes that is used only while weights are read: per thread the block of a matrix
-// that it reads and may dequantise (models/weights/weights.cc), and the parsed headers of the
-// files.
+// Host memory in bytes that is used only while weights are read: the parsed headers of the files,
+// and for each thread the block of a matrix that it reads and may dequantise
+// (models/weights/weights.cc).
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
   return threads * kThreadBytes + kHeaderBytes;

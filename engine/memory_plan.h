@@ -31,14 +31,15 @@ struct MemoryBounds {
   int64_t cache_bytes = 0;  // KV cache, if max_bytes leaves room for it
   int64_t max_bytes = 0;    // total; 0: the free memory of the GPU, or no limit on a CPU
 };
-// Returns the maximum number of new tokens in one decoder step: the largest of max_step_sequences,
-// the default of ModelLimits and, on a GPU, so that prompts are prefilled in few steps,
-// max_encode_tokens (for encoder-decoders, whose decoder prompts are short, at most 4096).
+// Returns the maximum number of new tokens in one decoder step: max_step_sequences or the default
+// value of ModelLimits::max_step_tokens, whichever is larger. On a GPU it is also at least
+// max_encode_tokens, so that prompts are prefilled in few steps; for encoder-decoders, whose
+// decoder prompts are short, at least the smaller of max_encode_tokens and 4096.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets options->limits.max_step_tokens (MaxStepTokens) and options->limits.cache_pages (as many as
-// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if max_bytes is set and
-// leaves no room for one page, or if it is 0 and the plan exceeds the free memory of the GPU.
+// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if a max_bytes above 0 leaves
+// no room for one page, or if max_bytes is 0 and the plan exceeds the free memory of the GPU.
 absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
                         LoadOptions* options, ThreadPool* pool);
 

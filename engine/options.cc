@@ -100,8 +100,9 @@ class Resolver {
   }
 
  private:
-  // Sets `value` to the request's number or else to the file's, if there is one. Errors about a
-  // file's value name the file.
+  // Sets `value` to `given`, the number in the request, or else to `file`, the default in
+  // generation_config.json; if neither is set, `value` keeps its built-in default. Errors about a
+  // number from the file name the file.
   template <typename T, typename Value>
   void Settle(const char* field, const std::optional<T>& given, const std::optional<T>& file,
               const OptionRange& range, Value* value) {
@@ -114,8 +115,9 @@ class Resolver {
     if (needs == Needs::kSampling) return options_.do_sample;
     return needs == Needs::kNothing || options_.num_beams > 1;
   }
-  // Settles the numbers that need `wanted`. Those of the file are used, and checked, only if they
-  // have an effect: many files without sampling contain a temperature of 0.0.
+  // Resolves the numeric options that depend on `wanted` (sampling, beam search or nothing). A
+  // default from generation_config.json is used, and checked, only if it has an effect: many files
+  // without sampling contain a temperature of 0.0.
   void Numbers(Needs wanted) {
     VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
                                 Needs needs) {
@@ -124,7 +126,8 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // Refuses numbers of the request that need `wanted`, called `what`, where that is not on.
+  // Rejects numbers that the request sets without effect, because sampling or beam search
+  // (`wanted`) is off. `what` names the missing option in the errors.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {
@@ -185,7 +188,8 @@ void Resolver::Prompt() {
   }
   check_.Id("decoder_start_token_id", start);
   options_.prompt.push_back(static_cast<int32_t>(start));
-  // The limit for the prefix is the longest output, which exceeds any practical prefix.
+  // The prefix may have at most max_new_tokens ids, the limit of the output. No practical prefix is
+  // that long.
   check_.Ids("decoder_prefix", request_.decoder_prefix, limits_.max_new_tokens);
   options_.prompt.insert(options_.prompt.end(), request_.decoder_prefix.begin(),
                          request_.decoder_prefix.end());

@@ -26,8 +26,8 @@ struct DecodingRequest : DecodingFields {
   std::optional<int64_t> top_logprobs;
 };
 
-// Calls visit(name, field) for every field but decoder_prefix, which a client gives as text or ids:
-// const char*, pointer to a member of `request`.
+// Calls visit(name, field) for every field of `request` except decoder_prefix, which a client gives
+// as text or ids. `name` is a const char*, `field` a pointer to the field.
 template <typename Visit>
 void VisitRequestFields(DecodingRequest* request, Visit visit) {
   VisitDecodingFields(
@@ -81,9 +81,10 @@ struct OptionRange {
 // What else must be on for an option to have an effect.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
-// The numbers of DecodingFields whose range is fixed. Calls visit(name, field, value, range, needs)
-// for each: const char*, pointer to member of DecodingFields, pointer to the resolved value in
-// `options`, OptionRange, Needs. The built-in default is the value's initializer.
+// Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is
+// fixed. `name` is a const char*, `field` a pointer to member of DecodingFields, `value` a pointer
+// to the resolved value in `options` (initially the built-in default), `range` an OptionRange and
+// `needs` a Needs.
 template <typename Options, typename Visit>
 void VisitNumbers(Options* options, Visit visit) {
   using F = DecodingFields;

@@ -1,5 +1,5 @@
 // Scores the targets of one prompt with a causal model in encoder batches: the prompt once, then
-// all targets one after another. Every target has the positions that follow the prompt, and an
+// all targets one after another. Every target has the position ids that follow the prompt, and an
 // attention mask hides its tokens from the other targets (FlashMask's shared question, arXiv
 // 2410.01359). The KV cache is not used.
 //
@@ -40,8 +40,8 @@ class PackedScoring {
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
   // Adds the next part's inputs.
   void AddTo(InputBatch* batch);
-  // Predictions of the part added last, target by target: the hidden state of row `row`, counted
-  // from the part's first row, predicts `token` of target `item`.
+  // A prediction of the part added last: the hidden state of row `row`, counted from the part's
+  // first row, predicts `token` of target `item`. predictions() lists them target by target.
   struct Prediction {
     int32_t row, item, token;
   };

@@ -18,7 +18,8 @@
 namespace quintet {
 namespace {
 
-// cgroup v1 writes "no limit" as the largest multiple of its page size.
+// A limit of this many bytes or more means "no limit": cgroup v1 writes that as the largest
+// multiple of the page size that fits a signed 64-bit number.
 constexpr int64_t kUnlimited = int64_t{1} << 60;
 
 void Lower(int64_t bytes, const std::string& source, MemoryLimit* limit) {
@@ -119,8 +120,9 @@ void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// Parses a line such as "MemTotal: 24683644 kB". A service with ProcSubset=pid (deploy/systemd)
-// does not see /proc/meminfo: then the system call says how much memory there is.
+// Lowers `limit` to the physical memory, from a line such as "MemTotal: 24683644 kB" of
+// /proc/meminfo or, where that file is not visible (a service with ProcSubset=pid, deploy/systemd),
+// from sysinfo(2).
 void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   const std::vector<std::string> lines = ReadLines(root + "/proc/meminfo");
   struct sysinfo system;

@@ -26,8 +26,8 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
-      // Batches whose key changes with every step are not worth capturing; the capacity (LRU)
-      // bounds the number of their graphs.
+      // A key is captured only after three uses, because batches whose key changes with every step
+      // are not worth it. At most `capacity` keys are kept, the most recently used ones.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -76,8 +76,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::top_k_log_sums_), values, Memory::kDevice},
       // [rows, logits_stride] f32: logits, changed in place by the rules.
       {at(&Sampler::logits_), logits, Memory::kDevice},
-      // [rows, logits_stride] f32: logits before the rules, of rows that need log-probabilities; on
-      // a CPU, pages of this buffer are touched only then.
+      // [rows, logits_stride] f32: copy of the logits before the rules, for rows that need
+      // log-probabilities. On a CPU, without such rows the pages of this buffer are never touched.
       {at(&Sampler::raw_logits_), logits, Memory::kDevice},
       // [rows] f32: beam scores after the latest BeamStep.
       {at(&Sampler::beam_scores_), values, Memory::kDevice},
@@ -190,8 +190,8 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
-  // The key: the fields of GraphKey that matter without beams, except addresses, which the model's
-  // graph key covers.
+  // The key holds those fields of GraphKey that can differ between batches without beams. The
+  // model's own graph key covers the addresses and slots_stride.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},

@@ -73,8 +73,8 @@ class Sampler {
   static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
   absl::Status Allocate();
 
-  // Returns how many of `inputs`, from the first on, fit one sampling batch, which limits logits
-  // rows and rule tokens; at least one.
+  // Returns how many of `inputs`, from the first on, fit one sampling batch; at least one. A batch
+  // has at most LogitsChunkRows rows and kMaxRuleTokens tokens in its rules.
   size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
   // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
   // fit one batch (CountFitting).
@@ -89,7 +89,8 @@ class Sampler {
   // Applies the results to the generations, after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
-  // The planned batch of `slot`, valid until the next Plan of that slot.
+  // Properties of the batch planned for `slot`, valid until the next Plan of that slot: number of
+  // logits rows, and one slice per generation.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
@@ -169,7 +170,8 @@ class Sampler {
                  SamplingSlice* slice);
   void PlanBeamDraw(const SamplingInput& input, int64_t rows, const SamplingSlice& slice);
 
-  // Defined in sampler.cc: they enqueue the kernels of a planned batch and read its results.
+  // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
+  // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;

@@ -114,9 +114,9 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
   needs->rule_log_sums = needs->rule_log_sums || rules.log_softmax != 0;
 }
 
-// Adds the top-k entries of one generation: one for all beams of a request, else one per row. If
-// any request needs top-k, sampled rows get an entry (k = 1) too, so that entries stay aligned with
-// rows. Beam sampling likewise gets k = 1.
+// Adds the top-k entries of one generation: one for all beams of a request, else one per row.
+// Sampled rows and beam sampling need no top-k candidates, but get entries with k = 1, so that
+// entries stay aligned with rows when another generation of the batch needs top-k.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
   const int64_t length = generation.length() + (input.in_flight ? 1 : 0);

@@ -122,7 +122,8 @@ void StepEngine::AdmitContinuations(AdmissionBudget* budget) {
   });
 }
 
-// A failed allocation in the model or its batch fails every job in the encoder.
+// Encodes for about `prefill_us` microseconds. A failed allocation in the model or its batch fails
+// every job in the encoder.
 void StepEngine::Encode(int64_t prefill_us) {
   try {
     encoder_.Advance(prefill_us,
@@ -177,7 +178,8 @@ absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
     if (scoring->done()) job->CountScoredTokens();
     return status;
   }
-  // Raw logits of the task head, for one row or for all rows.
+  // Computes the raw logits of the task head from one row of `states`, or from all rows if
+  // encoded_row is negative.
   const Tensor& states = encoded.states;
   const int64_t row = job->encoded_row;
   result.columns = model_->config().labels;

@@ -31,8 +31,8 @@ class StepPace {
   explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
   // Returns the microseconds that the next step may spend on encoding and prefill together.
-  // `streams`: running sequences wait for the step. Without them a fixed limit applies, so that
-  // steps end regularly to handle new, cancelled and expired requests.
+  // `streams`: whether running sequences wait for the step. If none does, a fixed limit applies, so
+  // that steps end regularly to handle new, cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
   // Returns how many prompt and target tokens the next step may prefill if `us` microseconds of
   // PrefillUs are left.

@@ -38,8 +38,8 @@ class TeacherForcing : public DecodeTask {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // Must be called after the step has run: counts finished items and gives their sequences the next
-  // ones.
+  // Must be called after the step has run: counts finished items and assigns the next items to
+  // their sequences.
   void Advance();
 
  private:

@@ -63,9 +63,10 @@ void IncrementalText::Push(int32_t id) {
 void IncrementalText::MoveWindow() {
   const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // Decoding treats the beginning of a text specially (a leading space is dropped, a byte run must
-  // not be cut). So the shorter window must contain visible text and decode to the same bytes.
-  // Otherwise the window grows, and the next Push tries again.
+  // Moves the window only if the shorter one contains visible text and decodes to the end of
+  // window_text_. This is needed because decoding treats the beginning of a text specially (a
+  // leading space is dropped, a byte run must not be cut). Otherwise the window grows, and the next
+  // Push tries again.
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
   if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
   window_ = tail;

@@ -58,9 +58,9 @@ struct TextOptions {
 
 class TextStream {
  public:
-  // Without a tokenizer (null) chunks carry ids only, each immediately, and there must be no stop
-  // strings. PushEcho adds prompt ids, before the first generated id: they are part of the text,
-  // but not searched for stop strings.
+  // Without a tokenizer (null) there must be no stop strings, and Take returns ids without text.
+  // PushEcho adds a prompt id and must be called before the first Push. The text of the prompt is
+  // returned too, but not searched for stop strings.
   TextStream(const Tokenizer* tokenizer, TextOptions options);
 
   void PushEcho(int32_t id);
@@ -95,7 +95,7 @@ class TextStream {
   size_t released_bytes_ = 0;  // of final text
   size_t taken_bytes_ = 0;
   bool finished_ = false;
-  // Take returns an id once all text up to and including it is released.
+  // All ids pushed so far. Take returns an id once the text up to the end of that id is released.
   std::vector<int32_t> ids_;
   std::vector<size_t> id_ends_;  // [ids] bytes of text up to and including the id
   size_t taken_ids_ = 0;

@@ -30,8 +30,8 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Args returns TopKArgs that point to the plan's arrays: row_offsets, k, and the optional arrays
-  // selected by Terms. The caller sets all other fields.
+  // Selects the optional arrays in the result of Args. Args returns TopKArgs that point to the
+  // plan's arrays: row_offsets, k and the selected ones. The caller sets all other fields.
   struct Terms {
     bool biases = false, log_softmax = false;
   };

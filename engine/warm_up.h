@@ -11,10 +11,10 @@ namespace quintet {
 
 // Must be called before the first request: overwrites the model's hidden states and KV cache. GEMM
 // choices for this kind of device are read from the user's cache directory, and new ones are stored
-// there (kernels/linear/gemm_choices_file.h); `warn` reports errors of these files, which have no
-// other effect. Measuring ends after two seconds: the remaining shapes use cuBLASLt's heuristic, as
-// all shapes do without a cache directory. Does nothing on a CPU, or if there is no free memory for
-// the temporary buffers. Returns the errors of the device.
+// there (kernels/linear/gemm_choices_file.h). Errors of these files are only reported to `warn`.
+// Measuring ends after two seconds: the remaining shapes use cuBLASLt's heuristic, as all shapes do
+// without a cache directory. Does nothing on a CPU, or if there is no free memory for the temporary
+// buffers. Returns the errors of the device.
 absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> warn);
 
 }  // namespace quintet

@@ -274,14 +274,14 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // The other requests cannot be cancelled without memory: they run to their end.
+        // Out of memory: the other requests of the call cannot be cancelled and run to their end.
       }
     }
     complete = --pending_ == 0;
   }
-  // This code runs on the engine thread, which must not call the engine. Unless this was the last
-  // result, another thread may end the call at any time. Therefore only local variables are used
-  // from here on.
+  // This code runs on the engine thread, which must not call the engine. While results of other
+  // requests are missing, another thread may end the call at any time, so the code below uses only
+  // local variables unless `complete` is true.
   try {
     if (complete) {
       completion->Post([this] { Complete(); });

@@ -97,7 +97,8 @@ int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& hos
 
 int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
                             const ModelHost& host, const InputLimits& limits) {
-  // Each token covers at least one byte. The tokenizer adds one end-of-sequence token.
+  // For text, an upper bound of the token count: each token covers at least one byte, and the
+  // tokenizer adds one end-of-sequence token.
   const int64_t tokens = input.content_case() == v1::Input::kText
                              ? static_cast<int64_t>(input.text().size()) + 1
                              : input.token_ids().ids_size();

@@ -59,8 +59,8 @@ class ClassifyHandler {
   struct Item {
     // Token ids of the input.
     std::vector<int32_t> ids;
-    // Byte spans of tokens. Token classification: of the input if it is text, otherwise empty.
-    // Question answering: of the context.
+    // Byte spans of tokens. Token classification: the spans of the input's tokens, or empty if the
+    // input is not text. Question answering: the spans of the context's tokens.
     std::vector<TokenSpan> spans;
     // Question answering: the output row of the first token of the context.
     int64_t context_begin = 0;

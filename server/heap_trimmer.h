@@ -13,7 +13,7 @@ class HeapTrimmer {
  public:
   static constexpr int64_t kIntervalUs = 10'000'000;
   // After a trim that returned less than kGrowthBytes / 4, the next one waits twice as long, up to
-  // this time: the memory may be in use for good.
+  // this time: the memory may be in use permanently.
   static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
   // Growth of the resident memory that is worth a trim, which walks the free lists under the heap's
   // lock (some milliseconds).

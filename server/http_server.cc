@@ -46,7 +46,7 @@ constexpr milliseconds kTick{100};             // how often deadlines are checke
 constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// File descriptors left for re-reading certificates and keys; the gRPC listener leaves more.
+// File descriptors that this server leaves free, for re-reading certificates and keys.
 constexpr int kReservedDescriptors = 8;
 // Sizes of the kernel buffers of a connection. A client can fill them without reading.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
@@ -93,7 +93,6 @@ struct Connection {
   size_t sent = 0, unsent = 0;
 };
 
-// One request and its response.
 struct Exchange {
   HttpParser parser;
   const HttpRoute* route = nullptr;      // set once the header has been read
@@ -120,10 +119,9 @@ class BeastServer : public HttpServer {
   int port() const override { return port_; }
 
  private:
-  // Awaitable that waits for the event that its constructor names, readable or writable. False: the
-  // connection is closed.
+  // Awaitable: waits for a readable or writable socket. Returns false if the connection is closed.
   class SocketReady;
-  // Awaitable that yields to the other connections. False: the connection is closed.
+  // Awaitable that yields to the other connections. It returns false if the connection is closed.
   class Yield;
   // Awaitable that runs a handler on the worker thread and returns its response.
   class WorkerResult;
@@ -142,7 +140,8 @@ class BeastServer : public HttpServer {
   void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Returns the connection whose phase began first, not `except` nor one in kHandling; or null.
+  // Returns the connection that has been in its phase longest, or null. Skips `except`, connections
+  // in kHandling and, if `writing_only`, connections that are not in kWriting.
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.
@@ -319,7 +318,7 @@ void BeastServer::Run() {
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory. A failed operation is retried, or its connection reaches its deadline.
+      // Out of memory. The failed operation is tried again, or its deadline closes the connection.
     }
     CloseExpired();
   }

@@ -1,7 +1,7 @@
 // A small HTTP/1.1 server: a routing table, one I/O thread for all sockets, and one worker thread
 // for slow handlers. No client can keep the server from answering others:
-//  - The number of connections is bounded. When it is reached, a new connection replaces the one
-//    that has waited longest.
+//  - The number of connections is bounded. At the limit, a new connection replaces the one whose
+//    client has kept the server waiting longest.
 //  - Each request must arrive completely, and its response must be read completely, by a deadline.
 //  - Headers, bodies and unsent responses are bounded in bytes.
 //  - A malformed request, an exception or a failed allocation ends at most one connection.

@@ -122,7 +122,8 @@ void Rpc::Check(int64_t now_us, bool draining) {
       const int64_t timeout_us =
           seen_message_ ? timeouts_.next_message_us : timeouts_.first_message_us;
       if (refused_.has_value()) {
-        // The RPC already ends as soon as none of its requests is in progress.
+        // Nothing to do: the RPC is already refused and ends as soon as none of its requests is in
+        // progress.
       } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
       } else if (activity == RpcActivity::kAwaitingClient && now_us - active_us_ > timeout_us) {

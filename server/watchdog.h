@@ -15,8 +15,8 @@ namespace quintet {
 
 class Watchdog {
  public:
-  // Upper bound of the time that one tick counts as time without a heartbeat. A longer gap between
-  // two ticks means that the process was suspended.
+  // The longest time that one tick adds to an engine's time without a heartbeat. A longer gap
+  // between two ticks means that the process was suspended.
   static constexpr int64_t kMaxTickMicros = 100'000;
 
   explicit Watchdog(int64_t timeout_us, Clock clock = MonotonicMicros)
