@@ -29,7 +29,7 @@ def test_the_workflow_runs_the_commands_of_the_readme_on_every_suite():
     test = jobs["test"]
     assert test["strategy"]["matrix"]["image"] == ["debian:12", "debian:13"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    assert {"tools/demo.sh", "tools/test.sh"} <= set(commands)
+    assert {"tools/demo.sh", "tools/test.sh", "tools/try_debian.sh trixie"} <= set(commands)
     for command in commands:
         for script in re.findall(r"\btools/\S+\.sh", command):
             assert os.access(ROOT / script, os.X_OK), script
