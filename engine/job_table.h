@@ -31,9 +31,10 @@ class JobTable {
   // Running jobs that decode, in order of admission.
   const std::vector<Job*>& decoding() const { return decoding_; }
 
-  // TakeArrivals moves submitted jobs to the scheduler's queue. It calls `reserve(n)`, which
-  // reserves the caller's own lists for n jobs; if that throws std::bad_alloc, only the newest job
-  // fails. FinishCancelled and FinishExpired finish cancelled and expired jobs.
+  // TakeArrivals moves submitted jobs to the scheduler's queue. For each it calls
+  // `reserve(n)`, in which the caller reserves lists of its own for n jobs, the new one included;
+  // if that throws std::bad_alloc, only the new job fails. FinishCancelled and FinishExpired finish
+  // cancelled and expired jobs.
   void TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve);
   void FinishCancelled();
   void FinishExpired(int64_t now_us);
@@ -45,7 +46,7 @@ class JobTable {
   // Appends the jobs that start now, in order of admission.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves the job's KV cache pages and sequences and calls the sink's OnStart. Returns false
-  // after a failed allocation: the caller finishes the job.
+  // after std::bad_alloc; the caller then finishes the job.
   bool Start(Job* job, int64_t now_us);
   // The job decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }

@@ -105,9 +105,9 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
   return std::upper_bound(offsets, offsets + encoder_sequences_, row) - offsets - 1;
 }
 
-// Encodes a whole short batch (on a GPU, at most 1024 rows, without a mask) by launching its CUDA
-// graphs. They are captured when a batch has the same offsets as an earlier one. Returns false and
-// does nothing if there are none.
+// Encodes the whole batch by launching captured CUDA graphs and returns true. Returns false, with
+// nothing enqueued, if the batch does not qualify (on a GPU, at most 1024 rows, no mask) or has no
+// graphs. Graphs are captured the second time that a batch has the same offsets.
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;

@@ -29,10 +29,10 @@ struct FireStrip {
   float values[2][kCount + 16];
 };
 
-// For each knot (breakpoint of FIRE's network), the keys at which a warp's 16 queries cross it; f
-// falls as the key position rises. x: first key at which f of the first query is at or below the
-// knot. y: first key at which f of the last query, and so of all 16, is at or below the knot. Lane
-// l writes and reads only entries with index % 32 == l.
+// For each knot (breakpoint of FIRE's network), the first keys past it. The network's input f, the
+// normalised distance of a query from a key, falls as the key position rises. x: first key whose f
+// with the first of a warp's 16 queries is at or below the knot. y: the same with the last query;
+// from there on it holds for all 16. Lane l writes and reads only entries with index % 32 == l.
 using FireCrossings = int2[kHopperKnots];
 
 // Fills `strip`: entry i is FireDistance (bias.cuh) of distance begin + i (key - query position),

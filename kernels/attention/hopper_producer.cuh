@@ -95,8 +95,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
                                  : columns.upper_end;
 }
 
-// Fills the mask arrays (MaskVector) that the call's mask does not have with their default values,
-// once for all pipeline stages. Called by all threads of the CTA.
+// Fills those mask arrays (MaskVector) that are missing from the call's mask with their default
+// values, once for all pipeline stages. Called by all threads of the CTA.
 template <typename S, typename Memory>
 __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;

@@ -164,8 +164,8 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// Where a channel is stored. offset: bytes from the beginning of the panels to its first unit (that
-// of group 0). column: index of its packed column, counted over all panels.
+// Where a channel is stored in the packed layout (linear_cpu.h). offset: bytes from the first panel
+// to the channel's unit of group 0. column: index of its column among the columns of all panels.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;

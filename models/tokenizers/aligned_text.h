@@ -88,7 +88,7 @@ class CharacterRewriter {
   void Put(uint32_t code_point, int change);
   // Writes ASCII characters, each of which replaces one character of the old text.
   void PutUnchanged(std::string_view ascii);
-  // Makes the last character written replace `count` more characters of the old text.
+  // Extends the span of old text that the last character written stands for by `count` characters.
   void Absorb(int count) {
     if (pending_) pending_->change -= count;
   }

@@ -59,7 +59,7 @@ class Pipeline : public Tokenizer {
  private:
   explicit Pipeline(PipelineParts parts) : parts_(std::move(parts)) {}
 
-  // Size of a text before and after normalization, summed over the parts normalized so far.
+  // Bytes of a text before and after normalization, summed over the parts normalized so far.
   struct Growth {
     size_t input_bytes = 0, output_bytes = 0;
   };

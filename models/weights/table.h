@@ -69,8 +69,8 @@ struct WeightSlot {
 };
 
 // Memory into which the checkpoint's parameters are loaded. Position parameters, from which the
-// PositionBias tables are computed (position.h), have one entry per layer, undefined if the layer
-// has none.
+// PositionBias tables are computed (position.h), have one entry per layer; the entry's
+// tensors are undefined (empty) in a layer without such parameters.
 struct WeightDestinations {
   ModelWeights weights;
   std::vector<PositionParameters> encoder_position, decoder_position;
