@@ -167,7 +167,7 @@ class FewRowsWarp {
   }
 
   // Row index (see KeyRows) of the key that this lane looks up for the step that starts at `key`.
-  // Arbitrary if that key is past the sequence's end; CopyKeys then ignores it.
+  // Arbitrary if the looked-up key is past the sequence's end; CopyKeys then ignores it.
   __device__ uint32_t RowOfLane(int key) const {
     key += Lane() % kStepKeys;
     if (key_rows_.slots == nullptr) return key_rows_.Row(key);

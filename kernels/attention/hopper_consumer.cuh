@@ -16,8 +16,9 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: for FIRE with two
-  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. True for FIRE with
+  // two consumer warpgroups: they write FIRE's bias to the score accumulators while the P V GEMM
+  // runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
   // How the row sums of P are computed. Lazy rescaling: V gets an extra column of ones.
   // kSumByWgmma: a second wgmma multiplies the rounded P by ones. Otherwise: OnlineSoftmax adds up

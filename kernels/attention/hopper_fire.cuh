@@ -166,9 +166,9 @@ class FireBias {
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // Line and Bend handle one part (32 keys) of a tile. FireDistance of the lane's keys in group j
-  // of eight keys is f[1 + j] for its first query and f[j] for its second one, whose position is 8
-  // higher. These values are not yet divided by the query's length term.
+  // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance of the lane's keys:
+  // for group j of eight keys, f[1 + j] with the lane's first query and f[j] with its second query,
+  // whose position is 8 higher. These values are not yet divided by the query's length term.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -1,6 +1,6 @@
 // Online softmax on the accumulators of a tensor-core GEMM. scores [16 queries, 8 kGroups keys] are
-// C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds queries g and g
-// + 8, and keys 8 j + 2t and 8 j + 2t + 1.
+// C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds the scores of
+// queries g and g + 8 for keys 8 j + 2 t and 8 j + 2 t + 1, for each j < kGroups.
 #pragma once
 
 #include "kernels/attention/call.cuh"
