@@ -115,9 +115,9 @@ bool HopperSupports(const AttentionCall& call, const Stream& stream) {
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
-// Returns whether ALiBi tile skipping (attention/hopper_alibi_skip.cuh) saves more time than
-// computing the row norms for it costs. This needs sequences so long that P = 0 in many tiles of
-// distant keys.
+// Returns whether ALiBi tile skipping (attention/hopper_alibi_skip.cuh) saves more time than the
+// computation of the row norms costs. It does only if sequences are so long that P is 0 in many
+// tiles of distant keys.
 bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
   constexpr int kFar = 4096;
   return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&
@@ -137,8 +137,8 @@ void Attention(const AttentionArgs& args, Stream& stream) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
       const bool any_length = !stream.device().long_attention();
-      // few: whether AttendFewRows supports this call. It then handles every sequence of at most
-      // kFewRows queries; another kernel handles the sequences with more queries.
+      // few: whether AttendFewRows supports this call. If so, it handles every sequence of at most
+      // kFewRows queries, and another kernel handles the sequences with more queries.
       const bool few = any_length && call.q_vectors && call.kv_vectors &&
                        call.k_row == call.v_row && call.bias.kind != BiasKind::kFire &&
                        call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;

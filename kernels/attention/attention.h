@@ -4,7 +4,8 @@
 // the kernel is chosen by shape.
 //
 // Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). In
-// cross-attention the beams of a request share its keys: they are the query rows of one sequence.
+// cross-attention the beams of a request are the query rows of one sequence, so they share its
+// keys.
 //
 // Numerics: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys start at
 // multiples of a fixed size from the sequence's first key, so in f32 a row's result depends only on

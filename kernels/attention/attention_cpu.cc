@@ -37,8 +37,8 @@ int64_t KvLen(const AttentionArgs& args, int64_t sequence) {
 }
 
 // Maps block numbers to query blocks (up to block_rows queries of one sequence) by arithmetic
-// instead of a table. Sequence s owns the numbers First(s) to First(s + 1) - 1, which may be more
-// than it has blocks. For each surplus number Find returns an empty block.
+// instead of a table. Sequence s owns the numbers First(s) to First(s + 1) - 1: at least one number
+// per block, sometimes more. For a surplus number, Find returns an empty block.
 class BlockNumbers {
  public:
   BlockNumbers(const AttentionArgs& args, int64_t block_rows)

@@ -12,7 +12,8 @@
 namespace quintet::cuda {
 
 // Largest number of query rows per sequence (kFewRows) and largest head_dim (kFewRowsHeadDim) that
-// attention/decode.cu supports. Its K and V rows must be 16-byte aligned.
+// attention/decode.cu supports. It also requires q_vectors, kv_vectors and k_row == v_row
+// (AttentionCall).
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
@@ -80,8 +81,8 @@ struct AttentionCall {
   int64_t norm_tiles = 0;
 };
 
-// Lengths and positions of one sequence. The loads bypass the L1 cache, so a kernel may construct
-// this before its WaitOnDependentGrids.
+// Lengths and positions of one sequence. A kernel may construct this before it calls
+// WaitOnDependentGrids: the loads bypass the L1 cache, as loads at that point must.
 struct Sequence {
   int index;
   int first_row, q_len;
@@ -125,8 +126,8 @@ struct KeyRows {
 // One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
 // order; within a sequence from its end, because under causality the last queries see the most
 // keys. The constructor that takes a tile's index uses warp shuffles, so all lanes of a warp must
-// call it together. Its loads bypass the L1 cache, so it may run before the kernel's
-// WaitOnDependentGrids.
+// call it together. A kernel may use it before it calls WaitOnDependentGrids: its loads bypass the
+// L1 cache, as loads at that point must.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence
@@ -200,8 +201,8 @@ class SequenceMask {
   int64_t first_key_ = 0;
 };
 
-// Upper bound of the number of query tiles (up to `rows` queries of one sequence each) of
-// rows_total packed queries.
+// Upper bound of the number of query tiles for rows_total packed query rows. A query tile has up to
+// `rows` queries, all of one sequence.
 inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows) {
   return rows_total / rows + sequences;
 }

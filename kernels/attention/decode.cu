@@ -94,7 +94,8 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 }
 
 // out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of a
-// request share one read of its keys. Supports causality and all biases but FIRE, no ColumnMask.
+// request share one read of its keys. Supports causality and all biases except FIRE's; does not
+// support a ColumnMask.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (a multiple of 8, at most
 // 128) with equal strides, all 16-byte aligned; T is bf16 or f16.
 // Math: MMAs of T with f32 accumulators; online softmax with lazy rescaling: P = 2^(score -
@@ -167,10 +168,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   SyncClusterBeforeExit();
 }
 
-// Chooses the number of warps per item (sequence and head). The number is doubled, up to kMaxWarps
-// per CTA, while the device can keep all warps resident and each has more than kStepKeys keys of
-// the longest sequence, or while a warp has more than kMaxWarpKeys of them. If there are few items
-// with many keys, a cluster of CTAs shares each item.
+// Chooses how many warps of a CTA share an item (a sequence and head). The number starts at one and
+// is doubled, up to kMaxWarps, as long as each warp has more than kMaxWarpKeys keys of the longest
+// sequence, or has more than kStepKeys of them while the device can keep twice as many warps
+// resident. If there are few items with many keys, a cluster of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

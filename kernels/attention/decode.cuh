@@ -25,8 +25,8 @@ struct alignas(16) PartialResult {
 };
 
 // Shared memory of one warp: first its K and V rows, after the mainloop its partial result. The
-// 16-byte pieces of the rows are swizzled so that there are no bank conflicts in cp.async, in
-// ldmatrix, and where eight lanes read four pieces of each of two rows.
+// 16-byte pieces of the rows are swizzled to avoid bank conflicts in cp.async, in ldmatrix, and
+// when eight lanes read from two rows at once, four pieces from each row.
 template <int kDim>
 union alignas(16) WarpMemory {
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
@@ -167,7 +167,7 @@ class FewRowsWarp {
   }
 
   // Row index (see KeyRows) of the key that this lane looks up for the step that starts at `key`.
-  // Arbitrary if that key is past the sequence's end; CopyKeys then ignores it.
+  // Arbitrary if the looked-up key is past the sequence's end; CopyKeys then ignores it.
   __device__ uint32_t RowOfLane(int key) const {
     key += Lane() % kStepKeys;
     if (key_rows_.slots == nullptr) return key_rows_.Row(key);
@@ -190,10 +190,10 @@ class FewRowsWarp {
     }
   }
 
-  // Starts the asynchronous copies of the K and V rows of one step. kKeys selects which of its keys
-  // are copied: all, only those before fresh_begin, or only those from fresh_begin on. Rows of keys
-  // from `end` on become zeros. Neighbouring lanes copy neighbouring 16-byte pieces, because two
-  // distant lanes that share a 32-byte sector would fetch it twice.
+  // Starts the asynchronous copies of the K and V rows of one step. kKeys selects which of the
+  // step's keys are copied: all, only those before fresh_begin, or only those from fresh_begin on.
+  // Rows of keys from `end` on become zeros. Neighbouring lanes copy neighbouring 16-byte pieces,
+  // because two distant lanes that share a 32-byte sector would fetch it twice.
   template <Keys kKeys>
   __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;

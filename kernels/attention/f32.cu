@@ -9,7 +9,8 @@ constexpr int kThreads = 256;
 constexpr int kKeys = 64;  // keys per tile; tiles start at multiples of it
 
 // Tile shape of a CTA with kRows queries. A group of kLanes neighbouring threads handles
-// kThreadRows queries; each of its threads computes their scores for kThreadKeys keys of a tile.
+// kThreadRows queries; each thread computes the scores of these queries for kThreadKeys keys of a
+// tile.
 template <int kRows>
 struct F32Sizes {
   static constexpr int kLanes = kRows == 8 ? 32 : 16;

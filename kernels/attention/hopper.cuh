@@ -31,13 +31,14 @@ struct HopperTraits {
   // Whether K/V tiles in which ALiBi's bias makes every P 0 are skipped (AlibiTileSkipper).
   static constexpr bool kSkipsTiles = false;
   static constexpr int kRows = kConsumers * kConsumerRows;
-  // Whether the softmax uses lazy rescaling (LazySoftmax). It overwrites P and the accumulators of
-  // the P V GEMM, so it must first wait for the P V GEMM of the previous tile. With two consumer
-  // warpgroups, each overlaps its softmax with that GEMM instead, and lazy rescaling is not used.
+  // Whether the softmax uses lazy rescaling (LazySoftmax). Lazy rescaling overwrites P and the
+  // accumulators of the P V GEMM, so it must first wait for the P V GEMM of the previous tile. With
+  // two consumer warpgroups it is not used: each warpgroup overlaps its softmax with that GEMM
+  // instead.
   static constexpr bool kLazyRescale = kConsumers == 3;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
-  // Registers per thread of a producer that issues TMA loads, of a producer that gathers cache
-  // rows, and of a consumer.
+  // Registers per thread: kTmaRegisters in a producer that issues TMA loads, kGatherRegisters in a
+  // producer that gathers cache rows, kConsumerRegisters in a consumer.
   static constexpr int kTmaRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kGatherRegisters = 56;
   template <bool kCached>
@@ -108,11 +109,11 @@ struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]
   float before, after;      // constant bias left and right of the table's distances
 };
-// HeadBiasTable for lazy rescaling. values[side][copy] holds the bias in unscaled-score units (log2
-// units / (scale * log2 e)), minus the constant bias left (side 0) or right (side 1) of the table;
-// copy 1 is shifted by one entry. before and after are these constants in log2 units. For ALiBi
-// nothing is subtracted, and before and after are the slopes left and right of the diagonal, 0 on a
-// hidden side.
+// HeadBiasTable for lazy rescaling. before and after: the constant bias left and right of the
+// table, in log2 units. values[side][copy]: the bias minus `before` (side 0) or minus `after` (side
+// 1), in unscaled-score units (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. For
+// ALiBi, both sides of `values` hold the bias itself, and before and after are the slopes left and
+// right of the diagonal, 0 on a hidden side.
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];

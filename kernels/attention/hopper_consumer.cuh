@@ -16,15 +16,16 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: for FIRE with two
-  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. True for FIRE with
+  // two consumer warpgroups: they write FIRE's bias to the score accumulators while the P V GEMM
+  // runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
   // How the row sums of P are computed. Lazy rescaling: V gets an extra column of ones.
   // kSumByWgmma: a second wgmma multiplies the rounded P by ones. Otherwise: OnlineSoftmax adds up
   // the unrounded P in f32.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
-  // Number of pairs of the bias table that a lane loads while the Q K^T GEMM runs: limited by the
-  // free registers.
+  // Number of pairs of bias table entries that a lane loads while the Q K^T GEMM runs. Limited by
+  // the number of free registers.
   static constexpr int kPrefetchedPairs = kFunction != BiasKind::kNone ? 0 : kKeys / 8 + 1;
 
  public:
@@ -193,11 +194,11 @@ class HopperConsumer {
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // With lazy rescaling: waits for scores_ (Q K^T is in flight) and adds the bias table for a tile
-  // near the diagonal. Returns in `row_bias` the constant bias on one side of the table (0 for
-  // ALiBi), and adds only the difference from this constant to scores_. Skips parts of 32 keys in
-  // which the difference is 0. delta: position of the tile's first key minus that of the
-  // warpgroup's first query.
+  // With lazy rescaling, for a tile near the diagonal: waits for the Q K^T GEMM and adds the bias
+  // table. Returns in `row_bias` the table's constant `before` or `after` (0 for ALiBi), and adds
+  // to scores_ only the difference of the bias from this constant. Skips parts of 32 keys in which
+  // the difference is 0. delta: position of the tile's first key minus that of the warpgroup's
+  // first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
@@ -318,8 +319,8 @@ class HopperConsumer {
         values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = MakeConstantSmemDescriptor(SharedAddress(memory_.ones));
     // kStep: added to V's descriptor for the next 16 rows. It raises the start address by kRows
-    // 16-byte units. With lazy rescaling the column stride leads from V to the column of ones,
-    // which all rows share, so kStep also lowers the stride by kRows.
+    // 16-byte units. With lazy rescaling the column stride is the distance from these rows to the
+    // column of ones, which does not move, so kStep also lowers the stride by kRows.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -389,8 +390,8 @@ class HopperConsumer {
     WarpgroupFenceOperand(scores_);
   }
   // Computes P in place of scores_. It must be called within the branches of ComputeTileProbs, so
-  // that its basic block ends before the wait for the P V GEMM: ptxas hoists a wgmma wait to the
-  // start of its basic block.
+  // that this code and the later wait for the P V GEMM are in different basic blocks: ptxas hoists
+  // a wgmma wait to the start of the wait's basic block.
   __device__ __forceinline__ void Exponentiate(const float (&largest)[2], float scale,
                                                const float (&row_bias)[2], float (&rescale)[2]) {
     softmax_.template ComputeProbs<!kSumByWgmma>(scores_, largest, scale, row_bias, rescale);
@@ -517,8 +518,8 @@ class HopperConsumer {
     for (int step = 0; step < kKeys / 16; ++step) RoundProbs<T>(scores_, step, probs_[step]);
   }
 
-  // Epilogue: stores out_ / row sum. Each of four lanes holds two neighbouring channels of a row;
-  // they exchange them so that each lane stores 16 contiguous bytes.
+  // Epilogue: stores out_ / row sum. Of every eight channels of a row, each of four lanes holds
+  // two; the lanes exchange channels so that each lane stores 16 contiguous bytes.
   __device__ __forceinline__ void StoreOutput(const WorkTileInfo& work) const {
     const int t = Lane() % 4;
 #pragma unroll

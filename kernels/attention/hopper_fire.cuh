@@ -19,8 +19,8 @@ struct FireTable {
 };
 
 // FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the
-// distance key - query position = b - kRows + i, where b is the position of the tile's first key
-// minus that of the first query. Stored twice, the second copy shifted by one value, so that any
+// distance (key position minus query position) b - kRows + i, where b is the distance of the tile's
+// first key from the first query. Stored twice, the second copy shifted by one value, so that any
 // two neighbours are 8-byte aligned in one copy; the copies start in different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
@@ -31,13 +31,14 @@ struct FireStrip {
 
 // For each knot (breakpoint of FIRE's network), the first keys past it. The network's input f, the
 // normalised distance of a query from a key, falls as the key position rises. x: first key whose f
-// with the first of a warp's 16 queries is at or below the knot. y: the same with the last query;
-// from there on it holds for all 16. Lane l writes and reads only entries with index % 32 == l.
+// with the first of a warp's 16 queries is at or below the knot. y: first key whose f with the last
+// of them, and so with all 16, is at or below the knot. Lane l writes and reads only entries with
+// index % 32 == l.
 using FireCrossings = int2[kHopperKnots];
 
-// Fills `strip`: entry i is FireDistance (bias.cuh) of distance begin + i (key - query position),
-// computed with the approximate logarithm lg2.approx. c is FIRE's parameter (PositionBias::fire_c)
-// and must be >= 0. Executed by one warp.
+// Fills `strip`: entry i is FireDistance (bias.cuh) of the distance begin + i (key position minus
+// query position), computed with the approximate logarithm lg2.approx. c is FIRE's parameter
+// (PositionBias::fire_c) and must be >= 0. Executed by one warp.
 template <int kRows, int kKeys>
 __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRows, kKeys>& strip) {
   constexpr float kLn2 = 0.6931471805599453f;
@@ -165,9 +166,9 @@ class FireBias {
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // Line and Bend handle one part (32 keys) of a tile. FireDistance of the lane's keys in group j
-  // of eight keys is f[1 + j] for its first query and f[j] for its second one, whose position is 8
-  // higher. These values are not yet divided by the query's length term.
+  // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance of the lane's keys:
+  // for group j of eight keys, f[1 + j] with the lane's first query and f[j] with its second query,
+  // whose position is 8 higher. These values are not yet divided by the query's length term.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -10,9 +10,9 @@ namespace quintet::cuda {
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values, 16-byte aligned; head_dim
 // <= kDim; T is bf16 or f16. Bias: none, ALiBi, FIRE, or a table that is constant from distance
 // kHopperSaturation on.
-// Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are taken of
-// the rounded P; only kernels with two consumer warpgroups and without ALiBi and FIRE take them of
-// the unrounded P.
+// Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are sums of
+// the rounded P, except in kernels that have two consumer warpgroups and neither ALiBi nor FIRE:
+// those sum the unrounded P.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
 // assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer: warp
 // 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes the

@@ -53,8 +53,9 @@ class VisibleTiles {
 
 // Order in which a work tile's K/V tiles are processed: the tile at key `first`, then the others in
 // ascending order. For ALiBi `first` is the tile with the first query's own key, so that later
-// scores hardly exceed the first row maximum. Under causality every consumer warpgroup sees all
-// tiles before that one, so the tiles that a warpgroup does not see still come last.
+// scores hardly exceed the first row maximum. Under causality every consumer warpgroup sees the
+// tile at `first` and all tiles of earlier keys, so the tiles that a warpgroup does not see come
+// last.
 class TileOrder {
  public:
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
@@ -143,8 +144,8 @@ class HopperProducer {
   // The thread that issues the TMA loads and sends the messages to the consumers.
   __device__ static bool IsLeader() { return threadIdx.x == 0; }
 
-  // Loads one work tile. Returns the CTA's next one, number `turn`, which is looked up while the
-  // first loads are in flight.
+  // Loads one work tile. Returns the CTA's next work tile, scheduler.At(turn), which is looked up
+  // while the first loads are in flight.
   __device__ AttentionWorkTile LoadWorkTile(const AttentionWorkTile& work,
                                             const AttentionTileScheduler<S>& scheduler, int turn) {
     const Sequence sequence(call_, work.tile.sequence);

@@ -249,8 +249,8 @@ void EndWide(const AttentionTask& task, const AttentionScratch& s) {
 }
 
 // Copies the keys and values of tile `now` to scratch, and prefetches tile `ahead` (null: none).
-// The hardware prefetcher does not help, because consecutive rows of a packed matrix are whole
-// memory pages apart.
+// The hardware prefetcher does not help, because consecutive rows of a packed matrix are kilobytes
+// apart, usually in different memory pages.
 void LoadTileWide(const AttentionScratch& s, int64_t head_dim, const KeyTile& now,
                   const KeyTile* ahead) {
   for (int64_t j = 0; j < now.count; ++j) {

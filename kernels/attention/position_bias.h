@@ -14,8 +14,8 @@ struct PositionBias {
   int64_t heads = 0;
 
   // kTable: bias(h, q, k) = table[h, clamp(k - q, -saturation, saturation) + saturation]. T5's
-  // buckets assign all distances beyond `saturation` on one side the same bias, so a tile whose
-  // pairs are all there adds one constant per head.
+  // buckets assign the same bias to all distances beyond `saturation` on the same side. A tile that
+  // has only such distances adds one constant per head.
   Tensor table;  // [heads, 2 * saturation + 1] f32
   int64_t saturation = 0;
 

@@ -28,8 +28,8 @@ constexpr int SharedBytes(int max_keys) {
   return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
 }
 
-// The part of one thread in a CTA's work on a query tile. max_keys: number of keys whose K and V
-// fit into shared memory.
+// One thread's share of a CTA's work on a query tile. max_keys: number of keys whose K and V fit
+// into shared memory.
 template <typename T>
 class ShortBlock {
  public:
@@ -224,7 +224,7 @@ __device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head
 }
 
 // out = softmax(scale q k^T + bias) v for one head and up to 64 queries of a sequence. Supports
-// causality and all biases but FIRE, no ColumnMask.
+// causality and all biases except FIRE's; does not support a ColumnMask.
 // Shapes: q, out [rows, heads, head_dim]; k, v packed rows of head_dim values, 16-byte aligned;
 // head_dim <= kDim; T is bf16 or f16.
 // Math: MMAs of T with f32 accumulators; f32 online softmax over tiles of 64 keys; P rounded to T.

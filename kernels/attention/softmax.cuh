@@ -1,6 +1,6 @@
 // Online softmax on the accumulators of a tensor-core GEMM. scores [16 queries, 8 kGroups keys] are
-// C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds queries g and g
-// + 8, and keys 8 j + 2t and 8 j + 2t + 1.
+// C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds the scores of
+// queries g and g + 8 for keys 8 j + 2 t and 8 j + 2 t + 1, for each j < kGroups.
 #pragma once
 
 #include "kernels/attention/call.cuh"
@@ -113,12 +113,12 @@ __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) 
   }
 }
 
-// score = score * scale + value(b, half, i) for each score of the lane: i is the key's index in the
-// tile minus the query's index among the warp's 16; b is entry i of a bias strip, which has one
-// entry per diagonal; half is 0 for the lane's first and 1 for its second query. pair(first, i)
-// must return the strip's entries first + i and first + i + 1, which belong to two neighbouring
-// keys. The pair eight keys and eight queries further is on the same diagonal, so each entry is
-// read once.
+// score = score * scale + value(b, half, i) for each score of the lane. i: the key's index in the
+// tile minus the query's index among the warp's 16. b: entry i of a bias strip, which has one entry
+// per diagonal. half: 0 for the lane's first query, 1 for its second. pair(first, i) must return
+// the strip's entries first + i and first + i + 1, which belong to two neighbouring keys. The
+// second query's pair for a group of eight keys is the first query's pair for the group before, so
+// each pair is read once.
 template <int kGroups, typename Pair, typename Value>
 __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
                                              float scale, const Value& value) {
@@ -152,8 +152,8 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
 
 // Finds this lane's entries in a bias strip (one entry per diagonal) that is stored twice: `odd`
 // lacks the strip's first entry, so every pair of neighbours is 8-byte aligned in `even` or `odd`.
-// `before`: index of the entry of the first of 16 queries and the tile's first key. Returns the
-// address of the pair of entries for the lane's first query and its first two keys.
+// `before`: index in the strip of the entry for the tile's first key and the first of 16 queries.
+// Returns the address of the pair of entries for the lane's first query and its first two keys.
 __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
                                                       int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -55,8 +55,8 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
 }
 
-// The part of one thread in a CTA's work on a query tile. kFire is a template parameter, because
-// FIRE's network is long code that slows down kernels that do not need it.
+// One thread's share of a CTA's work on a query tile. kFire is a template parameter, because FIRE's
+// network is long code that slows down kernels that do not need it.
 template <typename T, int kDim, bool kFire>
 class TiledBlock {
   using S = TileSizes<kDim>;
@@ -132,8 +132,8 @@ class TiledBlock {
     }
   }
 
-  // Whether all (query, key) pairs of the K/V tile at key `begin` are visible, apart from the mask
-  // (mask.h), and have the same bias.
+  // Whether, before the mask (mask.h) is applied, all (query, key) pairs of the K/V tile at key
+  // `begin` are visible and have the same bias.
   __device__ bool TileIsPlain(int begin) const {
     return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
            Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);

@@ -16,9 +16,9 @@ __device__ __forceinline__ int ClusterSize() {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
 }
-// Arrives at the cluster barrier without ordering memory accesses (.relaxed). So that other CTAs
-// can use this CTA's mbarriers after the barrier, call FenceBarrierInit between their
-// initialisation and this.
+// Arrives at the cluster barrier without ordering memory accesses (.relaxed). A thread that has
+// initialised mbarriers must call FenceBarrierInit first, so that other CTAs can use the mbarriers
+// after the cluster barrier.
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

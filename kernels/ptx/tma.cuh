@@ -17,8 +17,8 @@ __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
                : "r"(barrier), "r"(arrivals)
                : "memory");
 }
-// fence_barrier_init: makes initialised mbarriers visible to TMA loads and to the cluster. Call it
-// after the last BarrierInit of a thread.
+// fence_barrier_init: makes initialised mbarriers visible to TMA loads and to the cluster. A thread
+// calls it after its last BarrierInit.
 __device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -38,7 +38,8 @@ __device__ __forceinline__ void BarrierArriveExpectTx(uint32_t barrier, int byte
 __device__ __forceinline__ void BarrierArriveAfterCpAsync(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 }
-// Waits for the end of the phase with this parity. A fresh mbarrier passes a wait for parity 1.
+// Waits until the phase with this parity has ended. A newly initialised mbarrier passes a wait for
+// parity 1 at once.
 __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"

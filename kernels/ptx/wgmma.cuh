@@ -115,7 +115,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
                "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
-// wgmma with a in registers and b in shared memory, MN-major. Parameters as in QT_WGMMA_SHARED.
+// wgmma with operand a in registers and operand b in shared memory, MN-major. Parameters as in
+// QT_WGMMA_SHARED.
 #define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -153,8 +154,8 @@ QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
 QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
 QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
 QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
-// Wgmma with a in registers: c [64 x columns] = a b, plus the old c if `accumulate`. In each warp,
-// a has the fragment layout of mma.m16n8k16.
+// Wgmma with operand a in registers: c [64 x columns] = a b, plus the old c if `accumulate`. Each
+// warp's registers of a have the A fragment layout of mma.m16n8k16.
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
