@@ -85,8 +85,8 @@ struct ModelConfig {
   int64_t max_positions = 0;
   int64_t fire_width = 32;
   // True if the decoder's output is multiplied by d_model^-0.5 before the language-model head (rule
-  // and sources: models/README.md, "Logit scale"). nullopt until PlanWeights has run for an untied
-  // UMT5: the scale then depends on whether the files contain lm_head.weight.
+  // and sources: models/README.md, "Logit scale"). For an untied UMT5 it is nullopt until
+  // PlanWeights has checked whether the files contain lm_head.weight, because that decides.
   std::optional<bool> scale_logits;
   // True if config.json sets scale_logits itself (its field scale_decoder_outputs, or the object
   // that `quintet convert` adds).
@@ -113,9 +113,9 @@ struct ModelConfig {
 };
 
 // ReadModelConfig reads and validates directory/config.json. ParseModelConfig does the same for the
-// text of such a file; `where` names the file in messages. INVALID_ARGUMENT says file, field,
-// expected and got. UNIMPLEMENTED names a feature that the engine does not support
-// (use_randomized_position_encoding, add_cross_attention, ...).
+// text of such a file; `where` names the file in messages. Messages of INVALID_ARGUMENT give the
+// file, the field, the expected value and the actual one. UNIMPLEMENTED names a feature that the
+// engine does not support (use_randomized_position_encoding, add_cross_attention, ...).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 
