@@ -35,7 +35,7 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // Computes the sizes of KV cache and workspace for the limits; afterwards memory() returns them.
+  // Computes the sizes of KV cache and workspace for limits(); afterwards memory() returns them.
   // RESOURCE_EXHAUSTED: the KV cache's size in bytes does not fit 64 bits.
   absl::Status Measure();
   // Calls Measure and allocates the KV cache and the workspace. Call it once, before any other

@@ -47,7 +47,8 @@ class T5Model final : public EncoderDecoderModel {
     Tensor x;  // [rows, d_model] f32
     const SplitNormBuffers& buffers;
   };
-  // The norm that follows an addition to x: its weight, and the GEMM that reads its result.
+  // The norm that follows an addition to the residual stream: the norm's weight, and the GEMM that
+  // reads the norm's result.
   struct NextNorm {
     const Tensor& gamma;           // [d_model]
     const LinearWeight& consumer;  // [n, d_model]

@@ -38,8 +38,8 @@ struct ModelConfig {
   Family family = Family::kT5;
   Head head = Head::kLanguageModel;
 
-  // Sizes. A GPT-2 model (n_embd, n_layer) has d_model = n_embd, decoder_layers = n_layer and
-  // encoder_layers = 0.
+  // Sizes of the model. For GPT-2, d_model is n_embd of config.json, decoder_layers is n_layer, and
+  // encoder_layers is 0.
   int64_t vocab = 0;  // rows of the embedding table
   int64_t d_model = 0, head_dim = 0, heads = 0, d_ff = 0;
   int64_t encoder_layers = 0, decoder_layers = 0;
