@@ -31,8 +31,8 @@ struct Inspection {
   std::vector<std::string> warnings;
 };
 
-// Returns a summary of the model directory, or the error that loading the model would return, as
-// far as headers, config.json, generation_config.json and tokenizer files show it.
+// Returns a summary of the model directory, or the error that loading the model would return.
+// Detects only errors in headers, config.json, generation_config.json and tokenizer files.
 absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks);
 
 // Lists likely mistakes in the directory. Each is one sentence that names the file and field.

@@ -136,8 +136,9 @@ struct DecodedStep {
 class Model {
  public:
   // Loads a checkpoint directory (of Hugging Face or `quintet convert`). `pool` must outlive the
-  // model. Errors: NOT_FOUND, INVALID_ARGUMENT (says what, where, expected and got), UNIMPLEMENTED,
-  // RESOURCE_EXHAUSTED, and INTERNAL if the device fails.
+  // model. Errors: NOT_FOUND, INVALID_ARGUMENT (the message gives the file, the field or tensor,
+  // the expected value and the actual one), UNIMPLEMENTED, RESOURCE_EXHAUSTED, and INTERNAL if the
+  // device fails.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory,
                                                      const LoadOptions& options, ThreadPool* pool);
   // Returns the memory that Load would use. Checks the files' headers as Load does, but reads no
@@ -171,8 +172,9 @@ class Model {
   // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
   // EncodeSlice has returned true; valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
-  // Pinned host copy of EncodedStates(), of the same shape. To read rows on the host, call
-  // stream().CopyD2H with the address of these rows in this tensor, then Synchronize.
+  // Pinned host buffer for EncodedStates(), of the same shape; on the CPU EncodedStates() itself.
+  // To read rows on the host, call stream().CopyD2H with the address of these rows in this buffer,
+  // then Synchronize.
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
   // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
   // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
@@ -180,10 +182,10 @@ class Model {
   virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
   // Projects encoder hidden states to the cross-attention keys and values of all decoder layers
   // with one GEMM, and writes row r to slots[r] of the KV cache. Encoder-decoder models only.
-  // `states` [rows, d_model] f32 are rows of EncodedStates(), or a copy of such rows, which must be
-  // in host memory on any backend. `position` is the position of the first row in its sequence;
-  // rotary models, which rotate keys and values by position, need rows of one sequence, others take
-  // packed sequences. position + rows <= max_encode_tokens.
+  // `states` [rows, d_model] f32 are rows of EncodedStates(), or a copy of such rows in host memory
+  // (never in device memory). `position` is the position of the first row in its sequence. Rotary
+  // models rotate keys and values by position, so all rows must belong to one sequence; for other
+  // models they may belong to several. position + rows <= max_encode_tokens.
   virtual void ProjectCross(const Tensor& states, int64_t position,
                             absl::Span<const int32_t> slots) = 0;
 
@@ -192,9 +194,9 @@ class Model {
   // prefilled in chunks: call again with the next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
-  // and key have been frequent, the step and the work are launched as one captured CUDA graph
-  // (between two graphs the device would idle). Otherwise `appended` is false in the result, and
-  // the caller enqueues the work itself.
+  // and key have been frequent, the step and the work are launched as one captured CUDA graph,
+  // because the device would idle between two separate graphs. Otherwise `appended` is false in the
+  // result, and the caller enqueues the work itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
@@ -214,8 +216,8 @@ class Model {
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log_probs[r] f32 = log softmax(logits of states[r])[targets[r]], computed without a [rows,
   // vocab] matrix; states [rows, d_model], targets [rows] i32. If top_tokens [rows, top] i32 and
-  // top_log_probs [rows, top] f32 are defined, also the `top` <= kMaxTopLogProbs most likely tokens
-  // of each row (kernels/sampling/log_prob.h).
+  // top_log_probs [rows, top] f32 are defined, the `top` <= kMaxTopLogProbs most likely tokens of
+  // each row and their log-probabilities are written there (kernels/sampling/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
   // Classification heads: logits [rows, labels] f32 from states [rows, d_model]. Sequence

@@ -174,8 +174,9 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// Runs one of the two sweeps (see LayerRows) of layer layer_ over rows [begin, end) of the input
-// batch. Also runs the embedding before the first layer and the final norm after the last layer.
+// Runs the current layer (number layer_) over rows [begin, end) of the input batch, in one of its
+// two sweeps (LayerRows). Also runs the embedding before the first layer and the final norm after
+// the last layer.
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;

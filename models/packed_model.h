@@ -35,7 +35,7 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // Computes the sizes of KV cache and workspace for the limits; afterwards memory() returns them.
+  // Computes the sizes of KV cache and workspace for limits(); afterwards memory() returns them.
   // RESOURCE_EXHAUSTED: the KV cache's size in bytes does not fit 64 bits.
   absl::Status Measure();
   // Calls Measure and allocates the KV cache and the workspace. Call it once, before any other
@@ -100,10 +100,10 @@ class PackedModel : public Model {
   void NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args);
   // Self-attention of `rows`, whose qkv has been computed. A decoder step first stores its keys and
   // values in the KV cache, unless rows.kv is set (then the QKV GEMM has stored them). The result
-  // [rows, I] overwrites the query columns of rows.qkv; returns a view of them.
+  // [rows, heads * head_dim] overwrites the query columns of rows.qkv; returns a view of them.
   Tensor SelfAttention(const LayerRows& rows);
-  // Parts of the columns of qkv [rows, 3 I]. HeadsOf returns one of them as [rows, heads,
-  // head_dim].
+  // Parts of the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns one of them as
+  // [rows, heads, head_dim].
   enum class QkvPart : uint8_t { kQuery, kKey, kValue };
   Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
 
@@ -225,9 +225,9 @@ class PackedModel : public Model {
   // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
-  // CUDA graphs of steps with one new token per sequence and of the work that DecodeAndAppend
-  // appends. Key: the shape and AppendedWork::key. The threshold is higher because a capture takes
-  // as much time as some hundreds of launches of the graph save.
+  // CUDA graphs that contain both a step with one new token per sequence and the work that
+  // DecodeAndAppend appends to it. Key: the shape and AppendedWork::key. The threshold is higher
+  // than above, because one capture takes as much time as some hundreds of graph launches save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in all graphs above

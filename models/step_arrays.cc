@@ -91,8 +91,8 @@ StepShape StepShape::RoundedStrides() const {
 }
 
 StepShape StepShape::Rounded(const ModelLimits& limits) const {
-  // Rounds n up to a power of two or, above 16, to 3/4 of one: then at most a third of the rows is
-  // padding.
+  // Rounds n up to 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ... For n above 16, at most a third of the
+  // result is padding.
   const auto count = [](int64_t n) {
     int64_t power = 1;
     while (power < n) power *= 2;

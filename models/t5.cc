@@ -47,7 +47,8 @@ class T5Model final : public EncoderDecoderModel {
     Tensor x;  // [rows, d_model] f32
     const SplitNormBuffers& buffers;
   };
-  // The norm that follows an addition to x: its weight, and the GEMM that reads its result.
+  // The norm that follows an addition to the residual stream: the norm's weight, and the GEMM that
+  // reads the norm's result.
   struct NextNorm {
     const Tensor& gamma;           // [d_model]
     const LinearWeight& consumer;  // [n, d_model]
@@ -64,17 +65,17 @@ class T5Model final : public EncoderDecoderModel {
                           const NextNorm& next);
   // y = epilogue(norm(x) W^T) with the norm and x of `in`; args.x is not read.
   void NormedGemm(const NormedInput& in, LinearArgs args);
-  // Returns norm(x) at the start of layer `layer`. Whether that norm is split depends only on
-  // weights and the number of rows, so the decision is the same as in LayerOutput of the layer
-  // before (on a GPU both are called with all rows of an input batch or a step).
+  // Returns norm(x) at the start of layer `layer`. LayerOutput of the layer before and LayerInput
+  // both decide whether that norm is split. They agree, because the decision depends only on the
+  // weights and the number of rows, which on a GPU is always that of the whole batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
   // x += in Wout^T, Wout being the feed-forward output weights of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
   // rows.qkv = Wqkv norm(x), rotated in rotary models.
   void ProjectQkv(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
-  // Returns the cross-attention queries Wq norm(x) [rows, I], rotated in rotary models. They
-  // overwrite the query columns of rows.qkv.
+  // Returns the cross-attention queries Wq norm(x) [rows, heads * head_dim], rotated in rotary
+  // models. They overwrite the query columns of rows.qkv.
   Tensor ProjectCrossQuery(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
 
   SplitNormBuffers encoder_norm_, decoder_norm_;

@@ -9,8 +9,8 @@
 
 namespace quintet {
 
-// `config` is validated. `weights` belong to it and are in the memory of `stream`. If they come
-// from DescribeWeights, which allocates no matrices, only Measure may be called.
+// `config` is validated. `weights` were loaded for this config and are in the memory of `stream`.
+// If they come from DescribeWeights, which allocates no matrices, only Measure may be called.
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
                                          ModelWeights weights, const Stream& stream);
 

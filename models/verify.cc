@@ -16,7 +16,7 @@ namespace {
 
 // Offsets of two source sequences (29 and 12 tokens) and two target sequences (24 and 9). T5's
 // default position buckets are logarithmic from distance 8 in the encoder and 16 in the decoder, so
-// the sample uses exact and logarithmic buckets of both.
+// these sequences are long enough to use exact and logarithmic buckets in both stacks.
 constexpr int32_t kSourceOffsets[] = {0, 29, 41};
 constexpr int32_t kTargetOffsets[] = {0, 24, 33};
 constexpr int64_t kSourceTokens = 41, kTargetTokens = 33;

@@ -28,10 +28,10 @@ struct VerifyOptions {
 absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& options,
                                                       ThreadPool* pool);
 
-// Upper bound of StageError::error of a correct conversion to `stored` weights. f32: conversions to
-// and from FAT5 multiply scales into the weights and round the products; other conversions have no
-// error. Other dtypes: several times the error that rounding the weights causes in T5 and GPT-2
-// models of 2 to 12 layers.
+// Upper bound of StageError::error of a correct conversion to `stored` weights. For f32 it allows
+// for the rounding in conversions to and from FAT5, which multiply scales into the weights (other
+// f32 conversions have no error). For other dtypes it is several times the error that rounding the
+// weights causes in T5 and GPT-2 models of 2 to 12 layers.
 double VerifyTolerance(DType stored);
 
 }  // namespace quintet

@@ -83,9 +83,9 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Cleans up after killed runs. A directory that a killed run renamed to make room for a new one is
-// renamed back if the target does not exist. All other temporary directories of the target are
-// removed. Locked directories are skipped.
+// Cleans up after killed runs that had the target parent/name. A directory that a killed run
+// renamed to make room for a new one is renamed back if the target does not exist. All other
+// temporary directories of the target are removed. Locked directories are skipped.
 void CleanUp(const std::string& parent, const std::string& name) {
   std::vector<std::string> temporary, replaced;
   std::error_code error;

@@ -52,19 +52,19 @@ struct StoredTensor {
 
 // Dtype and shape of a tensor for messages: "BF16 [32, 64]".
 std::string Describe(StoredType type, const std::vector<int64_t>& shape);
-// Returns a name from a file (e.g. of a tensor) in a form that is safe to print: escaped, at most
-// 200 bytes.
+// Returns a name that was read from a file, such as a tensor name, in a form that is safe to print:
+// escaped, at most 200 bytes.
 std::string Printable(std::string_view name);
 
 // The open files of a checkpoint. Immutable after Open and thread safe.
 class SafetensorsReader {
  public:
   // Opens directory/model.safetensors, or the shards of directory/model.safetensors.index.json, and
-  // checks their headers: length <= 100,000,000 bytes and within the file, a JSON object, depth <=
-  // 8, no duplicate keys, <= 100,000 tensors, known dtypes, tensor sizes that fit 64 bits, and
-  // offsets that cover the data without gaps. Shard names must be plain file names. Symbolic links
-  // are refused unless `follow_symlinks`. NOT_FOUND if there are no weights; INVALID_ARGUMENT says
-  // file, tensor, expected and got.
+  // checks their headers: length <= 100,000,000 bytes and within the file, a JSON object, nesting
+  // depth <= 8, no duplicate keys, <= 100,000 tensors, known dtypes, tensor sizes that fit 64 bits,
+  // and offsets that cover the data without gaps. Shard names must be plain file names. Symbolic
+  // links are refused unless `follow_symlinks`. NOT_FOUND if there are no weights. Messages of
+  // INVALID_ARGUMENT give the file, the tensor, the expected value and the actual one.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
   // Opens one safetensors file, with the checks of Open.
@@ -84,8 +84,8 @@ class SafetensorsReader {
   // INVALID_ARGUMENT if the file has become shorter.
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                     void* destination) const;
-  // Reads all files in order of their names and calls `take` for each block of bytes that it has
-  // read. Stops when `take` returns false.
+  // Reads the whole weight files, headers included, in order of their names, and calls `take` for
+  // each block of bytes that was read. Stops when `take` returns false.
   absl::Status ReadFiles(absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const;
 
  private:

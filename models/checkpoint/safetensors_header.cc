@@ -186,7 +186,8 @@ class HeaderParser {
 };
 
 // Checks that the tensors' offsets cover the data without gaps or overlaps, and that the size of
-// each tensor fits its shape. Converts StoredTensor::bytes from the end offset to the size.
+// each tensor matches its shape and dtype. Replaces the end offset, which StoredTensor::bytes holds
+// until now, by the size.
 absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
                          std::vector<StoredTensor>* tensors) {
   // An empty tensor may begin at the same offset as the next one. It must sort before that one.

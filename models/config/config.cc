@@ -214,8 +214,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
     ReadConverted(*converted, where, &fields, &config);
   }
   // From distance `exact` on, T5's bucket numbers grow with log(distance / exact) /
-  // log(max_distance / exact), so max_distance must be larger. `exact` is a quarter of the buckets,
-  // or half in causal stacks.
+  // log(max_distance / exact), so max_distance must be larger than `exact`, which is a quarter of
+  // the buckets, or half in causal stacks.
   if (config.position == PositionEncoding::kT5 &&
       config.bias_max_distance <= config.bias_buckets / 2) {
     fields.Invalid("relative_attention_max_distance",

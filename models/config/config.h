@@ -38,8 +38,8 @@ struct ModelConfig {
   Family family = Family::kT5;
   Head head = Head::kLanguageModel;
 
-  // Sizes. A GPT-2 model (n_embd, n_layer) has d_model = n_embd, decoder_layers = n_layer and
-  // encoder_layers = 0.
+  // Sizes of the model. For GPT-2, d_model is n_embd of config.json, decoder_layers is n_layer, and
+  // encoder_layers is 0.
   int64_t vocab = 0;  // rows of the embedding table
   int64_t d_model = 0, head_dim = 0, heads = 0, d_ff = 0;
   int64_t encoder_layers = 0, decoder_layers = 0;
@@ -85,8 +85,8 @@ struct ModelConfig {
   int64_t max_positions = 0;
   int64_t fire_width = 32;
   // True if the decoder's output is multiplied by d_model^-0.5 before the language-model head (rule
-  // and sources: models/README.md, "Logit scale"). nullopt until PlanWeights has run for an untied
-  // UMT5: the scale then depends on whether the files contain lm_head.weight.
+  // and sources: models/README.md, "Logit scale"). For an untied UMT5 it is nullopt until
+  // PlanWeights has checked whether the files contain lm_head.weight, because that decides.
   std::optional<bool> scale_logits;
   // True if config.json sets scale_logits itself (its field scale_decoder_outputs, or the object
   // that `quintet convert` adds).
@@ -113,9 +113,9 @@ struct ModelConfig {
 };
 
 // ReadModelConfig reads and validates directory/config.json. ParseModelConfig does the same for the
-// text of such a file; `where` names the file in messages. INVALID_ARGUMENT says file, field,
-// expected and got. UNIMPLEMENTED names a feature that the engine does not support
-// (use_randomized_position_encoding, add_cross_attention, ...).
+// text of such a file; `where` names the file in messages. Messages of INVALID_ARGUMENT give the
+// file, the field, the expected value and the actual one. UNIMPLEMENTED names a feature that the
+// engine does not support (use_randomized_position_encoding, add_cross_attention, ...).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where);
 

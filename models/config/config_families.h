@@ -1,5 +1,5 @@
-// Readers for the fields of config.json that differ between families, one per family.
-// ParseModelConfig calls them once the family and the head are known. Errors are stored in
+// One function per family that reads the fields of config.json that differ between families.
+// ParseModelConfig calls it once the family and the head are known. Errors are stored in
 // fields->status().
 #pragma once
 

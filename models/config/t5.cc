@@ -34,8 +34,9 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
 }
 
 // Sets config->scale_logits, which is true if the decoder's output is multiplied by d_model^-0.5
-// before the head (models/README.md, "Logit scale"). For an untied UMT5 it stays unset. The field
-// scale_decoder_outputs takes precedence over this rule.
+// before the language-model head. The field scale_decoder_outputs decides if it is present;
+// otherwise the rule in models/README.md, "Logit scale", does. The rule leaves scale_logits unset
+// for an untied UMT5.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings");

@@ -96,7 +96,8 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
     case DType::kF8:
-      // Only `quintet convert` writes i8 and fp8 tensors; the rows of these are dense.
+      // Only `quintet convert` writes i8 and fp8 tensors, and never transposed, so their rows are
+      // contiguous.
       ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }
@@ -128,8 +129,8 @@ class PackedStream {
   }
 
  private:
-  // Rows per block. A source tensor that must be transposed is read whole, because each row of the
-  // result needs all of its rows.
+  // Rows per block. If a source tensor must be transposed, all rows are one block, because each row
+  // of the result has elements from every row of the source tensor.
   static int64_t BlockRows(const PlannedWeight& weight) {
     for (const WeightPiece& piece : weight.pieces) {
       if (piece.transposed) return weight.rows();

@@ -95,7 +95,8 @@ absl::Status CheckFloat(const StoredTensor& tensor) {
                                                  StoredTypeName(tensor.type)));
 }
 
-// True for tensors that the loader ignores, e.g. the decoder in a checkpoint for an encoder class.
+// True for tensors that the loader ignores, such as the decoder's if config.json names an
+// encoder-only model class.
 bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
   return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
 }

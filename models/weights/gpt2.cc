@@ -54,8 +54,8 @@ void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
 }
 
 bool IsIgnoredGpt2Tensor(const std::string& name) {
-  // Names ending in attn.bias are the causal mask, which old files store as a buffer, not a bias of
-  // a projection.
+  // A tensor whose name ends in attn.bias is not a projection's bias but the causal mask, which old
+  // files contain.
   return absl::StartsWith(name, "h.") &&
          (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
 }

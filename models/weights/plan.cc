@@ -213,7 +213,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   }
   if (config.family == Family::kMT5) {
     // transformers 5.x always writes tie_word_embeddings = true; 4.x writes true only if the
-    // embedding is the head. So in these two cases it is clear which of them wrote the files.
+    // embedding is the head. So if it is not true, 4.x wrote the files; if it is true and the head
+    // differs from the embedding, 5.x did. Both cases are clear.
     if (!tied || head == StoredHead::kDiffers) return "";
     return absl::StrCat(is,
                         ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");

@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Copies the values to a new f32 tensor [rows, values.size() / rows], or [values.size()] if rows is
-// 1, whose buffer is appended to `storage`.
+// Copies the values to a new f32 tensor: [values.size()] if rows is 1, otherwise
+// [rows, values.size() / rows]. Appends the tensor's buffer to `storage`.
 absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
                              std::vector<Buffer>* storage) {
   QT_ASSIGN_OR_RETURN(Buffer buffer,

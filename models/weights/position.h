@@ -27,8 +27,8 @@ struct PositionParameters {
 };
 
 // T5's bucket for each relative position k - q (key position minus query position) from -saturation
-// to +saturation. Larger distances have the bucket of the nearer end; `saturation` is the smallest
-// distance for which this is true.
+// to +saturation. `saturation` is the smallest distance in the last bucket. A k - q below
+// -saturation or above +saturation has the bucket of -saturation or +saturation.
 struct BucketMap {
   int64_t saturation = 0;
   std::vector<int32_t> buckets;  // [2 * saturation + 1], element i: k - q = i - saturation

@@ -30,8 +30,8 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
 }
 
-// Reads rows [begin, end) of a piece that the file stores as [out, in] to `staging`; *values is a
-// view of them.
+// Reads rows [begin, end) of a piece into `staging`. The file stores the piece as [out, in].
+// *values is a view of the rows.
 absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                       int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -40,8 +40,8 @@ absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, 
   return files.Read(*piece.values, begin * row_bytes, (end - begin) * row_bytes, staging);
 }
 
-// Reads rows [begin, end) of a piece that the file stores transposed, as [in, out]: a range of each
-// row of the file. *values is a transposed view of `staging`.
+// Like ReadRows, but the file stores the piece transposed, as [in, out]: reads columns [begin, end)
+// of the stored matrix into `staging`. *values is a transposed view of them.
 absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                          int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -52,7 +52,8 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
     QT_RETURN_IF_ERROR(files.Read(*piece.values, offset, width * element, out));
     out += width * element;
     if (width == piece.rows && k == 0) {
-      // All columns of the file's rows are wanted, so the remaining rows are contiguous: one read.
+      // All columns of the stored matrix are read, so all rows after the first one are contiguous:
+      // one read is enough for them.
       const int64_t rest = (columns - 1) * width * element;
       QT_RETURN_IF_ERROR(files.Read(*piece.values, width * element, rest, out));
       break;

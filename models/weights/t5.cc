@@ -182,7 +182,7 @@ bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name) {
   // A cross-attention position bias is found in files older than transformers 4; no model ever used
   // it.
   if (absl::EndsWith(name, ".EncDecAttention.relative_attention_bias.weight")) return true;
-  // A model of an encoder class can be loaded from the files of a complete model: skip the decoder.
+  // An encoder-only model can be loaded from the files of an encoder-decoder: skip the decoder.
   if (!config.has_decoder() && absl::StartsWith(name, "decoder.")) return true;
   return config.head != Head::kLanguageModel && name == "lm_head.weight";
 }

@@ -98,7 +98,7 @@ struct PlannedWeight {
   int64_t columns() const;  // elements per row
 };
 
-// Finds every parameter in the checkpoint, which may be converted or not, and sets
+// Finds every parameter in the files of a checkpoint (converted or not) and sets
 // config->scale_logits. INVALID_ARGUMENT lists all tensors that are missing, unexpected, or have a
 // wrong shape or an unsupported dtype.
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,

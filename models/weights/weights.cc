@@ -19,8 +19,8 @@ namespace {
 // and for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// What to load. kAll: everything. kShapes: of matrices and tables only the shapes, without memory
-// and values (DescribeWeights).
+// What to load. kAll: everything. kShapes: the vectors, but only the shapes of matrices and
+// embeddings, for which no memory is allocated (DescribeWeights).
 enum class Extent : uint8_t { kAll, kShapes };
 
 // Owns the memory of a model's Tensors while it is loaded.
@@ -142,7 +142,7 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     if (slot.kind == WeightKind::kMatrix) {
       StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // On the CPU nothing is left to do: VisitRows has read the rows directly into the table.
+      // On the CPU nothing is left to do: VisitRows has read the rows directly into *slot.tensor.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
