@@ -35,7 +35,7 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
       group = 0;
     }
   }
-  bytes.resize(bytes.size() - padding);
+  for (size_t i = 0; i < padding; ++i) bytes.pop_back();
   return bytes;
 }
 

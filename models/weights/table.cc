@@ -65,7 +65,7 @@ std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
     // head equal to the embedding is not stored.
     for (WeightSlot& slot : slots) {
       slot.sources = {{{slot.name}, slot.shape.empty() ? 1 : slot.shape[0], false}};
-      if (slot.name == "head.weight") slot.sources[0].names.push_back("embedding.weight");
+      if (slot.name == "head.weight") slot.sources[0].names.emplace_back("embedding.weight");
     }
   }
   return slots;
