@@ -266,8 +266,8 @@ class GemvInputs {
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
   }
 
-  // Sum of f(value) over the values that the lane holds for the warp's first `steps` steps: the
-  // eight values of a step are added as a tree, then the steps in order.
+  // Returns the sum of f(value) over the lane's values of x in the first `steps` steps of the warp.
+  // The eight values of a step are added as a tree, then the sums of the steps in order.
   template <typename F>
   __device__ float Sum(int steps, F f) const {
     float sum = 0.0f;
