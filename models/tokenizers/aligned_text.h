@@ -79,9 +79,9 @@ class Rewriter {
 
 // Writes a changed copy of a text character by character, and describes changes as Hugging Face's
 // tokenizers do: `change` 0 replaces the next old character, 1 inserts a new one, and -n replaces
-// the next old character and the n after it. For a deletion at the start of a text these numbers
-// are wrong, and the alignments of Hugging Face's tokenizers are shifted. The error is reproduced
-// here, because Metaspace's prepend scheme "first" depends on the alignment.
+// the next old character and the n after it. For a deletion at the start of a text Hugging Face's
+// tokenizers pass wrong numbers, which shift their alignments. The error is reproduced here,
+// because Metaspace's prepend scheme "first" depends on the alignment.
 class CharacterRewriter {
  public:
   explicit CharacterRewriter(const AlignedText& in) : in_(in), rewriter_(in) {}
