@@ -161,7 +161,7 @@ class RequestValues {
   }
 
   // Calls visit(key, flat index) on every value of the groups whose maximum reaches `bound`. The
-  // warps of the block share the groups; all lanes of a warp visit one group together.
+  // groups are divided among the warps of the block; the lanes of a warp visit a group together.
   template <typename Visit>
   __device__ void ForEachValue(unsigned bound, const Visit& visit) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
