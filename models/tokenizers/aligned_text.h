@@ -13,8 +13,8 @@ namespace quintet {
 
 struct AlignedText {
   std::string text;  // valid UTF-8
-  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values are
-  // ascending and are the same for all bytes of one character. Both are empty unless `tracked`:
+  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values never
+  // decrease and are the same for all bytes of one character. Both are empty unless `tracked`:
   // tracking costs more than most normalizations, and only token spans need it.
   std::vector<uint32_t> begin, end;
   bool tracked = false;
