@@ -130,8 +130,8 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // The values repeat after kPattern elements: long enough to be unpredictable, short enough to be
-  // fast.
+  // Period of the values. It is long enough that they look random, and short enough that they are
+  // generated fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);
