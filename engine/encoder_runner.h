@@ -24,7 +24,7 @@ namespace quintet {
 class EncoderRunner {
  public:
   // The runner stores the hidden states of encoded inputs in `cache`. `model`, `cache` and `scores`
-  // outlive it.
+  // outlive the runner.
   EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
   // Reserves memory for `jobs` jobs. Up to that number only the model allocates, not this class.
