@@ -13,7 +13,7 @@ namespace quintet {
 class BatchBuilder {
  public:
   // Reserves memory for the model's limits, so that building a batch rarely allocates: only the
-  // matrices slots_ and sources_ grow, when a batch needs larger ones than all before.
+  // matrices slots_ and sources_ grow, whenever a batch needs more than any batch before it.
   explicit BatchBuilder(const ModelLimits& limits);
 
   void Clear();
@@ -22,12 +22,12 @@ class BatchBuilder {
   // the batch has run, and passes equal slots whenever it passes the same `owner` (a request id). A
   // group without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
-  // Adds a sequence with its new tokens. `slots` [kv_len]: the cache slot of every position, new
-  // tokens last. The slots outlive the batch.
+  // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
+  // new tokens last; the caller keeps that span valid until the batch has run.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
   // The next `beams` sequences are the beams of one request, with one new token each, and the
   // device reorders them (DecodeBatch::moves): beam b takes over the cache slots of all earlier
-  // positions from its parent, which is beam Model::parent_beams()[row + b] of the same request.
+  // positions from its parent, whose index among these beams is Model::parent_beams()[row + b].
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);

@@ -79,8 +79,8 @@ void BeamGeneration::Select(const RowResults& results) {
       for (int64_t row = 1; row < num_sequences_; ++row) alternatives_[row] = alternatives_[0];
     }
   }
-  // If the logits processors leave fewer possible tokens than beams, add impossible ones: the
-  // search needs one candidate per beam.
+  // The search needs at least one candidate per beam. If the logits processors allow fewer tokens
+  // than that, the missing candidates get the score -inf.
   while (static_cast<int64_t>(candidates_.size()) < num_sequences_) {
     candidates_.push_back({-std::numeric_limits<float>::infinity(), 0, 0, 0.0f});
   }

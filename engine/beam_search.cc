@@ -54,8 +54,8 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Moves impossible tokens (score -inf), also those of beam 0, behind the possible tokens of the
-  // other beams, whose scores are near -1e9.
+  // Moves all candidates with score -inf to the end. Those of beam 0 would otherwise stay ahead of
+  // the finite candidates of the other beams, whose scores are near -1e9.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -108,8 +108,9 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Adds a finished hypothesis. It is dead if its score is kDead (-1e9) or less: a beam that has
-    // ended gets kDead added to its score, and log-probabilities can only lower a score.
+    // Adds a finished hypothesis. A score of kDead (-1e9) or less marks it as dead (no real
+    // result): a beam that has ended gets kDead added to its score, and log-probabilities only
+    // lower a score.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),

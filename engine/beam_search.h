@@ -56,9 +56,9 @@ class BeamSearch {
   absl::Span<const int32_t> parents() const { return parents_; }
   absl::Span<const int32_t> tokens() const { return tokens_; }
 
-  // Returns the finished hypotheses, best first. Leaves out hypotheses that continue an ended or
-  // dead beam (Hugging Face returns them, with scores near -1e9); if there are no others, returns
-  // the best of these.
+  // Returns the finished hypotheses, best first. Leaves out hypotheses that continue a beam after
+  // its end (Hugging Face returns them, with scores near -1e9); if there are only such hypotheses,
+  // returns the best one.
   std::vector<BeamHypothesis> Finished() const;
   // Steps so far = new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }

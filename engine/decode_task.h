@@ -13,8 +13,8 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // Upper bounds of the task's resources, known at submission: its sequences in one decoder step,
-  // and the KV cache pages for its decoder tokens (pages of the encoded input are not included).
+  // Upper bounds, known at submission: the number of the task's sequences in one decoder step, and
+  // of KV cache pages for its decoder tokens (without the pages of the encoded input).
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
   // `pages`: pages_needed() KV cache pages for this task. The span stays valid as long as the task.

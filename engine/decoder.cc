@@ -72,7 +72,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   next_slot_.reset();  // all its sequences have ended
   Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // If all inputs fit one sampling batch, its plan is uploaded before the decoder step.
+  // If all inputs fit one sampling batch, plans the batch before the decoder step is enqueued.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
   if (planned) sampler_.Plan(inputs_, StepSlot::kFirst);
   const int64_t sequences = batch_.sequences();
@@ -232,8 +232,8 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   next_slot_ = slot;
 }
 
-// Adds the sequences of one generation to the next step. `slice`: its rows in the step in flight;
-// null: it is not in that step and joins the next one.
+// Adds the sequences of one generation to the next step. `slice`: the generation's rows in the step
+// in flight, or null if the generation is not in that step.
 void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
   Generation* const generation = job.generation();
   if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());

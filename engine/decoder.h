@@ -48,11 +48,11 @@ class Decoder {
   };
   // Runs one step for `jobs`, which all decode and are in order of admission. Every generating
   // sequence that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt
-  // and target tokens fill the rest of the model's max_step_tokens. StepSize::sequences is 0 if no
-  // job decodes in this step, so that the encoder gets the device. Jobs that arrive while the next
-  // step is already enqueued join the step after it. `meanwhile` is called at most once: after the
-  // step is enqueued, before the host waits for it and before any result is applied. INTERNAL when
-  // the device failed, in this step or an earlier one.
+  // and target tokens fill the rest of the model's max_step_tokens. If no job decodes in this step,
+  // which leaves the device to the encoder, StepSize::sequences is 0. Jobs that arrive while the
+  // next step is already enqueued join the step after it. `meanwhile` is called at most once: after
+  // the step is enqueued, before the host waits for it and before any result is applied. INTERNAL
+  // when the device failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);

@@ -131,8 +131,9 @@ void EncoderRunner::Encode(int64_t budget_us) {
 }
 
 // Enqueues the D2H copy of the rows that the host reads: all rows if the encoder cache is on (it
-// stores a copy), otherwise those that the pooling of an encode request needs. Returns the host
-// tensor [rows, d_model] of the whole input.
+// stores a copy), otherwise those that the pooling of an encode request needs. Returns a host
+// tensor [rows, d_model] with a place for every row of the input; rows that are not copied are
+// undefined.
 Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
@@ -164,10 +165,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Appends to `states` the inputs of the projections after the first, while they directly follow in
-// the encoder batch and all rows fit `room`: one large GEMM costs less than several small ones.
-// Returns the number of inputs appended. With rotary position encoding that is 0, because keys then
-// depend on the position within their input.
+// Extends `states`, rows of the first of projections_, by the rows of the next ones, as long as
+// they are adjacent in memory and all rows fit `room`: one large GEMM costs less than several small
+// ones. Returns the number of inputs added: 0 with rotary position encoding, where keys depend on
+// the position within the input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;

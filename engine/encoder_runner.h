@@ -23,22 +23,23 @@ namespace quintet {
 
 class EncoderRunner {
  public:
-  // Stores the hidden states of encoded inputs in `cache`. All arguments outlive the object.
+  // The runner stores the hidden states of encoded inputs in `cache`. `model`, `cache` and `scores`
+  // outlive the runner.
   EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
-  // Reserves memory for `jobs` jobs. While there are at most that many, only the model allocates.
+  // Reserves memory for `jobs` jobs. Up to that number only the model allocates, not this class.
   void Reserve(size_t jobs);
   // Appends every job that is being encoded, projected or scored. After std::bad_alloc the caller
   // ends them all: a batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
   // Whether the model still encodes a batch or holds hidden states of it that have not been
-  // projected or scored. Begin must not be called then.
+  // projected or scored. While true, Begin must not be called.
   bool active() const;
   // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
-  // Starts an encoder batch with the inputs of `jobs`. For a scoring job it takes the next part of
-  // its targets (PackedScoring).
+  // Starts an encoder batch with the inputs of `jobs`. The input of a scoring job is its next part
+  // (PackedScoring).
   void Begin(absl::Span<Job* const> jobs);
   // Adds a job whose encoder output was cached, so that only projection is left.
   void AddCached(Job* job, EncodedStates encoded);

@@ -47,8 +47,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   QT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                       Decoder::Create(model, limits.async_scheduling));
   Capacity capacity;
-  // Every running sequence takes one token of each step, so the tokens of a step bound the
-  // sequences.
+  // Every running sequence adds one token to each step, so max_step_tokens also limits the number
+  // of running sequences.
   capacity.running_sequences =
       std::min({limits.max_running_sequences, model_limits.max_step_sequences,
                 model_limits.max_step_tokens});

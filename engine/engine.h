@@ -37,7 +37,7 @@ struct EngineCounters {
 // Report of one decoder step, valid during OnStep.
 struct StepReport {
   int64_t sequences = 0;  // in the step; each beam counts
-  // For every request that got a token, except its first: microseconds since its previous token.
+  // For each request that got a token other than its first: microseconds since its previous token.
   absl::Span<const int64_t> token_gaps_us;
 };
 

@@ -143,15 +143,15 @@ class Generation : public DecodeTask {
   absl::Span<const int32_t> History(int64_t seq) const {
     return {tokens_.data() + seq * max_len_, static_cast<size_t>(length_)};
   }
-  // Stores the next token of sequence `seq` and the cache slot of its keys.
+  // Stores the next token of sequence `seq` and the KV cache slot of that token.
   void Append(int64_t seq, int32_t token);
   bool IsEos(int32_t token) const;
   // `logit`: the raw logit of the token.
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
-  // Returns the result sequence for the ids `new_tokens`, which follow the prompt ids if the option
-  // echo is set. Its text is that of all these ids.
+  // Returns the result sequence for the ids `new_tokens`. If the option echo is set, both its ids
+  // and its text begin with the prompt.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
   const Request& request_;

@@ -9,9 +9,9 @@
 namespace quintet {
 namespace {
 
-// Bytes of loaded kernels and CUDA graphs, and the rounding loss of one allocation per weight
-// matrix. Measured on an H200, depending on the weight type: 17 to 27 MiB with GPT-2's 48 matrices,
-// 89 to 150 MiB with T5-base's 120.
+// Returns the bytes of loaded kernels and CUDA graphs, plus the bytes lost by rounding up the size
+// of every weight matrix. Measured sums on an H200, depending on the weight type: 17 to 27 MiB with
+// GPT-2's 48 matrices, 89 to 150 MiB with T5-base's 120.
 int64_t RuntimeBytes(const ModelConfig& config) {
   constexpr int64_t kKernelBytes = int64_t{20} << 20, kRoundingBytes = int64_t{1} << 19;
   const int64_t matrices =
@@ -27,8 +27,8 @@ int64_t LoadingBytes(int threads) {
   return threads * kThreadBytes + kHeaderBytes;
 }
 
-// Sets the host memory of the plan. On a CPU that is the whole plan; on a GPU the pinned buffers
-// for encoder outputs and the sampler, and what the driver needs for modules and streams.
+// Sets the host memory of the plan. On a CPU: weights, cache and workspace. On a GPU: the pinned
+// buffers for encoder outputs and the sampler, and the driver's memory for modules and streams.
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;

@@ -13,11 +13,11 @@ namespace quintet {
 struct MemoryPlan {
   ModelMemory model;
   int64_t search = 0;  // bytes of the decoder's buffers (sampler, scores)
-  // Bytes on a GPU of loaded kernels, libraries, CUDA graphs and the rounding of allocations.
+  // Bytes of GPU memory for loaded kernels, libraries, CUDA graphs and rounded-up allocations.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // Bytes of host memory: everything on a CPU, pinned buffers on a GPU. `host_loading` is held only
-  // while weights are read.
+  // Bytes of host memory: on a CPU all memory of the plan, on a GPU pinned buffers and the driver's
+  // memory. `host_loading` is held only while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };

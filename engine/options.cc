@@ -15,7 +15,7 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16;
 
-// Suffix of a field's name in errors about a default from a file.
+// Follows the field's name in errors about a default value that comes from a file.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
 constexpr OptionRange kPatienceRange{0.1f, 4.0}, kAlternativesRange{0, 20};
@@ -116,8 +116,8 @@ class Resolver {
     return needs == Needs::kNothing || options_.num_beams > 1;
   }
   // Resolves the numeric options that depend on `wanted` (sampling, beam search or nothing). A
-  // default from generation_config.json is used, and checked, only if it has an effect: many files
-  // without sampling contain a temperature of 0.0.
+  // default from generation_config.json is used, and checked, only if it has an effect: many of
+  // these files do not enable sampling and yet set the temperature to 0.0.
   void Numbers(Needs wanted) {
     VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
                                 Needs needs) {
@@ -126,8 +126,8 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // Rejects numbers that the request sets without effect, because sampling or beam search
-  // (`wanted`) is off. `what` names the missing option in the errors.
+  // Rejects numbers in the request that have no effect because sampling or beam search (`wanted`)
+  // is off. `what` is the missing option, as error messages name it.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {

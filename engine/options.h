@@ -15,8 +15,8 @@
 
 namespace quintet {
 
-// Options as a client sets them. Unset fields take their defaults. Fields are named as in the proto
-// and, with dashes, on the command line.
+// Options as a client sets them. Unset fields take their defaults. The field names are those of the
+// proto and, with '-' instead of '_', of the command-line flags.
 struct DecodingRequest : DecodingFields {
   std::optional<double> patience;
   std::optional<uint64_t> seed;

@@ -34,9 +34,10 @@ class PoolingQueue {
   void Add(Job* job, const EncodedStates& states) { entries_.push_back({job, states}); }
   bool empty() const { return entries_.empty(); }
 
-  // Waits for the stream and pools every job's states into its result, in parallel, because
-  // page-faulting the result buffers on one thread takes as long as computing them on the GPU.
-  // A failed allocation marks only its job out_of_memory. Returns the device's status.
+  // Waits for the stream and pools every job's states into its result. Jobs are pooled in parallel:
+  // on one thread, the page faults of the new result buffers would take as long as the GPU takes to
+  // compute the states. A failed allocation marks only its job out_of_memory. Returns the device's
+  // status.
   absl::Status Pool(const Stream& stream);
   // Calls `done` for every job and empties the queue.
   template <typename Done>

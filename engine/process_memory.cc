@@ -48,8 +48,8 @@ struct CgroupMount {
   std::string point;  // mount point
 };
 
-// Mounts of memory controllers in /proc/self/mountinfo (proc(5)). Line format: "36 35 98:0 /root
-// /point options [fields] - type source super_options".
+// Returns the cgroup mounts (v2, and v1 with the memory controller) in /proc/self/mountinfo
+// (proc(5)). Line format: "36 35 98:0 /root /point options [fields] - type source super_options".
 std::vector<CgroupMount> ReadCgroupMounts(const std::string& root) {
   std::vector<CgroupMount> mounts;
   for (const std::string& line : ReadLines(root + "/proc/self/mountinfo")) {
@@ -82,8 +82,9 @@ std::string ReadCgroupPath(const std::string& root, bool v2) {
   return "/";
 }
 
-// Lowers `limit` to the limits of the process's cgroup and all ancestors that the mount shows. A
-// cgroup outside the mounted one is not visible; then only the mount point is read.
+// Lowers `limit` to the limits of the process's cgroup and of its ancestors up to the mounted
+// cgroup. If the mounted cgroup does not contain the process's, reads only the limit of the mounted
+// one.
 void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimit* limit) {
   absl::string_view below = "";
   const std::string path = ReadCgroupPath(root, mount.v2);

@@ -15,8 +15,8 @@ struct MemoryLimit {
 };
 
 // A process has two kinds of limits. Cgroups and physical memory limit resident pages. RLIMIT_AS
-// and RLIMIT_DATA limit mappings, touched or not; both are compared with the size of the address
-// space, which is slightly more than what counts for RLIMIT_DATA.
+// and RLIMIT_DATA limit mapped memory, resident or not. These two limits are compared with the size
+// of the address space, which is slightly more than what counts for RLIMIT_DATA.
 struct ProcessMemory {
   struct Kind {
     MemoryLimit limit;       // the smallest limit of its kind

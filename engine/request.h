@@ -88,8 +88,8 @@ struct Request {
   // kGenerate.
   DecodingOptions decoding;
   bool stream = false;  // call OnTokens
-  // Whether results have texts. If not, the engine's thread does not detokenize, so that the caller
-  // can do it in another thread; stop strings need the texts and are then INVALID_ARGUMENT.
+  // Whether results have texts. If false, the engine's thread does not detokenize, so that the
+  // caller can do it in another thread; stop strings, which need the texts, are INVALID_ARGUMENT.
   bool detokenize = true;
 
   // kEncode.

@@ -25,8 +25,8 @@ class RequestTable {
   // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Lets Submit
   // refuse a burst before it does any work.
   absl::Status CheckOpen() const;
-  // Puts a planned job into the inbox and returns its id. Fails like CheckOpen, but also if the
-  // job's own tokens exceed the queue limit. If it throws std::bad_alloc, nothing has changed.
+  // Puts a planned job into the inbox and returns its id. Fails like CheckOpen, and also if the
+  // queue has no room for the job's tokens. If it throws std::bad_alloc, nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
   // Unknown ids and repeated calls are ignored.
   void Cancel(RequestId id);
@@ -53,7 +53,7 @@ class RequestTable {
   void Fail(const absl::Status& status);
 
  private:
-  // Checks the status and the queue limits for a request of `tokens` tokens. Requires mutex_.
+  // Checks the status and the queue limits for a request of `tokens` tokens. Caller holds mutex_.
   absl::Status CheckRoom(int64_t tokens) const;
 
   const int64_t max_queue_requests_, max_queue_tokens_;

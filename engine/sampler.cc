@@ -26,8 +26,9 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
-      // A key is captured only after three uses, because batches whose key changes with every step
-      // are not worth it. At most `capacity` keys are kept, the most recently used ones.
+      // The CUDA graph of a batch is captured only after three uses of its key, because batches
+      // whose key changes with every step are not worth a capture. At most `capacity` keys are
+      // kept, the most recently used ones.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -76,8 +77,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::top_k_log_sums_), values, Memory::kDevice},
       // [rows, logits_stride] f32: logits, changed in place by the rules.
       {at(&Sampler::logits_), logits, Memory::kDevice},
-      // [rows, logits_stride] f32: copy of the logits before the rules, for rows that need
-      // log-probabilities. On a CPU, without such rows the pages of this buffer are never touched.
+      // [rows, logits_stride] f32: copy of the logits before the rules change them, for rows that
+      // need log-probabilities. On a CPU, its pages are never touched while no row needs them.
       {at(&Sampler::raw_logits_), logits, Memory::kDevice},
       // [rows] f32: beam scores after the latest BeamStep.
       {at(&Sampler::beam_scores_), values, Memory::kDevice},
@@ -190,8 +191,8 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
-  // The key holds those fields of GraphKey that can differ between batches without beams. The
-  // model's own graph key covers the addresses and slots_stride.
+  // AppendedWork::key holds only those fields of GraphKey that can differ between batches without
+  // beams. The addresses and slots_stride are in the graph key of the model itself.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
                              rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
@@ -348,7 +349,8 @@ void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
            model_->stream());
 }
 
-// Gathers the raw logits of the candidates and the sampled tokens, for log-probabilities.
+// Gathers the raw logits of the candidates and those of the sampled tokens. The host computes
+// log-probabilities from them.
 void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) {
   Stream& stream = model_->stream();
   CandidateLogitsArgs args;

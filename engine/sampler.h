@@ -65,8 +65,8 @@ struct GenerationSlice {
 
 class Sampler {
  public:
-  // With `async_scheduling`, the device also selects the next token and the parent of every beam
-  // (BeamStep) and keeps them in device memory for the model's next step. `model` outlives the
+  // With `async_scheduling`, the device also selects, for each beam, its next token and its parent
+  // (BeamStep), and keeps them in device memory for the model's next step. `model` outlives the
   // sampler.
   Sampler(Model* model, bool async_scheduling);
   // Bytes that Allocate takes, for a model that is not loaded.
@@ -82,7 +82,7 @@ class Sampler {
   // Enqueues the kernels of the planned batch on `states` [rows(slot), d_model], output rows of the
   // latest Decode.
   void Enqueue(const Tensor& states, StepSlot slot);
-  // Enqueues a decoder step of the model and the planned batch for its output rows.
+  // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
   // Waits for the results of the batch. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
@@ -98,7 +98,7 @@ class Sampler {
   // Sequence indices of the slice's generation, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to the model's next_tokens()[i] in
-  // device memory and, in beam search, the beam that it extends (counted within its request) to
+  // device memory and, in beam search, the index of the parent beam (within its request) to
   // parent_beams()[i].
   bool NextTokensOnDevice(StepSlot slot) const {
     const SamplingBatch& batch = batches_[Index(slot)];
@@ -128,9 +128,9 @@ class Sampler {
     int64_t rows = 0;
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
-    // Both imply one_sequence_per_row. token_per_row: no beams, so TopK or Sample chooses the final
-    // token of every row. advances_beams: BeamStep chooses the tokens and parents of the beams on
-    // the device.
+    // token_per_row: no beams, so TopK or Sample chooses the final token of every row.
+    // advances_beams: BeamStep chooses the tokens and parents of the beams on the device. Each of
+    // these two flags implies one_sequence_per_row.
     bool token_per_row = false, advances_beams = false;
     Needs needs;
   };

@@ -50,7 +50,7 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot) {
   batch.token_per_row = batch.one_sequence_per_row && !batch.beams;
   batch.advances_beams =
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
-  // EnqueueCandidateLogits reads the indices of all entries, so TopK must fill all of them.
+  // EnqueueCandidateLogits reads the indices of all top-k entries, so TopK must fill them all.
   if (batch.needs.logprobs && beam_draws_.size() > 0) batch.needs.top_k = true;
   if (batch.needs.top_k || batch.beams) top_k_plan_.Commit();
   rules_.Commit();

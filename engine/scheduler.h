@@ -61,7 +61,8 @@ class Scheduler {
  private:
   // Start tag of the class's next request in virtual time.
   int64_t StartTag(int priority) const;
-  // The largest fraction of a capacity that the request takes, in units of 1 / kWhole, at least 1.
+  // The largest of the fractions that the request takes of encoder tokens, pages and sequences, in
+  // units of 1 / kWhole; at least 1.
   int64_t DominantShare(const QueuedRequest& request) const;
   bool Overdue(int priority, int64_t now_us) const;
   int FirstClass(int64_t now_us) const;  // -1: the queue is empty

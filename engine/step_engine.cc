@@ -122,8 +122,8 @@ void StepEngine::AdmitContinuations(AdmissionBudget* budget) {
   });
 }
 
-// Encodes for about `prefill_us` microseconds. A failed allocation in the model or its batch fails
-// every job in the encoder.
+// Encodes for about `prefill_us` microseconds. If an allocation fails meanwhile, every job in the
+// encoder fails.
 void StepEngine::Encode(int64_t prefill_us) {
   try {
     encoder_.Advance(prefill_us,

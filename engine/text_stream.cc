@@ -63,10 +63,10 @@ void IncrementalText::Push(int32_t id) {
 void IncrementalText::MoveWindow() {
   const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // Moves the window only if the shorter one contains visible text and decodes to the end of
-  // window_text_. This is needed because decoding treats the beginning of a text specially (a
-  // leading space is dropped, a byte run must not be cut). Otherwise the window grows, and the next
-  // Push tries again.
+  // Shortens the window to `tail` only if the text of `tail` alone is visible and equal to the end
+  // of window_text_. Otherwise the window stays as it is, and the next Push tries again. The texts
+  // can differ because decoding treats the beginning of a text specially (a leading space is
+  // dropped, a byte run must not be cut).
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
   if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
   window_ = tail;

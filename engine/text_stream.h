@@ -75,8 +75,8 @@ class TextStream {
   // The final text, once stopped or finished.
   std::string_view FinalText() const;
 
-  // Text and ids that became final since the last call. Text that may be the beginning of a stop
-  // string is held back.
+  // Text and ids that became final since the last call of Take. Text that may be the beginning of a
+  // stop string is held back.
   struct Chunk {
     std::string text;
     std::vector<int32_t> ids;

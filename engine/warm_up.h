@@ -1,5 +1,6 @@
-// Runs the shapes of future steps and batches once at load on a GPU: measures which GEMM variant is
-// fastest for shapes without a stored choice, and loads kernels before the first request.
+// Warms up a GPU at load: runs dummy encoder batches and decoder steps of the sizes that requests
+// will need. This measures which GEMM variant is fastest for shapes without a stored choice, and
+// loads kernels before the first request.
 #pragma once
 
 #include "absl/functional/function_ref.h"

@@ -21,8 +21,8 @@ int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
   return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
 }
 
-// Memory of a call in bytes. The constants are upper estimates from the sizes of the types
-// involved.
+// The three constants below estimate the memory of a call, in bytes. They are upper estimates, from
+// the sizes of the C++ objects of a call.
 
 // Fixed part of every call: the objects of gRPC and of the server.
 constexpr int64_t kCallBytes = 8192;
@@ -159,8 +159,8 @@ absl::Status Call::Admit(const CallSize& size) {
                                  ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
-  // The estimate is capped at max_tokens per input. A text that is much too long must not fill the
-  // queue until it has been tokenized and rejected.
+  // The estimate is capped at max_tokens per input: a text that is much too long is rejected after
+  // tokenization, and until then it must not fill the queue.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
   queue_reservation_ = host_->admission().TryReserve(size.requests, tokens, priority_);
@@ -274,7 +274,7 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // Out of memory: the other requests of the call cannot be cancelled and run to their end.
+        // Out of memory: `rest` stays empty, so the other requests of the call run to their end.
       }
     }
     complete = --pending_ == 0;

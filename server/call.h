@@ -93,7 +93,7 @@ class Call : public std::enable_shared_from_this<Call> {
 
   const CallContext& context() const { return *context_; }
   const std::shared_ptr<Rpc>& rpc() const { return rpc_; }
-  // Ends the call with `status`. Only the first call of an End function has an effect.
+  // Ends the call with `status`. Has no effect if the call has already ended.
   void End(const absl::Status& status);
   // Ends the call with RESOURCE_EXHAUSTED because an allocation has failed. Allocates nothing.
   void EndOutOfMemory();

@@ -10,7 +10,7 @@ struct ClientTimeouts {
   int64_t first_message_us = 10'000'000;
   // Time until the next message of a stream, while none of the stream's requests is in progress.
   int64_t next_message_us = 60'000'000;
-  // Time until the client has read one written message or the final status.
+  // Time for the client to read one written message or the final status.
   int64_t write_us = 30'000'000;
 };
 

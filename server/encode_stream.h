@@ -1,5 +1,5 @@
 // Handler of the EncodeStream RPC. Each message is a separate Call, and responses are written in
-// completion order. The first item that fails ends the stream with its error; responses that have
+// completion order. The first Call that fails ends the stream with its error; responses that have
 // not been written by then are dropped.
 #pragma once
 

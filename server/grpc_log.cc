@@ -7,7 +7,8 @@
 #include "grpcpp/version_info.h"
 #include "spdlog/spdlog.h"
 
-// Since 1.65, gRPC logs only through Abseil; some earlier releases use both interfaces.
+// Before 1.65, gRPC logs through its own gpr interface, in some releases also through Abseil. Since
+// 1.65 it logs only through Abseil.
 #define QUINTET_GPR_LOG (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 65)
 #if QUINTET_GPR_LOG
 #include "absl/strings/match.h"

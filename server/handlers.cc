@@ -311,7 +311,8 @@ void ClassifyHandler::WriteTokenLabels(const Item& item, const ModelHost& host,
 void ClassifyHandler::WriteSpans(const Item& item, const v1::ClassifyRequest& proto,
                                  const std::string& context, const Result& result,
                                  v1::Classification* to) {
-  // Tokens without text at both ends, for example the eos token, cannot be part of an answer.
+  // Skips tokens without text at the beginning and the end of the context, for example eos: they
+  // cannot be part of an answer.
   int64_t first = 0, end = static_cast<int64_t>(item.spans.size());
   while (first < end && !HasText(item.spans[static_cast<size_t>(first)])) ++first;
   while (end > first && !HasText(item.spans[static_cast<size_t>(end - 1)])) --end;

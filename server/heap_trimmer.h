@@ -15,8 +15,8 @@ class HeapTrimmer {
   // After a trim that returned less than kGrowthBytes / 4, the next one waits twice as long, up to
   // this time: the memory may be in use permanently.
   static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
-  // Growth of the resident memory that is worth a trim, which walks the free lists under the heap's
-  // lock (some milliseconds).
+  // Minimum growth of the resident memory for a trim. Smaller growth is not worth it: a trim walks
+  // the free lists under the heap's lock, which takes some milliseconds.
   static constexpr int64_t kGrowthBytes = int64_t{16} << 20;
 
   HeapTrimmer();
@@ -25,10 +25,9 @@ class HeapTrimmer {
   HeapTrimmer(std::function<int64_t()> resident_bytes, std::function<void()> trim)
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}
 
-  // Called regularly by one thread with a monotonic time. Looks at the process every kIntervalUs
-  // and trims while it is kGrowthBytes larger than the smallest size it ever had. Memory that is in
-  // use during a trim and freed later does not change the size of the process, so one trim after
-  // growth is not enough.
+  // Called regularly by one thread with a monotonic time. Reads the resident memory every
+  // kIntervalUs and trims while it is kGrowthBytes larger than its smallest value so far. One trim
+  // after growth is not enough: memory that is in use during a trim and freed later stays resident.
   void Tick(int64_t now_us);
 
  private:

@@ -16,7 +16,7 @@ using HttpParser = boost::beast::http::request_parser<boost::beast::http::string
 
 // The next three functions need a parser that has read the complete request header.
 
-// Returns a description of an error in the header that the parser does not detect, or null.
+// Returns a description of a header error that the parser itself does not detect, or null.
 const char* HeaderError(const HttpParser& parser);
 // Returns true if the client waits for "100 Continue" before it sends the body.
 bool Expects100Continue(const HttpParser& parser);

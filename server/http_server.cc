@@ -48,7 +48,7 @@ constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
 // File descriptors that this server leaves free, for re-reading certificates and keys.
 constexpr int kReservedDescriptors = 8;
-// Sizes of the kernel buffers of a connection. A client can fill them without reading.
+// Sizes of the kernel buffers of a connection, which a client that never reads can fill.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -570,7 +570,7 @@ Coroutine BeastServer::Serve(Connection& c) {
     const bool open = co_await turn;
     if (!open) co_return;
   }
-  // Closing a socket with unread input would reset the connection and lose the response.
+  // Discards input: closing with unread input would reset the connection and lose the response.
   error_code error;
   c.socket.shutdown(tcp::socket::shutdown_send, error);
   EnterPhase(&c, Phase::kReading, kLingerTimeout);

@@ -22,8 +22,8 @@ struct LogQueue::State {
 
   std::string Format(const spdlog::details::log_msg& message);
   void Push(std::string text);
-  // Writes `text` to `fd`, waiting as long as a full pipe is not read. Returns false if a part was
-  // not written.
+  // Writes `text` to `fd`, and waits while `fd` is a full pipe. Returns false if a part was not
+  // written.
   bool WriteAll(const std::string& text);
   void WriteLine(const std::string& text);
   // Writes the number of dropped lines, if there are any and the queue accepts lines again.

@@ -100,7 +100,7 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
       model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); }));
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
-  // Admission control decides; the limits of the engine must not reject an admitted request.
+  // Admission control alone limits the queue: the engine must not reject an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,

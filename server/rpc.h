@@ -109,7 +109,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   void Abandon();
 
  private:
-  // The four functions below require mutex_.
+  // The four functions below must be called with mutex_ held.
   //
   // Starts every operation that can be started now: a write, Finish, a read.
   void Advance();

@@ -19,8 +19,8 @@ class Rpc;
 
 class RpcRegistry {
  public:
-  // Maximum numbers of open RPCs. Long-lived RPCs may stay open without a request in progress:
-  // client streams (EncodeStream, reflection) and health watches.
+  // Maximum numbers of open RPCs. Long-lived RPCs are those that may stay open without a request in
+  // progress: client streams (EncodeStream, reflection) and health watches.
   struct Limits {
     int64_t open = 8192;                     // all RPCs of the process
     int64_t long_lived = 1024;               // long-lived RPCs of the process

@@ -26,8 +26,8 @@ class TaskQueue {
   using Task = std::function<void()>;
 
   static constexpr int64_t kMaxShortBytes = int64_t{16} << 10;
-  // Delay per byte of TaskTraits::cost_bytes. About the tokenization time on a slow core: 2 s for a
-  // text of 1 MiB.
+  // Delay per byte of TaskTraits::cost_bytes. This is about the time that a slow core takes to
+  // tokenize the byte: 2 s for a text of 1 MiB.
   static constexpr int64_t kMicrosPerByte = 2;
   static constexpr int64_t kMaxCostBytes = int64_t{4} << 20;  // larger costs count as this value
 

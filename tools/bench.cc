@@ -119,7 +119,8 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   return request;
 }
 
-// Records the host time of each engine step without the time spent waiting for the GPU (host_us).
+// Records in Measurement::host_us the host time of each engine step, without the time spent waiting
+// for the GPU.
 // Does nothing if `device` (a run on the CPU) or `measurement` (a warm-up run) is null.
 class StepTimer {
  public:

@@ -15,7 +15,7 @@ struct BenchEngineFlags {
 };
 
 // Limit of the engine's queue in requests, so large that no request is rejected. Overload is
-// measured with `bench serve`, because the server handles it.
+// measured with `bench serve`, because handling overload is part of the server.
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {

@@ -20,7 +20,8 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
 
-  // Shows only the first long name of a flag. The others are aliases (names in other servers).
+  // Shows only the first long name of a flag. Its other names are hidden aliases, such as its name
+  // in another server.
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     return option->get_lnames().size() > 1 ? option->get_name()
                                            : Formatter::make_option_name(option, is_positional);

@@ -18,8 +18,8 @@ struct Text {
   const char* shown_default;
 };
 
-// Maps the type T of a request field to the number type of that field in the proto. The flag
-// accepts the range and the precision of the proto's type.
+// Maps the type T of a field of DecodingRequest to the type of the same field in the proto. The
+// flag is parsed as that type, so it has the same range and precision.
 template <typename T>
 struct InProto {
   using type = T;

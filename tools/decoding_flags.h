@@ -20,8 +20,8 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
-// Add only a part of the flags of AddDecodingFlags: AddSamplingFlags adds the sampling parameters
-// without --seed, AddLogitsProcessorFlags those of the logits processors.
+// AddSamplingFlags and AddLogitsProcessorFlags each add a part of the flags of AddDecodingFlags:
+// the sampling parameters without --seed, and the parameters of the logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 

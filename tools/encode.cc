@@ -97,7 +97,7 @@ int Run(const EncodeFlags& flags) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);
   };
-  // In binary output (--output f32 or npy) a failed line becomes one row of NaN.
+  // Columns of binary output (--output f32 or npy), in which a failed line becomes a row of NaN.
   const int64_t columns = session->config.d_model;
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());

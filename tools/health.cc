@@ -40,8 +40,8 @@ absl::Status Failure(const char* call) {
 }
 
 // Connects to the first network address of `address` that accepts the connection and returns the
-// socket. The address on which a server listens can also be probed, because Linux connects 0.0.0.0
-// and [::] to the loopback interface.
+// socket. A server's listen address can be given even if it is 0.0.0.0 or [::], because Linux
+// connects these to the loopback interface.
 absl::StatusOr<int> Connect(const Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

@@ -10,7 +10,7 @@ namespace quintet {
 void HandleSignals(int exit_code);
 
 // Installs handlers with which the first SIGINT, SIGTERM or SIGHUP only makes Interrupted() return
-// true, so that a command can end in order. A second signal ends the process at once.
+// true, so that a command can finish cleanly. A second signal ends the process at once.
 void WatchForInterrupt();
 bool Interrupted();
 

@@ -39,8 +39,8 @@ class LineOutput {
 
   // Number of records that were kept when the file was opened (`resume`), else 0.
   int64_t kept_records() const { return kept_records_; }
-  // Writes complete records. CANCELLED if an interrupt arrives while the reader of a pipe does not
-  // read; then only a part is written. UNAVAILABLE: the write failed.
+  // Writes complete records. CANCELLED if an interrupt arrives while Write waits because the reader
+  // of a pipe is slow; then only a part is written. UNAVAILABLE: the write failed.
   absl::Status Write(absl::string_view records);
   // Ends the compressed data, or overwrites the header with the final number of records. Call it
   // after the last Write.

@@ -132,8 +132,8 @@ class LineRunner {
   }
 
  private:
-  // Starts a thread that runs `work`. If memory runs out (outside of the parsing or formatting of
-  // one line), the run ends with an error, but the process does not crash.
+  // Starts a thread that runs `work`. If `work` runs out of memory, the run ends with an error, but
+  // the process does not crash. (While a line is parsed or formatted, only that line fails.)
   template <typename Work>
   void Start(Work work) {
     threads_.emplace_back([this, work] {

@@ -73,7 +73,7 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // Count log lines that cannot be formatted as dropped. By default spdlog would write an error
+  // If a log line cannot be formatted, count it as dropped. By default spdlog would write an error
   // message to standard error.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });

@@ -62,7 +62,8 @@ std::string Synopsis(const CLI::App& command) {
   return text + "\n";
 }
 
-// Returns the entry of one flag or positional, with its texts in --help. An option can be both.
+// Returns the entry of one flag or positional argument, with the texts that --help shows. An option
+// can be a flag and a positional at the same time; `is_positional` selects one of them.
 std::string Entry(const CLI::App& command, const CLI::Option* option, bool is_positional) {
   const auto formatter = std::static_pointer_cast<CLI::Formatter>(command.get_formatter());
   return absl::StrCat(".TP\n\\fB", Escaped(formatter->make_option_name(option, is_positional)),

@@ -1,4 +1,4 @@
-// quintet serve: runs the gRPC server. Flags are in serve_flags.cc, everything else in server/.
+// quintet serve: runs the gRPC server. The flags are in serve_flags.cc, the server is in server/.
 #include <malloc.h>
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
-// QT_CHECK asserts an invariant of Quintet's own code. If the invariant is broken, QT_CHECK prints
-// the expression (the _OP forms also both values) to stderr and aborts, within one second even if
-// stderr blocks. No user input may trigger a QT_CHECK: invalid input is reported as an
-// absl::Status.
+// QT_CHECK asserts an invariant of Quintet's own code. If the invariant is broken, the process
+// prints the expression to stderr (QT_CHECK_EQ and the other comparisons also print both operands)
+// and aborts, within one second even if stderr blocks. No user input may trigger a QT_CHECK:
+// invalid input is reported as an absl::Status.
 #pragma once
 
 #include <unistd.h>

@@ -51,9 +51,9 @@ QT_HOST_DEVICE inline double UniformAt(const DrawId& draw_id) {
   return OpenUnit(bits.word[0], bits.word[1]);
 }
 
-// The sort key of the Gumbel top-k trick: taking elements in descending order of
-// value + Gumbel noise samples without replacement with weights exp(value). `flat` is the index of
-// the element and selects its noise. A value of -inf gives -inf.
+// The sort key of the Gumbel top-k trick: value + Gumbel noise. The k elements with the largest
+// keys are a random sample without replacement, with weights exp(value). `flat` is the index of the
+// element and selects its noise. A value of -inf gives -inf.
 QT_HOST_DEVICE inline double GumbelKey(float value, const DrawId& draw_id, uint32_t flat) {
   // Elements 2i and 2i + 1 share one Philox block of four words. The last counter word is 1 here
   // and 0 in UniformAt, so the two functions never use the same block.

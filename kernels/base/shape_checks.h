@@ -18,8 +18,8 @@ inline void CheckVector(const Tensor& t, DType dtype) {
   QT_CHECK_EQ(t.rank, 1);
 }
 
-// Checks the results of a top-k selection or draw: candidates' `values` [n, k] f32 and `indices`
-// [n, k] i32.
+// Checks the shapes and dtypes of the candidates that a top-k selection or a draw returns: `values`
+// [n, k] f32 and `indices` [n, k] i32.
 inline void CheckCandidates(const Tensor& values, const Tensor& indices) {
   CheckMatrix(values, DType::kF32);
   CheckMatrix(indices, DType::kI32);

@@ -46,8 +46,8 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, x), y, x);  // NaN stays NaN
 }
 
-// tanh(x). It is odd, so it is computed for |x|: a polynomial below 0.625, 1 - 2 / (exp(2x) + 1)
-// from there on.
+// tanh(x). It is odd, so it is computed for y = |x|: by a polynomial if y < 0.625, otherwise as
+// 1 - 2 / (exp(2y) + 1).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
   const V a = hn::Abs(x);
@@ -63,8 +63,8 @@ HWY_INLINE V Tanh(D d, V x) {
   return hn::CopySignToAbs(hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, large), x);
 }
 
-// erf(x). It is odd, so it is computed for |x|: x P(x^2) below 1, from there on 1 - exp(Q(x)),
-// where Q approximates ln(erfc(x)); 1 from 4 on.
+// erf(x). It is odd, so it is computed for y = |x|: as y P(y^2) if y < 1, otherwise as
+// 1 - exp(Q(y)), where Q approximates ln(erfc(y)). For y >= 4 the result is 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Erf(D d, V x) {
   const V a = hn::Min(hn::Abs(x), hn::Set(d, 4.0f));

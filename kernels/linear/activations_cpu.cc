@@ -66,8 +66,9 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// InterleaveUnits (a transpose of 4-byte units) for at least 4 rows and 4 groups, in 4 x 4 squares.
-// If `rows` or `groups` is not a multiple of 4, the last squares overlap those before them.
+// Implements InterleaveUnits (a transpose of 4-byte units) in squares of 4 x 4 units, for at least
+// 4 rows and 4 groups. If `rows` or `groups` is not a multiple of 4, the last squares overlap their
+// neighbours.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {

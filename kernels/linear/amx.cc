@@ -1,6 +1,7 @@
-// Panel kernels with AMX: tiles of 16 rows by 64 bytes, multiplied into 16 x 16 accumulators in the
-// matrix unit of the core. Weight tiles are loaded directly from a packed panel (linear_cpu.h): row
-// i of a tile is group i of k for 16 of the 32 columns of the panel; the rows are 128 bytes apart.
+// Panel kernels with AMX. An input tile has 16 rows of 64 bytes; products of two tiles are added to
+// an accumulator tile of 16 x 16 values. Weight tiles are loaded directly from a packed panel
+// (linear_cpu.h): row i of a tile holds group i of k (4 int8 or 2 bf16 values per column) for 16 of
+// the 32 columns of the panel. These rows are 128 bytes apart in the panel.
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/runtime/cpu_features.h"
 
@@ -40,8 +41,8 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// A copy of the last 1 to 15 groups of k of a panel (128 bytes each), zero-padded to the 16 groups
-// of whole tiles.
+// A copy of the last 1 to 15 groups of k of a panel (128 bytes each), zero-padded to 16 groups,
+// because a weight tile has 16.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
@@ -80,9 +81,9 @@ inline void Prefetch(const char* at, int64_t lines) {
 }
 
 // Adds the products of sixteen groups of k to the accumulator tiles: x [rows, 64 bytes], w [16, 128
-// bytes]. `second`: x has more than 16 rows. The cache lines `ahead` are prefetched, up to sixteen
-// before the first weight tile load and the others before the second: more at once would fill the
-// line fill buffers of the core.
+// bytes]. `second`: x has more than 16 rows. Also prefetches the cache lines `ahead`, at most
+// sixteen before each of the two loads of weight tiles: more at once would fill the line fill
+// buffers of the core.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);

@@ -26,9 +26,8 @@ __device__ __forceinline__ float Activated(Activation activation, float x) {
   return x;
 }
 
-// GELU (tanh) without a branch, accurate to a few ulps of f32. With u = sqrt(2/pi) (x + 0.044715
-// x^3), it is 0.5 x (1 + tanh(u)) = x * sigmoid(2u) = x / (1 + 2^t), and QuickGeluExponent returns
-// t = -2u log2(e).
+// Returns t = -2u log2(e) with u = sqrt(2/pi) (x + 0.044715 x^3). With this t, GELU (tanh) is x /
+// (1 + 2^t), which QuickGelu computes without a branch, accurate to a few ulps of f32.
 __device__ __forceinline__ float QuickGeluExponent(float x) {
   constexpr float kScale = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
   return kScale * (x + 0.044715f * x * x * x);
@@ -64,8 +63,8 @@ inline bool IsHalf(WeightType type) {
 // rounded to the weight type in the kernel.
 bool RunGemv(const Gemm& p, Stream& stream);
 
-// What SupportsKvStore, SplitNormParts and SupportsSplitNormInput (linear.h) return for a GEMM that
-// RunGemv computes.
+// The functions Gemv... return what SupportsKvStore, SplitNormParts and SupportsSplitNormInput
+// (linear.h) return for a GEMM that RunGemv computes.
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);

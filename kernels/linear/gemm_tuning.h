@@ -20,10 +20,11 @@ namespace quintet {
 
 // Runs `work` and waits for it. When a GEMM shape without a choice in
 // GemmAlgorithmChoicesOf(device) first runs in `work`, it is timed with every algorithm that the
-// library offers, and the fastest becomes its choice. After `budget_us` microseconds the first
-// algorithm of the library becomes the choice without measuring, so that choices do not change at
-// the next load. Results computed in `work` are wrong, because timed GEMMs run several times: use
-// it only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice the size of L2.
+// library offers, and the fastest becomes its choice. After `budget_us` microseconds, the choice
+// for each further shape is the library's first algorithm, without measuring; it is recorded, too,
+// so that it stays the same at the next load. Results computed in `work` are wrong, because timed
+// GEMMs run several times: use it only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of
+// twice the size of L2.
 absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
 // GemmAlgorithmChoicesOf: the choices that GEMMs use. DeviceKind: the kind of device for which
 // these choices are valid, one line that names the GPU, its driver and the library.

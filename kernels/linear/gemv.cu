@@ -16,8 +16,8 @@ constexpr int64_t kMostNormK = 2 * kDeep;
 constexpr int kBlocksPerUnit = 2;
 
 // Gemv kernel: y = activation(alpha * norm(x) W^T + bias) (gated: * up) + residual for up to eight
-// rows. K and V may be stored to the KV cache instead of y; RMSNorm around the GEMM may be split
-// (x_squares, NormOutput).
+// rows. K and V may be stored to the KV cache instead of y. With split RMSNorm (NormOutput) the
+// kernel computes the second half of the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
 // Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
 // its steps of k in ascending order, then the warps' sums are added in warp order. The order
@@ -28,7 +28,7 @@ constexpr int kBlocksPerUnit = 2;
 // flight, also across tiles. Between the wait and the last store there is one round trip to memory:
 // x, residual, slots and squares are loaded together.
 // Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a decoder step of a small
-// model the bound is the latency of each kernel in turn: 0.9 us if it only loads and stores.
+// model the bound is latency: a kernel takes at least 0.9 us, even if it only loads and stores.
 // Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
 // linear/split_norm_test.cc. Measurements: linear/NOTES.md.
 template <typename Shape>
@@ -102,8 +102,8 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   const auto kernel = GemvKernel<Shape>;
   a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
   a.tiles = (a.columns + a.channels - 1) / a.channels;
-  // `at_once`: CTAs that can be resident. `turns`: the most tiles of any CTA if that many CTAs run.
-  // `blocks`: the fewest CTAs with the same `turns`, so that all have nearly equally many tiles.
+  // `at_once`: number of CTAs that can be resident. `turns`: tiles per CTA, rounded up, with that
+  // many CTAs. `blocks`: the fewest CTAs that compute all tiles with at most `turns` tiles each.
   const int at_once = stream.device().num_sms() * kBlocksPerUnit;
   const int turns = (a.tiles + at_once - 1) / at_once;
   const int blocks = (a.tiles + turns - 1) / turns;

@@ -57,8 +57,8 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   float alpha, eps, inverse_k;
   Activation activation;
   bool gated;
-  // KV cache (KvOutput), or null. Output columns [inner, 2 inner) are K and [2 inner, 3 inner) are
-  // V.
+  // KV cache (KvOutput), or null. With inner = heads * head_dim, output columns [inner, 2 inner)
+  // are K and [2 inner, 3 inner) are V.
   Out* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int64_t page_elements;
@@ -69,8 +69,8 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   int warp_bytes, parts_at, moments_at, norm_at;
 };
 
-// Compile-time shape of the kernel: kWarps warps per CTA; a warp holds x for kSteps of its steps
-// (kGemvStep values of k each) in registers at a time.
+// Compile-time shape of the kernel: kWarps warps per CTA; a warp holds the values of x for kSteps
+// steps in registers at a time. A step is kGemvStep values of k.
 template <typename Args_, int kWarps_, int kSteps_>
 struct GemvShape {
   using Args = Args_;
@@ -79,8 +79,8 @@ struct GemvShape {
   static constexpr bool kWide = sizeof(typename Args::X) == 4;
 };
 
-// The position of a thread in its CTA. Warp w computes steps w, w + kWarps, ... of k (of kGemvStep
-// values each).
+// The position of a thread in its CTA. Warp w computes the steps w, w + kWarps, ...; a step is
+// kGemvStep values of k.
 template <int kWarps>
 struct GemvThread {
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -266,8 +266,8 @@ class GemvInputs {
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
   }
 
-  // Sum of f(value) over the values that the lane holds for the warp's first `steps` steps: the
-  // eight values of a step are added as a tree, then the steps in order.
+  // Returns the sum of f(value) over the lane's values of x in the first `steps` steps of the warp.
+  // The eight values of a step are added as a tree, then the sums of the steps in order.
   template <typename F>
   __device__ float Sum(int steps, F f) const {
     float sum = 0.0f;

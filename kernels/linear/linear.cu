@@ -9,7 +9,7 @@
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
 // rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
-// 1. Convert x to the weight type if it has another dtype. linear/persistent.cu needs this, too.
+// 1. Convert x to the weight type if it has another dtype (for linear/persistent.cu, too).
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
 //    TileGemm below for f32. It includes the epilogue if cuBLASLt or TileGemm supports it.
 // 3. If it does not, an epilogue pass (EpilogueKernel) over the result of stage 2 in scratch: for
@@ -22,9 +22,9 @@ namespace quintet::cuda {
 
 namespace {
 
-// Maximum rows per chunk: `x` if x is converted to the weight type; `product` if the result of the
-// GEMM goes to scratch for an epilogue pass. On Hopper linear/persistent.cu handles nearly all
-// larger GEMMs that would need scratch, so the scratch is small there.
+// Maximum rows per chunk. Member `product`: for calls whose GEMM result goes to scratch for an
+// epilogue pass. Member x: for other calls, if stage 1 converts x. On Hopper linear/persistent.cu
+// handles nearly all larger GEMMs that would need scratch, so the scratch is small there.
 struct Pieces {
   int64_t x, product;
 };
@@ -96,9 +96,9 @@ constexpr int kTileDepth = 32;  // values of k staged at once
 // Shapes: x [rows, k], W [n, k], bias [n] f32, residual and y [rows, n]; any row strides.
 // Accumulation: every element is one chain of f32 fused multiply-adds over k in ascending order, as
 // on the CPU, so the result of a row is bit-identical alone and in any batch.
-// Mapping: a CTA computes kRows x kColumns of y; a thread computes kRows * kColumns / 256 of them,
-// in columns 16 (kRows 64) or 32 (kRows 8) apart; kTileDepth values of k of both operands are
-// staged in shared memory.
+// Mapping: a CTA computes kRows x kColumns of y; a thread computes kRowsEach x kColumnsEach of
+// them, kRowThreads rows and kColumnThreads columns apart. Both operands are staged in shared
+// memory, kTileDepth values of k at a time.
 // Bound: f32 multiply-adds. This is the exact path, not the fast one; bf16 and f16 use it only for
 // shapes that cuBLASLt rejects.
 // Tests: tests/kernels/linear/linear_test.cc.

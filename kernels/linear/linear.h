@@ -55,8 +55,8 @@ class LinearWeight {
   // memory.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
-  // Describes W as Allocate does but allocates no memory, for sizing only: bytes() and the sizes of
-  // scratch are valid.
+  // Takes the arguments of Allocate but allocates no memory. The result has no values and serves
+  // only to compute sizes, with bytes() and LinearScratchBytes.
   static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
   // A view of unquantised values [n, k], row-major, that are already in device memory.
@@ -64,12 +64,13 @@ class LinearWeight {
                                bool gated, Device* device);
   LinearWeight() = default;
 
-  // Pack fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
-  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view). Quantises as
-  // QuantizeRows does. Calls on disjoint ranges may run in parallel if each range starts at a
-  // multiple of kPackRows and ends at a multiple or at the end of its half (gated) or of the
-  // matrix. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
+  // Ranges of rows that are packed in parallel must begin at multiples of kPackRows.
   static constexpr int64_t kPackRows = 64;
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
+  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view). Quantises as
+  // QuantizeRows does. Calls on disjoint ranges of rows may run in parallel if each range begins at
+  // a multiple of kPackRows and ends at another multiple, at row n or, if gated, at row n/2. Rows
+  // are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
   void Pack(int64_t row, const Tensor& w);
   // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
@@ -83,9 +84,9 @@ class LinearWeight {
   bool gated() const { return gated_; }
   int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
-  // The packed values and the per-channel data. CPU: panels, as described in linear_cpu.h. Device:
-  // values [n, k] row-major, and scales [n] f32 if quantised.
+  // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major.
   const void* panels() const { return panels_.data(); }
+  // The data of each channel if W is quantised. CPU: see linear_cpu.h. GPU: scales [n] f32.
   const void* channels() const { return channels_.data(); }
 
  private:
@@ -101,9 +102,9 @@ class LinearWeight {
   Buffer channels_;  // quantised only: scale of each channel; kI8 on a CPU: scales and sums
 };
 
-// Quantises as Pack does, to write files: reads w [rows, k] f32|bf16|f16, writes q [rows, k] i8 or
-// f8, dense, and scales [rows] f32. Symmetric: the largest magnitude of a channel becomes 127 (i8)
-// or 448 (f8).
+// Quantises rows in the same way as Pack, for writing them to a file: reads w [rows, k]
+// f32|bf16|f16, writes q [rows, k] i8 or f8, dense, and scales [rows] f32. Symmetric: the largest
+// magnitude of a channel becomes 127 (i8) or 448 (f8).
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
 // Scattered output: element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
@@ -171,12 +172,12 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
 // up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
-// SplitNormParts: the number of partial sums per row of NormOutput::squares, at most n / 16, for a
-// GEMM of `rows` rows; 0 if it cannot write a NormOutput. It is nonzero on a GPU with bf16 weights
-// for few rows (on Hopper up to 64, and more for small GEMMs), and always 0 above kMostNormRows
-// rows. In calls that write a NormOutput or have x_squares, rows of all tensors must begin on
-// 16-byte boundaries.
+// Maximum number of rows of a GEMM that writes a NormOutput.
 constexpr int64_t kMostNormRows = 512;
+// The number of partial sums per row that a GEMM of `rows` rows writes to NormOutput::squares, at
+// most n / 16; 0 if it cannot write a NormOutput. It is nonzero only on a GPU, with bf16 weights
+// and few rows: up to 8, on Hopper up to 64, for small GEMMs on Hopper even more. In calls that
+// write a NormOutput or have x_squares, rows of all tensors must begin on 16-byte boundaries.
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows supports LinearArgs::x_squares; for up to eight rows only if k >
 // 1024.

@@ -51,8 +51,8 @@ void PanelF32(const cpu::PanelGemm& p) { RunPanelGemm<F32Op>(p); }
 cpu::PanelKernel KernelF32() { return {&PanelF32, F32Op::kMaxRows, 1}; }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// int8 panels without VPDPBUSD, with exact sums: even and odd bytes are widened to 16 bits and
-// multiplied in pairs into 32 bits (VPMADDWD), which cannot saturate.
+// Multiplies int8 panels on CPUs without VPDPBUSD, with exact sums: the even and the odd bytes are
+// widened to 16 bits, and VPMADDWD adds their products in pairs to 32 bits, which cannot saturate.
 struct I8Op {
   struct W {
 #if HWY_TARGET == HWY_AVX2

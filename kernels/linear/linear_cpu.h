@@ -9,8 +9,9 @@
 // 32].
 //
 // Why 32 columns: one pass over a panel then serves 12 rows from the registers of AVX-512 (12 x 2
-// vectors) and reads memory in one ascending stream. Panels of 64 columns would need two passes
-// over the rows, or strided reads of the panel; weights from memory then arrived at half the speed.
+// vectors) and reads memory in one ascending stream. Panels of 64 columns would need either two
+// passes over the rows or strided reads of the panel; in measurements, either halved the speed at
+// which weights arrive from memory.
 //
 // Activations are packed too, whatever their dtype, because a kernel reads all rows of a block at
 // the same k: unpacked, every row would be a memory stream of its own, and rows that are a multiple
@@ -145,9 +146,9 @@ struct Epilogue {
   const ScatterOutput* scatter = nullptr;
 };
 // Computes the outputs of rows [row, row + rows) for the columns of a panel, from the sums that
-// PanelGemm::finish received. The first column of the panel is written to column `y_column` of
-// y: Linear passes its column in the whole matrix; log_prob_cpu.cc passes 0, because its y is a
-// buffer for one panel.
+// PanelGemm::finish received. Writes the first column of the panel to column `y_column` of y. In
+// Linear, y is the whole result, and y_column is the position of the panel in it. In
+// log_prob_cpu.cc, y is a buffer for one panel, and y_column is 0.
 void RunEpilogue(const Epilogue& epilogue, const void* sums, int64_t panel, int64_t row,
                  int64_t rows, int64_t y_column);
 

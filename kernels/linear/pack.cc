@@ -1,9 +1,9 @@
 // Packing of weights: LinearWeight::Pack, PackQuantized, Unpack and QuantizeRows. The layout is
 // described in linear_cpu.h.
 //
-// Source rows are processed in runs of rows that become adjacent columns of a panel (32, or 16 of a
-// gated weight), and in pieces of k that fit into the L1 cache: each piece is converted row by row
-// into units of four bytes, then the units are transposed into the panel.
+// Source rows are processed in runs of 32 rows (16 rows of a gated weight), which become adjacent
+// columns of a panel, and in pieces of k that fit into the L1 cache: each piece is converted row by
+// row into units of four bytes, then the units are transposed into the panel.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -11,13 +11,13 @@ namespace {
 // Shapes: x [rows, k] T, W [2 columns, k] or [columns, k] T, y [rows, columns] T or as in
 // ScatterOutput; k and columns are multiples of 8, rows of x and y begin on 16-byte boundaries.
 // Accumulation: wgmma in f32 over k in ascending order, bit-identical from run to run. Gate and up
-// are multiplied before they are rounded. GELU (tanh) and SiLU use one exponential and half a
-// reciprocal per value.
+// are multiplied before they are rounded. GELU (tanh) and SiLU take one exponential per value and
+// one reciprocal for every two values.
 // Mapping: one CTA per SM loops over output tiles (PersistentTileScheduler). A producer thread
-// loads 64 values of k of 128 rows of x and 256 rows of W per stage by TMA, four stages; two
-// consumer warpgroups keep 64 x 256 accumulators each. In the epilogue every warp stages 16 rows by
-// 64 columns in its own shared memory and stores 16 bytes per lane, while the producer already
-// loads the next tile.
+// issues TMA loads into four pipeline stages; a stage holds 64 values of k for 128 rows of x and
+// 256 rows of W. Each of the two consumer warpgroups has 64 x 256 accumulators. In the epilogue
+// every warp stages 16 rows by 64 columns in its own shared memory and stores 16 bytes per lane,
+// while the producer already loads the next tile.
 // Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69 TFLOP, 1.0 ms at the rate of
 // cuBLASLt on an H200 (690 TFLOP/s, limited by power).
 // Tests: tests/kernels/linear/persistent_test.cc. Measurements: linear/NOTES.md.

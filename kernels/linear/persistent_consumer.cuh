@@ -132,7 +132,8 @@ class PersistentConsumer {
   }
 
   // A warp stores four rows of a box at a time, eight lanes per row and 16 bytes per lane, so each
-  // lane stores kRowsEach rows of a box. Row(i) is the i-th of them, as a row of y.
+  // lane stores parts of kRowsEach rows. Row(i) is the row of y that contains the i-th of these
+  // parts.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 

@@ -15,8 +15,8 @@ constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Whether one instruction can load or store four consecutive elements of rows that begin at `data`,
-// `stride` elements apart.
+// Whether one instruction can load or store four consecutive elements of a row. The first row
+// begins at `data`, and the rows are `stride` elements apart.
 bool InFours(const void* data, int64_t stride, DType dtype) {
   const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
   return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
@@ -73,8 +73,9 @@ bool Large(const LinearWeight& w) {
   return w.n() >= kLeast && w.k() >= kLeast;
 }
 
-// Whether a GEMM of 65 to 128 rows with large weights uses split-K over two CTAs: with tiles of 64
-// channels by 64 rows, two CTAs per tile then occupy between 3/4 and all of the SMs.
+// Whether a GEMM of 65 to 128 rows with large, ungated weights uses split-K with two CTAs per tile
+// of 64 channels by 64 rows. It does if the CTAs of all tiles occupy between 3/4 and all of the
+// SMs.
 bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
   const int tiles = 2 * CeilDiv(w.n(), 64), units = device.num_sms();
   return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
@@ -83,12 +84,12 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
 
 // Whether the split-K kernel is used: it must be faster than cuBLASLt (whose kernels do not use
 // programmatic dependent launch) and than the gemv kernel (linear/gemv.cu).
-// Up to 64 rows it is always faster than cuBLASLt (1.0 to 2.2 times for 9 to 64 rows on the shapes
-// of linear/NOTES.md); with more rows only while the latency of the chain of kernels, not the
-// multiplication, takes the time.
-// Decoder steps with this kernel and with the gemv kernel: Flan-T5-XL (large weights) 8 rows 1,199
-// and 1,340 us, 6 rows 1,210 and 1,170 us; T5-base 8 rows 285 and 280 us. Large weights therefore
-// use it from 8 rows on, others from 9.
+// Up to 64 rows it is never slower than cuBLASLt (1.0 to 2.2 times as fast for 9 to 64 rows on the
+// shapes of linear/NOTES.md). With more rows it is faster only if the GEMM is so small that the
+// latency of kernels, not the multiplication, takes most of the time.
+// Large weights use it from 8 rows on, others from 9, because of these times of a decoder step:
+// Flan-T5-XL (large weights) with 8 rows takes 1,199 us with this kernel and 1,340 us with the gemv
+// kernel; with 6 rows 1,210 and 1,170 us. T5-base with 8 rows takes 285 and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256;
   const int64_t least_rows = Large(w) ? 8 : 9;
@@ -112,8 +113,8 @@ bool Takes(const LinearArgs& args) {
   return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
 }
 
-// Rules that fit measurements of all plans on the shapes of linear/NOTES.md. Where they do not pick
-// the fastest plan, the kernel takes 5 % longer on average.
+// Chooses the plan by rules that were fitted to measurements of all plans on the shapes of
+// linear/NOTES.md. Where they miss the fastest plan, the chosen one takes 5 % longer on average.
 SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
@@ -121,10 +122,11 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   SplitKPlan plan{};
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
-  // Choose plan.splits so that the CTAs of this kernel and of the next one can be resident
-  // together, and each CTA has at least three steps of kSplitKDepth values of k.
   const bool in_two = InTwo(w, rows, device);
+  // Few enough CTAs that those of this kernel and of the next one can be resident together.
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
+  // As many splits as wanted_blocks allows, but at least three steps of kSplitKDepth values of k
+  // per CTA.
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));
   const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
   const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
@@ -215,7 +217,7 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
 }
 
 // bf16 only: x = y * gamma of the previous GEMM could overflow f16, because it is not yet divided
-// by the root mean square of y. Close to the size limit of Fits, an RMSNorm op of its own is
+// by the root mean square of y. For sizes close to the limit of Fits, a separate RMSNorm op is
 // faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;

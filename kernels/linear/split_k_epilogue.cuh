@@ -1,5 +1,5 @@
-// Epilogue of the split-K GEMM kernel (linear/split_k.cuh), and what its producer, mainloop and
-// epilogue share: arguments, shared memory layout and the work of a CTA.
+// Epilogue of the split-K GEMM kernel (linear/split_k.cuh), and the types that the kernel's
+// producer, mainloop and epilogue share: arguments, shared memory layout and the work of a CTA.
 #pragma once
 
 #include "kernels/linear/gemm.cuh"
@@ -28,8 +28,9 @@ struct SplitKArgs {
   Activation activation;
   bool y_f32;  // y is f32; otherwise y has the dtype of the weight
 
-  // KV cache, or null (KvOutput). Output columns [inner, 2 inner) are K and [2 inner, 3 inner) are
-  // V. The cache holds the K heads and then the V heads, head_stride elements apart.
+  // KV cache, or null (KvOutput). With inner = heads * head_dim, output columns [inner, 2 inner)
+  // are K and [2 inner, 3 inner) are V. The cache holds the K heads and then the V heads,
+  // head_stride elements apart.
   void* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
@@ -258,7 +259,7 @@ class SplitKEpilogue {
   }
 
   // Runs the epilogue for the rows of this thread, kAtOnce at a time, so that the shared memory
-  // latencies of several rows overlap. kSimple: no activation, ReLU or GELU (tanh).
+  // latencies of several rows overlap. kSimple: the activation is kNone, kRelu or kGeluTanh.
   template <int kAtOnce, bool kSimple>
   __device__ __forceinline__ void FinishRows(const int64_t* row_slot) {
     const bool cached = !S::kAdds && column_ >= a_.inner;
@@ -326,9 +327,10 @@ class SplitKEpilogue {
     return {of(v.x), of(v.y), of(v.z), of(v.w)};
   }
 
-  // Writes the first half of a split RMSNorm for the kAtOnce rows first, first + step_, ... and
-  // their outputs v: v * gamma, and the sum of v^2 over the tile. All 16 lanes of a row participate
-  // in the shuffles, because a tile has 64 columns and `columns` is a multiple of 64.
+  // First half of a split RMSNorm: writes v * gamma and the sum of v^2 over the tile, where v has
+  // the outputs of kAtOnce rows. These rows begin at row `first` and are step_ apart. All 16 lanes
+  // of a row participate in the shuffles, because a tile has 64 columns and `columns` is a multiple
+  // of 64.
   template <int kAtOnce>
   __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
     float squares[kAtOnce];

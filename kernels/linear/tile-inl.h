@@ -9,10 +9,10 @@
 //
 // Accumulation: each accumulator is one chain over the groups in ascending order, whatever the
 // number of rows in its block. Bound: rows x 32 multiply-adds per group against 128 bytes of
-// weights. On Zen 4, from 2 rows on it reaches the limit of the multipliers if the weights are in
-// the L2 cache; from main memory it runs at memory speed up to about 8 rows of f32. Large shared
-// caches have a high latency (Xeons of 2023 and later), so the next panel is prefetched while the
-// rows of this one are computed.
+// weights. On Zen 4 the kernel reaches the peak multiply-add rate from 2 rows on if the weights are
+// in the L2 cache; with f32 weights in main memory it is limited by memory bandwidth up to about 8
+// rows. The large shared caches of Xeons (2023 and later) have a high latency, so the next panel is
+// prefetched while the rows of this one are computed.
 
 template <class Op, int kRows, int kColumns>
 HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t ahead_step,

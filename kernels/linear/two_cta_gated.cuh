@@ -163,10 +163,10 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
   WarpgroupFenceOperand(c);
 }
 
-// Epilogue of a thread. For each of two rows its accumulators hold two consecutive channels of
-// every eight: first those of the gate, then those of the up channels. kPlain: only GELU (tanh), no
-// bias, y of dtype T. Its shorter code makes the kernel faster: a CTA runs the epilogue only once,
-// so the time to fetch the instructions counts.
+// Epilogue of a thread, whose accumulators belong to two rows of the tile. Of every eight channels
+// of the warpgroup they hold two consecutive ones: the gate channels first, then the up channels.
+// kPlain: only GELU (tanh), no bias, y of dtype T. Its shorter code makes the kernel faster: a CTA
+// runs the epilogue only once, so the time to fetch the instructions counts.
 template <typename T, bool kPlain>
 class TwoCtaGatedEpilogue {
  public:
@@ -231,10 +231,11 @@ class TwoCtaGatedEpilogue {
 // of 8; `columns` and all row strides are multiples of 4.
 // Accumulation: wgmma in f32, over k in ascending order.
 // Mapping: a cluster of two CTAs computes 80 gate channels and their 80 up channels, each CTA for
-// 64 rows of x. Each CTA loads half of W and multicasts it to both. The M side of wgmma is rows of
-// x. A consumer warpgroup has 40 gate channels and their 40 up channels, so that one thread holds
-// both accumulators of an output value. Two producer threads load 64 values of k per stage: one
-// loads W, before the kernel waits for its inputs, one loads x, after that.
+// 64 rows of x. One CTA loads the gate channels of W and the other the up channels, and each
+// multicasts them to both CTAs. The M side of wgmma is rows of x. A consumer warpgroup has 40 gate
+// channels and their 40 up channels, so that one thread holds both accumulators of an output value.
+// Two producer threads load 64 values of k per stage: one loads W and starts before the kernel
+// waits for its inputs; the other loads x after that wait.
 // Bound: HBM, W is read once: 10240 x 2048 is 42 MB, 9.8 us at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear/persistent_test.cc, linear_test.cc. Measurements: linear/NOTES.md.
 template <typename T, bool kPlain>

@@ -24,8 +24,8 @@ HWY_INLINE V32 LoadAsF32(const hwy::float16_t* from) {
 #endif
 }
 
-// y = scale * row, or y += row if kAdd, for the d values of a row. Values at the end that do not
-// fill a vector are copied to a zero-padded vector first.
+// Computes y = scale * row, or y += row if kAdd; `row` and y have d values. Values at the end that
+// do not fill a vector are copied to a zero-padded vector first.
 template <bool kAdd, typename T>
 void WriteRow(const T* row, int64_t d, float scale, float* y) {
   const F32 tag;

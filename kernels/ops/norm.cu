@@ -50,7 +50,8 @@ __device__ __forceinline__ void StorePiece(const Piece<T, kWidth>& piece, bool v
   for (int j = 0; j < kWidth; ++j) to[j] = piece.values[j];
 }
 
-// Returns `sum` plus, for each value of the piece in order, value - shift or its square.
+// Adds v - shift, or (v - shift)^2 if `square`, to `sum` for each value v of the piece in order,
+// and returns the result.
 template <typename T, int kWidth>
 __device__ __forceinline__ float AddPiece(const Piece<T, kWidth>& piece, float shift, bool square,
                                           float sum) {
@@ -137,10 +138,10 @@ constexpr int kParts = 8;     // parts per row, at most
 
 // NormKernel (same formula, shapes and dtypes) for rows that fit in registers: d % 4 == 0 and d <=
 // kPieces * 128.
-// Numerics: f32, the variance in a second pass. Group p of 128 columns, 4 per lane, belongs to part
-// p % kParts of the row. A lane sums its values of each part in order, then the parts; a butterfly
-// shuffle sums the lanes.
-// This order depends only on d and is the same with and without kSplit.
+// Numerics: f32, the variance in a second pass. A row consists of groups of 128 columns, 4 per
+// lane; group p belongs to part p % kParts of the row. A lane sums its values of each part in
+// order, then the parts; a butterfly shuffle sums the lanes. This order depends only on d and is
+// the same with and without kSplit.
 // Mapping: kSplit: one block per row, one warp per part; partial sums go through shared memory.
 // Otherwise (many short rows): one warp per row without barriers, all loads of a row in flight.
 // gamma, beta and the row numbers of a gather do not depend on the previous kernel and are loaded

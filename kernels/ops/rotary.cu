@@ -20,8 +20,8 @@ struct RotateArgs {
   int xpos_sign;
 };
 
-// {cos, sin} of the angle by which a pair of channels is rotated at a position, multiplied by the
-// xPos scale.
+// Returns {cos(t) * scale, sin(t) * scale}, where t is the rotation angle of a pair of channels at
+// a position and `scale` is the xPos scale (1 without xPos).
 template <typename Args>
 __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pair,
                            int32_t position) {

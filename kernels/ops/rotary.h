@@ -15,9 +15,9 @@ struct RotaryArgs {
   Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
   // Shape of x; may alias x. Same dtype as x, or (GPU) bf16 or f16 if x is f32.
   Tensor y;
-  // [rows] offset in elements of each row of y from y.data, used instead of the row stride for rows
-  // in the KV cache (kernels/ops/kv_cache.h). If y aliases x, the rows of x are read at these
-  // offsets, too. Null: the row stride is used.
+  // For rows in the KV cache (kernels/ops/kv_cache.h): where each row of y begins, as an offset
+  // from y.data in elements. If y aliases x, the rows of x are read at these offsets, too. Null:
+  // the row stride of y determines where its rows begin.
   const int64_t* row_offset = nullptr;  // [rows]
   Tensor positions;                     // [rows] i32
   float base = 10000.0f;

@@ -9,8 +9,8 @@
 namespace quintet::cpu {
 namespace {
 
-// Cosine and sine of the rotation of each pair of channels at one position, multiplied by the xPos
-// scale; the same for every head of a row.
+// cos(t) * scale and sin(t) * scale of each pair of channels at one position, where t is the
+// rotation angle and `scale` is the xPos scale. All heads of a row use the same values.
 struct Angles {
   std::array<float, kMaxRotaryPairs> cosine, sine;
 };

@@ -23,8 +23,8 @@ void ApplyCpuIsaLimit();
 // For tests: sets another limit, for ops that start after the call. Not thread safe.
 void SetCpuIsaForTest(CpuIsa isa);
 
-// Whether kernels may use instructions that no Highway target covers: the CPU has them, and the
-// current limit allows them.
+// Whether kernels may use AVX-512 VNNI, AVX-512 BF16 or AMX, which no Highway target covers: the
+// CPU has the instructions, and the current limit allows them.
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
 bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this process to use them

@@ -155,8 +155,8 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
-// Load or store kCount consecutive values of T, which are f32 in registers. kCount is 1 or, with
-// 16-byte aligned addresses, a multiple of kVector<T>.
+// LoadConsecutive and StoreConsecutive move kCount consecutive values of T, which are f32 in
+// registers. kCount is 1 or, with 16-byte aligned addresses, a multiple of kVector<T>.
 template <typename T, int kCount>
 __device__ __forceinline__ void LoadConsecutive(const T* from, float (&to)[kCount]) {
   if constexpr (kCount == 1) {

@@ -222,8 +222,9 @@ const void* CudaDevice::DevicePtrOf(const void* host) const {
   return found->second.device + (at - found->first);
 }
 
-// Uploads that fit go through a staging slot while the compute stream is busy. If it is idle, the
-// second copy, from the slot to the device side, would only cost time.
+// Whether an upload goes through the copy stream into a staging slot: if it is aligned, fits into a
+// slot, and the compute stream is busy. If that stream is idle, the second copy, from the slot to
+// the device side, would only cost time.
 bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
   if (bytes > kStagingSlotBytes || !Divides<uint4>(host, DevicePtrOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;

@@ -76,8 +76,9 @@ class Device {
   // Waits until upload `number` and all earlier uploads have run, so that the host may overwrite
   // what they read. Does nothing if `number` is 0.
   virtual void WaitForH2D(int64_t number) = 0;
-  // Enqueue a copy between host memory of any kind and device memory. If `host` is pinned, they
-  // return at once; otherwise they return when the caller may use `host` again.
+  // CopyToDevice and CopyToHost enqueue a copy between host memory of any kind and device memory.
+  // If `host` is pinned, they return at once; otherwise they return when the caller may use `host`
+  // again.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   // H2D copy of weights while loading; it is finished on return. The only member function that

@@ -86,8 +86,8 @@ class CudaDevice final : public Device {
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
   int ordinal_ = 0;
-  // uploaded_[n % kTrackedUploads] is recorded in the compute stream after upload n; it is valid
-  // for the latest kTrackedUploads uploads.
+  // Number of events in uploaded_. Event n % kTrackedUploads is recorded in the compute stream
+  // after upload n, so there are events for the latest kTrackedUploads uploads.
   static constexpr int64_t kTrackedUploads = 32;
   cudaEvent_t uploaded_[kTrackedUploads] = {};
   int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished

@@ -28,9 +28,9 @@ inline void CpuPause() {
 #endif
 }
 
-// Waits until ready() holds or `limit` has passed, and returns ready(): first with pause
-// instructions, then yielding the core between checks, so that a descheduled thread that this one
-// waits for can run here.
+// Waits until ready() is true or `limit` has passed, and returns ready(). It first spins with pause
+// instructions. Later it also yields the core between checks, because the thread that sets the
+// awaited state may need this core to run.
 template <typename Ready>
 bool SpinUntil(Ready ready, std::chrono::microseconds limit) {
   constexpr int kPauses = 256;

@@ -18,7 +18,7 @@ using warping::Thread;
 
 // BestKeys sorts its buffer after this many new candidates have been appended.
 constexpr int kSortBatch = kThreads / 4;
-// Largest k of a request: the buffer of BestKeys has room for kMaxItems keys and must hold the k
+// Largest k of a request. The buffer of BestKeys has room for kMaxItems = 2 * kThreads keys: the k
 // best keys, kSortBatch - 1 pending keys and one new key from every thread.
 constexpr int kMaxCandidates = kThreads - kSortBatch;
 
@@ -108,7 +108,7 @@ class BestKeys {
   const int k_;
   warping::WarperShared& s_;
   int n_ = 0;
-  // Key and id of the k-th best candidate so far; a new candidate must beat them.
+  // Key of the k-th best candidate so far; its id is bound_id_. Worse candidates are rejected.
   uint64_t bound_ = ~uint64_t{0};
   int bound_id_ = kNoId;
 };
@@ -116,8 +116,8 @@ class BestKeys {
 // best[row] = the k tokens of the row with the greatest GumbelKey(warped logit + row bias), among
 // the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
-// Numerics: logit / temperature and exponentials in f32; the warpers add weights as integers, so
-// their sums are exact (warper.cuh); draw keys in f64.
+// Numerics: logit / temperature and exponentials in f32; the warpers round the exponentials to
+// integers, whose sums are exact (warper.cuh); draw keys in f64.
 // Mapping: one block per row (grid: requests x beams).
 // Bound: if top_k leaves few tokens, latency of reading the row twice through one SM. Without
 // top_k, two f64 logarithms per token: about 25 us on one SM for a vocabulary of 32128 (predicted,
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads)
 // these to `values` and `indices` of SampleBeamsArgs.
 // Shapes: best [rows, k_max]; values and indices [entries, k_max]: one row (entry) per request.
 // Mapping: one block per request.
-// Bound: latency.
+// Bound: latency of reading and sorting the beams * k candidates.
 // Test: tests/kernels/sampling/beam_sampling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     MergeCandidatesKernel(const __grid_constant__ SampleBeamsParams c) {

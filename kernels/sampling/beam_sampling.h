@@ -1,6 +1,7 @@
 // Beam sampling with the semantics of Hugging Face: the logits warpers are applied to the
 // log-probabilities of each beam, the running score of the beam is added, and K candidates are
-// drawn without replacement from the softmax over the sums of all beams.
+// drawn without replacement from the softmax of the resulting values over all tokens of all beams
+// of a request.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
 }
 
 // biases[row] = from[row] >= 0 ? scores[from[row]] : known[row].
-// Shapes: scores [..] f32; known, from and biases [rows].
+// Shapes: scores f32, one per beam of the previous step; known, from and biases [rows].
 // Mapping: one thread per row.
 // Bound: latency of two dependent reads.
 // Test: tests/kernels/sampling/beam_step_test.cc.

@@ -19,7 +19,8 @@ inline constexpr float kEosPenalty = -1e9f;
 inline constexpr int64_t kMaxStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
 inline constexpr int32_t kMaxReorderedBeams = 64;    // upper bound of BeamMove::beams
 
-// The beams of one request. Greedy decoding is a group of one beam without EOS tokens.
+// The beams of one request. For greedy decoding the group is one beam, with an empty range of EOS
+// tokens.
 struct BeamGroup {
   int32_t entry = 0;  // row of `values` and `indices` that holds the candidates of the group
   int32_t row = 0;    // row of the results of the first beam; the other beams follow it
@@ -65,8 +66,9 @@ struct BeamMove {
 };
 
 // Reorders beams by permuting their KV-cache slot tables; cached keys and values are not copied.
-// Each BeamMove describes the beams of one request: beam b gets the slots of the same request's
-// beam parents[BeamMove::row + b], except the last slot, which is that of the new token and stays.
+// Each BeamMove describes the beams of one request. New beam b gets the slots of old beam
+// parents[BeamMove::row + b] of the same request, except the last slot: it belongs to the new token
+// and stays in its table.
 //
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {

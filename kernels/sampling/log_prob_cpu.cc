@@ -60,8 +60,8 @@ struct Chunk {
   Scratch scratch;
 };
 
-// Reduces a tile of logits [rows, kPanelColumns] into the summaries of its rows. `row` is the first
-// row within the chunk, `token` the first token of the tile.
+// Reduces a tile of logits [rows, kPanelColumns] into the summaries of its rows. The tile
+// begins at row `row` of the chunk and at token `token`.
 void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t rows, int64_t segment,
                int64_t token) {
   const TargetLogProbArgs& args = *chunk.args;

@@ -33,9 +33,10 @@ struct RowRules {
   float repetition_penalty = 1.0f;
   // n > 0: ban every token that would complete an n-gram that already occurs in the history.
   int32_t ngram = 0;
-  // Bad words: a range of pairs (begin, end), one per word: tokens [begin, end) of `tokens`,
-  // counted from words.begin, are the word's token ids. The last token of a word is banned if the
-  // history ends with the preceding tokens of the word.
+  // Bad words: a range of LogitsProcessorsArgs::tokens that contains one pair (begin, end) per
+  // word. The word's token ids are entries [words.begin + begin, words.begin + end) of the same
+  // array. The last token of a word is banned if the history ends with the preceding tokens of the
+  // word.
   TokenRange words;
   // Not empty: set the logits of these tokens to 0 and all others to -inf.
   TokenRange forced;

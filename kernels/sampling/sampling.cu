@@ -20,8 +20,9 @@ struct SampleParams {
 // tokens[i] of SampleArgs: applies the logits warpers to the row of draw i and draws one of the
 // surviving tokens.
 // Shapes: logits [rows, vocab] f32.
-// Numerics: logit / temperature and exponentials in f32. Weights are integers in units of 2^-40 of
-// the greatest weight and their 64-bit sums are exact; the entropy (typical_p) is a sum in f64.
+// Numerics: logit / temperature and exponentials in f32. The weight of a token is its exponential
+// as an integer, in units of 2^-40 of the greatest exponential; 64-bit sums of weights are exact.
+// The entropy (for typical_p) is summed in f64.
 // Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice;
 // otherwise once, plus twice per enabled filter and twice for the draw (more often if thousands of
 // values tie).

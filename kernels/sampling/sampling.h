@@ -20,7 +20,8 @@ struct WarpOptions {
 };
 
 // One draw. Its random numbers depend only on the DrawId (kernels/base/random.h), which consists of
-// seed, sequence and lens[lens_at], the current length of the sequence in tokens.
+// `seed`, `sequence` and the current length of the sequence in tokens. That length is element
+// `lens_at` of the array `lens` of the call.
 struct Draw {
   uint64_t seed = 0;
   int32_t row = 0;        // row of `logits`; several draws may share a row

@@ -161,7 +161,7 @@ class RequestValues {
   }
 
   // Calls visit(key, flat index) on every value of the groups whose maximum reaches `bound`. The
-  // warps of the block share the groups; all lanes of a warp visit one group together.
+  // groups are divided among the warps of the block; the lanes of a warp visit a group together.
   template <typename Visit>
   __device__ void ForEachValue(unsigned bound, const Visit& visit) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -231,9 +231,9 @@ __device__ unsigned BlockMax(unsigned key, unsigned* warps) {
   return __reduce_max_sync(kWholeWarp, lane < n ? warps[lane] : 0);
 }
 
-// Returns a lower bound of the k-th best key of the request that not many more than k values reach.
-// k == 1: the best key. k > 1: approximately the k-th best of the per-thread maxima, determined bit
-// by bit. Returns 0 if the request has too few groups.
+// Returns a lower bound of the k-th best key of the request. It is chosen close to that key, so
+// that few other values reach it. k == 1: the best key. k > 1: approximately the k-th best of the
+// per-thread maxima, determined bit by bit. Returns 0 if the request has too few groups.
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();
@@ -329,7 +329,7 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 // bound.
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
-// Bound: latency of about 30 barriers and two reads of L2; reads mainly the summaries.
+// Bound: latency of about 30 barriers and two reads of L2. Most of the data read is summaries.
 // Test: tests/kernels/sampling/selection_test.cc.
 __global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant__ RankParams r) {
   __shared__ RankShared s;

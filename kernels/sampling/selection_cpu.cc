@@ -74,8 +74,8 @@ struct TopKPlan {
   }
 };
 
-// Collects the best candidates of one request, and the bound that the values of new candidates must
-// reach, or exceed once the bound is strict.
+// Collects the best candidates of one request. The value of a new candidate must be >= the
+// bound; after the first Prune, or if the bound is -inf, it must be > the bound.
 class CandidateBuffer {
  public:
   CandidateBuffer(Candidate* data, int64_t capacity, int64_t k, float bound)

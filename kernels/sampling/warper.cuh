@@ -141,8 +141,8 @@ __device__ inline void Sort(uint64_t* keys, int n) {
 // ByValue, ByToken and ByDistance are the orders in which weights are summed. Members of an order:
 //   Linear   monotonic 32-bit key that spreads the values of a row over many buckets
 //   Rank     unique 64-bit key of the complete order
-//   Key      32-bit key by which WarperShared::items are sorted
-//   kSorted  whether WarperShared::items, which are sorted by value, are already in this order
+//   Key      32-bit key of the order; equal keys are ties
+//   kSorted  whether WarperShared::items, which are sorted by value, need no sorting by Key
 //
 // ByValue: value descending.
 struct ByValue {
@@ -478,10 +478,10 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not list all values (!listed_): gathers there a range of values,
+  // Used if s_.items does not list all values (!listed_). Fills s_.items with a range of values,
   // consecutive in `order`, in which the running sum exceeds the target; *above receives the sum
   // before the range. Radix selection: each pass sums the weights per bucket of the next digit and
-  // continues with the bucket that contains the target, until it has at most kMaxItems values.
+  // continues with the bucket that contains the target, until that has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {

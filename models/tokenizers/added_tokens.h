@@ -36,9 +36,9 @@ class AddedTokens {
   // Adds a token. A later token replaces an earlier one of the same id or content, so call Add in
   // file order, and Finish after the last token.
   void Add(AddedToken token);
-  // Builds the searches for raw and normalized text. Applies `normalizer` (may be null) to the
-  // content of tokens with `normalized`. INVALID_ARGUMENT if that makes their total length too long
-  // (CheckGrowth).
+  // Builds the two KeySearches that Split uses, for raw and for normalized text. Applies
+  // `normalizer` (may be null) to the content of each token whose `normalized` is true.
+  // INVALID_ARGUMENT if these contents become too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
   // From now on, lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }

@@ -13,8 +13,8 @@ namespace quintet {
 
 struct AlignedText {
   std::string text;  // valid UTF-8
-  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values are
-  // ascending and are the same for all bytes of one character. Both are empty unless `tracked`:
+  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values never
+  // decrease and are the same for all bytes of one character. Both are empty unless `tracked`:
   // tracking costs more than most normalizations, and only token spans need it.
   std::vector<uint32_t> begin, end;
   bool tracked = false;
@@ -79,9 +79,9 @@ class Rewriter {
 
 // Writes a changed copy of a text character by character, and describes changes as Hugging Face's
 // tokenizers do: `change` 0 replaces the next old character, 1 inserts a new one, and -n replaces
-// the next old character and the n after it. For a deletion at the start of a text these numbers
-// are wrong, and the alignments of Hugging Face's tokenizers are shifted. The error is reproduced
-// here, because Metaspace's prepend scheme "first" depends on the alignment.
+// the next old character and the n after it. For a deletion at the start of a text Hugging Face's
+// tokenizers pass wrong numbers, which shift their alignments. The error is reproduced here,
+// because Metaspace's prepend scheme "first" depends on the alignment.
 class CharacterRewriter {
  public:
   explicit CharacterRewriter(const AlignedText& in) : in_(in), rewriter_(in) {}

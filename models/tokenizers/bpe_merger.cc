@@ -51,8 +51,8 @@ void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols) {
 
 // A doubly linked list of symbols, stored inside the array of symbols itself: positions that were
 // merged away hold the links. If a merged symbol covers positions [p, e), element e - 1 links back
-// to p, for the step from the next symbol to its predecessor. If it covers three or more positions,
-// element p + 1 links forward to e, the next symbol. Links are stored as kJoined - position.
+// to p, for Previous(e). If it covers three or more positions, element p + 1 links forward to e,
+// for Next(p). A link to a position is stored as kJoined - position.
 class LinkedSymbols {
  public:
   explicit LinkedSymbols(std::vector<int32_t>* symbols)

@@ -52,7 +52,8 @@ class KeySearch {
   KeyMatches Find(std::string_view text) const;
 
  private:
-  // Aho-Corasick data of a node of the trie reversed_. S is the byte string that leads to the node.
+  // Aho-Corasick data of a node of the trie reversed_. In the comments on the members, S is the
+  // byte string that leads to the node.
   struct Link {
     uint32_t fail = 0;    // node of the longest proper suffix of S; 0: none
     uint32_t length = 0;  // bytes of the longest key that is a suffix of S; 0: none

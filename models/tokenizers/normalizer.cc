@@ -11,7 +11,7 @@ namespace quintet {
 
 namespace {
 
-// Calls f(code point, begin, end) for each character; begin and end are its bytes in `text`.
+// Calls f(code point, begin, end) for each character, which is bytes [begin, end) of `text`.
 template <typename F>
 void ForEachCharacter(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {

@@ -32,11 +32,12 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Finds matches by depth-first search over states (step, position in the text) that visits each
-// kSplit step once per position: if matching failed from a state once, it fails again. The visited
-// set has one row of bits (one per split) for each text position, from the start of the match to
-// the last split visited. Rows before the start are dropped, because a search never moves left of
-// its start. The set stays small, because most patterns match long words without passing a split.
+// Finds matches by depth-first search over states (step, position in the text). The search visits a
+// kSplit step at most once per position: if matching failed from a state once, it fails again. The
+// visited set has one row of bits (one bit per split) for each text position, from the start of the
+// match to the rightmost position at which a split was visited. Rows before the start are dropped,
+// because a search never moves left of its start. The set stays small, because most patterns match
+// long words without passing a split.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,

@@ -38,7 +38,7 @@ struct CharacterClass {
 class Pattern {
  public:
   // Compiles a pattern. UNIMPLEMENTED, quoting the pattern, for syntax outside the subset and for
-  // patterns of too many steps; INVALID_ARGUMENT for a pattern that is not UTF-8.
+  // patterns that compile to too many steps; INVALID_ARGUMENT for a pattern that is not UTF-8.
   static absl::StatusOr<Pattern> Compile(std::string_view regex, const std::string& where);
   // A pattern that matches exactly these bytes.
   static Pattern Literal(std::string_view text);

@@ -89,7 +89,7 @@ class PatternCompiler {
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
       if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
       size_t behind = i + 3;
-      // Follow jumps out of alternatives (a|b), which go forwards, to the step that runs next.
+      // Follow forward jumps, which lead out of an alternative of a|b, to the step that runs next.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
       if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kFinalLoop, body.first};
@@ -117,8 +117,8 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step at index `place` and adds 1 to the jump targets of all later steps; they are all
-  // >= `place`.
+  // Inserts a step at index `place`, and adds 1 to those targets of the splits and jumps after it
+  // that are >= `place`.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());

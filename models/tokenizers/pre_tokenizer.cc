@@ -71,8 +71,8 @@ void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
   split->pieces = std::move(pieces);
 }
 
-// Calls on_match(begin, end) for each code point of `text` that has the property `flag`; begin and
-// end are its bytes.
+// Calls on_match(begin, end) for each code point that has the property `flag`, which is bytes
+// [begin, end) of `text`.
 template <typename OnMatch>
 void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {
   const UnicodeTables& unicode = Unicode();

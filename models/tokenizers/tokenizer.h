@@ -63,9 +63,9 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
 };
 
-// Returns the first ids.size() of `spans`, for ids that were truncated: `ids` must be a prefix of
-// the spans' ids. Its last id may instead be the last id of the whole text (eos), whose span is
-// then kept.
+// Returns the spans of `ids`, the truncated ids of a text. `spans` are those of all its ids. `ids`
+// must be a prefix of all ids, except that its last id may be the last of all ids (eos), whose span
+// is then kept.
 std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
 
 }  // namespace quintet

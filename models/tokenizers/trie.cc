@@ -7,7 +7,7 @@ namespace quintet {
 Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> keys) {
   if (keys.empty()) return;
   std::sort(keys.begin(), keys.end());
-  // A node stands for keys [begin, end) of the sorted keys, which share their first `depth` bytes.
+  // The keys below a node: [begin, end) of the sorted keys, which share their first `depth` bytes.
   // The nodes are built breadth-first, so that siblings are adjacent.
   struct Range {
     uint32_t begin, end, depth;

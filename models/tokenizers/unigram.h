@@ -36,8 +36,8 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  // One element per byte of a piece of text. The inline capacity of 64 is enough for most words, so
-  // that they allocate nothing.
+  // Has n + 1 elements for a piece of text of n bytes (BestLastPieces). Most words fit in the
+  // inline capacity of 64 elements, so they allocate nothing.
   using Path = absl::InlinedVector<int32_t, 64>;
   Path BestLastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;

@@ -97,8 +97,8 @@ struct PrefillCase {
   DType dtype = DType::kBF16;
 };
 
-// Returns the arguments of Attention for a PrefillCase. `offsets`: first token of each sequence,
-// and the total.
+// Returns the arguments of Attention for a PrefillCase. `offsets`: index of the first token of each
+// sequence, then the total number of tokens.
 AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
@@ -193,7 +193,7 @@ struct MaskFamily {
 };
 
 // Returns kinds of masks, each as a function from a key to the queries that do not see it. `part`
-// is the length in tokens of a document, a window or an answer.
+// is the length in tokens of a window, document, answer or block, whichever the kind of mask has.
 std::vector<MaskFamily> MaskFamilies(int64_t part) {
   const auto begin = [part](int64_t j) { return j / part * part; };
   const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };
@@ -303,8 +303,8 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   bench.Clear();
 }
 
-// Measures every kind of mask for 8192 and 32768 tokens, and three kinds for 16384 tokens, whose
-// documents, windows or answers have 256 to 16384 tokens.
+// Measures every kind of mask at n = 8192 and 32768 tokens with `part` = n / 8 (MaskFamilies), then
+// three kinds at n = 16384 tokens with `part` = 256 to 16384.
 void BenchMasks(GpuBench& bench) {
   for (int64_t n : {8192, 32768}) {
     for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);

@@ -8,7 +8,8 @@
 // case while one other thread per core keeps the cores busy: a slowdown of two is a fair share of
 // the cores; more is the cost of threads that wait for each other. "cold" cases rotate through
 // copies of the weights that exceed the caches, like the layers of a decoder. --onednn (if oneDNN
-// was found at build time) measures only large GEMMs, ours and oneDNN's (on one thread) in turn.
+// was found at build time) measures only large GEMMs: each with Quintet and then with oneDNN, which
+// runs on one thread.
 #include <pthread.h>
 
 #include <atomic>
@@ -45,7 +46,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto a = hn::Set(d, out[0]);
-  // Different start values, so that the compiler does not merge the 12 chains.
+  // Makes the start value of an accumulator. The 12 start values differ, so that the compiler does
+  // not merge the accumulators.
   const auto from = [&](float x) HWY_ATTR { return hn::Set(d, x); };
   auto s0 = from(0), s1 = from(1), s2 = from(2), s3 = from(3), s4 = from(4), s5 = from(5);
   auto s6 = from(6), s7 = from(7), s8 = from(8), s9 = from(9), sa = from(10), sb = from(11);
@@ -211,9 +213,9 @@ class Bench {
   Bench(int threads, bool busy, std::string filter)
       : pool_(threads), stream_(&pool_), busy_(busy), filter_(std::move(filter)) {}
 
-  // Measures one case if the filter selects it, and prints and stores the result. work: units (e.g.
-  // FLOP) per call; the rate is printed in 1e9 of them per second, named `unit`. limit_seconds:
-  // time of a call at the measured peak; 0: unknown.
+  // Measures one case if the filter selects it, and prints and stores the result. work: number of
+  // operations, bytes or tasks per call. unit: name of 1e9 of these per second (e.g. GFLOP/s), in
+  // which the rate is printed. limit_seconds: time of a call at the measured peak; 0: unknown.
   void Run(const std::string& name, double work, const char* unit, double limit_seconds,
            const std::function<void()>& call) {
     if (name.find(filter_) == std::string::npos) return;

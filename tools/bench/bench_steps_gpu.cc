@@ -5,11 +5,12 @@
 //                   [--parts] [--measure] [--whole-norms] [--json FILE]
 //
 // --source and --keys are the lengths of the encoder input and of the cached prefix, in tokens;
-// --measure autotunes the GEMMs first; --whole-norms turns split norms off. A shape in --shapes is
-// a number of requests, or requests x beams. Models have real shapes and random bf16 weights. The
-// whole step is captured as a graph. With --parts, further graphs leave out one kind of op each:
-// the cost of an op is the time that such a graph saves, divided by the number of ops of that kind.
-// Ops overlap, so the costs do not add up to the step. Times are medians of graph launches.
+// --measure autotunes the GEMMs first; --whole-norms runs each RMSNorm as an op of its own, not
+// split between two GEMMs. A shape in --shapes is a number of requests, or requests x beams. Models
+// have real shapes and random bf16 weights. The whole step is captured as a graph. With --parts,
+// further graphs leave out one kind of op each: the cost of an op is the time that such a graph
+// saves, divided by the number of ops of that kind. Ops overlap, so the costs do not add up to the
+// step. Times are medians of graph launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -119,8 +120,8 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Each block of 64 rows begins at a different offset (modulo kOffsets) in the same random values,
-  // so no two rows are equal.
+  // Number of offsets. Each block of 64 rows is copied from one array of random values, from its
+  // own offset in [0, kOffsets), so no two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));

@@ -44,8 +44,8 @@ class QueueTimer {
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  // Returns the median time of each work in seconds, from eleven runs after two warm-up runs. In
-  // each round all works run once, alternately.
+  // Returns the median time in seconds of each function in `works`, from eleven rounds after two
+  // warm-up rounds. A round runs every function once, one after the other.
   std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& works) const {
     constexpr int kTurns = 11;
     std::vector<std::vector<double>> seconds(works.size());
@@ -68,11 +68,11 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// A CUDA graph that calls one case several times: about ten milliseconds of calls, but at most
-// about 20 calls (one per copy of the inputs if there are more copies).
+// A CUDA graph that calls one case equally often on each copy of its inputs. It takes about ten
+// milliseconds, but has at most about 20 calls, or one per copy if there are more than 20 copies.
 class Recording {
  public:
-  // `once`: time in seconds of one call on each copy of the inputs (of.copies calls).
+  // `once`: total time in seconds of of.copies calls, one on each copy of the inputs.
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =
@@ -130,8 +130,8 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // The values repeat after kPattern elements: long enough to be unpredictable, short enough to be
-  // fast.
+  // Period of the values. It is long enough that they look random, and short enough that they are
+  // generated fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);
@@ -201,8 +201,8 @@ void GpuBench::MeasureCeilings() {
   auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  // Enqueue the copy directly, not as part of a CUDA graph: in graphs, copies run on copy engines,
-  // which are slower than the copy kernel.
+  // Enqueue the copy directly: it then runs as a kernel. As part of a CUDA graph it would run on a
+  // copy engine, which is slower.
   const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));
   };

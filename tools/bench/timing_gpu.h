@@ -29,8 +29,8 @@ struct Ceilings {
   double matrix_flops = 0;  // operations per second of a large bf16 GEMM
 };
 
-// The bytes that one call must move and its operations. Its ceiling is the time for the bytes or
-// the time for the operations at the measured Ceilings, whichever is longer.
+// The bytes that one call must move and the operations that it does. At the measured Ceilings a
+// call takes at least the time for the bytes or that for the operations, whichever is longer.
 struct Work {
   double bytes = 0, flops = 0;
 };

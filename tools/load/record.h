@@ -38,8 +38,8 @@ struct LoadRecord {
   std::vector<double> gaps_ms;           // inter-token latencies of measured requests
   int64_t sent = 0;                      // requests sent, including warm-up; all have ended
   // The measurement window: from the scheduled time of the first measured request (static batching:
-  // from the time when it is sent) until the last request is sent. The window_ counts include all
-  // requests and tokens that completed in this time, also those of warm-up requests.
+  // from the time when it is sent) until the last request is sent. The members window_* count all
+  // requests and tokens that completed in this time, including those of the warm-up.
   int64_t begin_us = 0, end_us = 0;
   int64_t window_requests = 0, window_input_tokens = 0, window_output_tokens = 0;
   bool interrupted = false;
