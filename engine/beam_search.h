@@ -42,9 +42,9 @@ class BeamSearch {
 
   // For the first step. All beams are still equal, so only beam 0 has a row, and the scores of the
   // other beams are -1e9. `ranked` holds all candidates of that row. If fewer than K of them are
-  // possible (score not -inf), inserts the same tokens for the other beams, with -1e9 added to
-  // their scores, and cuts the list to K candidates. The result is the list that Hugging Face's
-  // search ranks.
+  // possible (score not -inf), the same tokens are inserted behind them for the other beams, with
+  // -1e9 added to their scores. In every case the list is then cut to its K best candidates, those
+  // that Hugging Face's search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
   // Runs one step. `ranked`: K candidates (fewer if the rows have no more, but at least beams()),

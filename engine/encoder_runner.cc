@@ -185,8 +185,9 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Computes log-probabilities of the next target tokens in the job's current part (PackedScoring),
-// as many as fit `budget_us`. Returns true if the part is complete. The caller's next Synchronize
+// Computes log-probabilities of the next target tokens in the packed pass that the job is in
+// (PackedScoring), as many as should fit `budget_us` by the measured rate. Returns true if all of
+// that pass are computed. The caller's next Synchronize
 // reports a device failure.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;

@@ -69,9 +69,9 @@ class Generation : public DecodeTask {
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
   // For a generation in the step in flight: may the next step be enqueued before that one finishes?
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
-  // For a generation that is not in the step in flight: may it join a next step that is enqueued
-  // before that one finishes? At the start of decoding only if exactly one prompt token is left to
-  // prefill.
+  // Whether a generation that is not in the step in flight may join the next step if that is
+  // enqueued before the step in flight has finished. A generation that has no tokens yet may do so
+  // only when exactly one prompt token is left to prefill.
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }

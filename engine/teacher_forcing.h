@@ -32,8 +32,9 @@ class TeacherForcing : public DecodeTask {
   bool done() const override { return items_done_ == items_; }
 
   bool scores() const { return !targets_.empty(); }
-  // One entry per output row of the step just built, in the batch's order: the item (index of the
-  // target) that the row belongs to, and the target token that it predicts (0 if not scoring).
+  // One entry per output row of the step just built, in the batch's order: `item`, the index of
+  // the target sequence that the row belongs to, and `target`, the token of it that the row
+  // predicts (0 if the task reads states and scores nothing).
   struct OutputRow {
     int32_t item, target;
   };

@@ -232,7 +232,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // Attention expects the mask's tile summaries of the block's first input at index 0.
+  // These inputs begin with input `first` of the batch, whose tile summaries must come first.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;

@@ -69,7 +69,7 @@ class T5Model final : public EncoderDecoderModel {
   // both decide whether that norm is split. They agree, because the decision depends only on the
   // weights and the number of rows, which on a GPU is always that of the whole batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
-  // x += in Wout^T, Wout being the feed-forward output weights of layer `layer`.
+  // x += `in` * Wout^T, where Wout are the feed-forward output weights of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
   // rows.qkv = Wqkv norm(x), rotated in rotary models.

@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 
 // Chooses how many warps of a CTA share an item (a sequence and head). The number starts at one and
 // is doubled, up to kMaxWarps, as long as each warp has more than kMaxWarpKeys keys of the longest
-// sequence, or has more than kStepKeys of them while the device can keep twice as many warps
-// resident. If there are few items with many keys, a cluster of CTAs shares each item.
+// sequence, or has more than kStepKeys of them and the doubled number of warps is still resident on
+// the device. If there are few items with many keys, a cluster of CTAs shares each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

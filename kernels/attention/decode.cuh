@@ -148,7 +148,7 @@ class FewRowsWarp {
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
   // Element [tile][2 half + side] of this lane's scores belongs to query Query(tile, side) and to
-  // key Key(half) of the step.
+  // key Key(half) among the kStepKeys keys of the current pipeline step.
   __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
 

@@ -175,9 +175,10 @@ bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Maximum number of rows of a GEMM that writes a NormOutput.
 constexpr int64_t kMostNormRows = 512;
 // The number of partial sums per row that a GEMM of `rows` rows writes to NormOutput::squares, at
-// most n / 16; 0 if it cannot write a NormOutput. It is nonzero only on a GPU, with bf16 weights
-// and few rows: up to 8, on Hopper up to 64, for small GEMMs on Hopper even more. In calls that
-// write a NormOutput or have x_squares, rows of all tensors must begin on 16-byte boundaries.
+// most w.n() / 16; 0 if it cannot write a NormOutput. It is nonzero only on a GPU, with bf16
+// weights and few rows of x: up to 8, on Hopper up to 64 (more if rows * n * k is small,
+// split_k.cu). In calls that write a NormOutput or have x_squares, rows of all tensors must begin
+// on 16-byte boundaries.
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows supports LinearArgs::x_squares; for up to eight rows only if k >
 // 1024.

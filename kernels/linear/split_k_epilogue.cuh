@@ -153,7 +153,8 @@ struct SplitKWork {
   }
 };
 
-// The epilogue of one thread: four consecutive columns of every step_-th row that the CTA finishes.
+// The epilogue of one thread. Of the rows whose sums this CTA reduces and stores, the thread
+// handles every step_-th one, in four consecutive columns.
 template <typename T, typename S>
 class SplitKEpilogue {
  public:

@@ -116,8 +116,8 @@ struct TensorSpec {
 };
 
 // Writes one safetensors file as a stream: the header, then every tensor's bytes in the order of
-// the TensorSpecs. The output depends only on the arguments (same input, same SHA-256). Data starts
-// at a multiple of 64 bytes. Not thread safe.
+// the TensorSpecs. The output depends only on the arguments (same input, same SHA-256). The
+// header is padded so that the first tensor starts at a multiple of 64 bytes. Not thread safe.
 class SafetensorsWriter {
  public:
   // Creates the file `path`, which must not exist. INVALID_ARGUMENT unless the tensors' names are

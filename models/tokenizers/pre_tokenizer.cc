@@ -71,7 +71,7 @@ void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
   split->pieces = std::move(pieces);
 }
 
-// Calls on_match(begin, end) for each code point that has the property `flag`, which is bytes
+// Calls on_match(begin, end) for each code point with the property `flag`; the code point is bytes
 // [begin, end) of `text`.
 template <typename OnMatch>
 void MatchFlag(std::string_view text, UnicodeFlag flag, OnMatch on_match) {

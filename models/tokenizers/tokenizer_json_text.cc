@@ -19,7 +19,8 @@ absl::Status UnsupportedType(const std::string& where, const std::string& type) 
       absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-// Parses each element of a Sequence step with `parse`. Recursion is bounded, because the JSON
+// Parses a "Sequence" (of normalizers, pre-tokenizers or decoders): each element of the array
+// `field` with `parse`. Recursion is bounded, because the JSON
 // reader limits the nesting depth.
 template <typename Ptr, typename Parse>
 absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
