@@ -67,10 +67,11 @@ AddedToken SpecialToken(std::string content);
 
 // Adds the settings' tokens to parts->added, in this order: `numbered`; then tokens with a field of
 // their own (bos, ..., mask, model_specific); then `extra`, or `additional` if `extra` is unset.
-// A token that is not in `numbered` is skipped if a token before it in that order has the same
-// content; otherwise its id is the vocabulary's id of the content or, if
-// it has none, the next free id. Sets parts->ids. parts->model must be set. INVALID_ARGUMENT if the
-// vocabulary has another id for the content of a numbered token, or another content for its id.
+// A token that is not in `numbered` is skipped if parts->added already had its content before the
+// call or has it from `numbered`. Otherwise its id is the vocabulary's id of the content or, if it
+// has none, the next free id; of several with the same content the last one wins. Sets parts->ids.
+// parts->model must be set. INVALID_ARGUMENT if the vocabulary has another id for the content of a
+// numbered token, or another content for its id.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet
