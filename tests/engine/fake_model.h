@@ -79,7 +79,7 @@ class FakeModel : public Model {
   };
 
   void Expect(bool holds, const char* what) {
-    if (!holds && errors.size() < 20) errors.push_back(what);
+    if (!holds && errors.size() < 20) errors.emplace_back(what);
   }
   void Spend(int64_t us) {
     if (options_.clock_us != nullptr) *options_.clock_us += us;

@@ -72,7 +72,7 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
       CHECK_THAT(refused.err, ContainsSubstring(part));
     }
     CHECK_THAT(refused.err, !ContainsSubstring("num_beams"));
-    command.push_back("--ignore-generation-fields");
+    command.emplace_back("--ignore-generation-fields");
     const Outcome ignored = run(command, odd);
     CHECK(ignored.exit_code == kExitDone);
     CHECK_THAT(ignored.err, ContainsSubstring("generation_config.json: max_time is 2.5: ignored"));
