@@ -147,19 +147,27 @@ void Driver::PaceOpenLoop() {
       wake_us = std::min(scheduled_us, LastDueUs());
       due = Plan(scheduled_us, std::move(request));
     }
+    // Requests that are due at the same time share a batch: nothing is sent between them.
+    if (wake_us > MonotonicMicros()) SendBatchIfIdle();
     const bool awake = SleepUntil(wake_us);
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!due || !awake) return NothingMoreToPlan();
+    if (!due || !awake) break;
     if (pacing_.static_batch > 0) {
       waiting_.push_back(*std::move(due));
+      const bool full = static_cast<int64_t>(waiting_.size()) >= pacing_.static_batch;
       lock.unlock();
-      SendBatchIfIdle();
+      if (full) SendBatchIfIdle();
     } else {
       const Sendable sendable = Register(*std::move(due));
       lock.unlock();
       target_->Send(sendable.id, sendable.request);
     }
   }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    NothingMoreToPlan();
+  }
+  SendBatchIfIdle();
 }
 
 void Driver::PadToLongest(std::vector<Sendable>* batch) {
