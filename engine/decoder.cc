@@ -36,7 +36,7 @@ Decoder::Decoder(Model* model, std::optional<bool> async_scheduling)
 
 int64_t Decoder::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream) {
-  return Sampler::BufferBytes(config, stream) + LabelBytes(config, limits) +
+  return Sampler::BufferBytes(config, limits, stream) + LabelBytes(config, limits) +
          TargetScores::BufferBytes(limits);
 }
 

@@ -58,6 +58,7 @@ bool JobTable::Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t j
     return false;
   }
   place->second = std::move(*job);
+  next_deadline_us_ = std::min(next_deadline_us_, place->second->request.deadline_us);
   return true;
 }
 
@@ -79,9 +80,16 @@ void JobTable::FinishCancelled() {
 }
 
 void JobTable::FinishExpired(int64_t now_us) {
+  if (now_us < next_deadline_us_) return;
+  next_deadline_us_ = std::numeric_limits<int64_t>::max();
   finishing_.clear();
   for (const auto& [id, job] : jobs_) {
-    if (now_us >= job->request.deadline_us) finishing_.push_back(job.get());
+    const int64_t deadline_us = job->request.deadline_us;
+    if (now_us >= deadline_us) {
+      finishing_.push_back(job.get());
+    } else {
+      next_deadline_us_ = std::min(next_deadline_us_, deadline_us);
+    }
   }
   for (Job* job : finishing_) {
     Finish(job, JobState::kFailed,
@@ -163,8 +171,8 @@ void JobTable::NotifyDone(Job* job) {
 
 void JobTable::FinishOutOfMemory() {
   finishing_.clear();
-  for (const auto& [id, job] : jobs_) {
-    if (job->ran_out_of_memory()) finishing_.push_back(job.get());
+  for (Job* job : decoding_) {
+    if (job->ran_out_of_memory()) finishing_.push_back(job);
   }
   for (Job* job : finishing_) FinishOutOfMemory(job);
 }

@@ -3,6 +3,7 @@
 // jobs consistent. Used by the stepping thread only.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -65,7 +66,7 @@ class JobTable {
   void Finish(Job* job, JobState state, const absl::Status& status);
   // Finishes a job after a failed allocation.
   void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
-  // Finishes every job that is marked out_of_memory.
+  // Finishes those decoding jobs that are marked out_of_memory.
   void FinishOutOfMemory();
   // The device failed: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
   void FailAll(const absl::Status& status);
@@ -94,6 +95,8 @@ class JobTable {
   std::vector<Job*> decoding_;  // in order of admission
   OutputQueue outputs_;
   int64_t reserved_sequences_ = 0;  // of started jobs
+  // No job has an earlier deadline. Steps look at all jobs, possibly thousands, only after it.
+  int64_t next_deadline_us_ = std::numeric_limits<int64_t>::max();
 
   // Scratch, reserved for all jobs so that steps do not allocate.
   std::vector<std::unique_ptr<Job>> arrivals_;

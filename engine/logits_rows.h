@@ -1,16 +1,23 @@
 // The maximum number of logits rows in one sampling batch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/runtime/stream.h"
+#include "kernels/sampling/selection.h"
+#include "models/model.h"
 
 namespace quintet {
 
 // Maximum number of logits rows in one sampling batch. At least 32, the maximum number of beams of
-// one request.
-inline int64_t LogitsChunkRows(const Stream& stream) {
-  return stream.backend() == Backend::kCpu ? 64 : 256;
+// one request. On a GPU every step should fit one batch, because with several batches the host
+// waits for each of them and steps cannot be queued ahead; but the logits take at most 2 GiB.
+inline int64_t LogitsChunkRows(int64_t vocab, const ModelLimits& limits, const Stream& stream) {
+  constexpr int64_t kLogitsBytes = int64_t{2} << 30, kLeastRows = 256;
+  if (stream.backend() == Backend::kCpu) return 64;
+  return std::clamp(kLogitsBytes / (LogitsStride(vocab) * 4), kLeastRows,
+                    std::max(kLeastRows, limits.max_step_sequences));
 }
 
 }  // namespace quintet

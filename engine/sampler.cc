@@ -23,7 +23,7 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       id_(NextId()),
       vocab_(model->config().vocab),
       logits_stride_(LogitsStride(vocab_)),
-      max_rows_(LogitsChunkRows(model->stream())),
+      max_rows_(LogitsChunkRows(vocab_, model->limits(), model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
       // The CUDA graph of a batch is captured only after three uses of its key, because batches
@@ -44,20 +44,22 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       draw_rows_(&model->stream()),
       draw_use_raw_(&model->stream()) {}
 
-int64_t Sampler::BufferBytes(const ModelConfig& config, const Stream& stream) {
-  const int64_t rows = LogitsChunkRows(stream);
+int64_t Sampler::BufferBytes(const ModelConfig& config, const ModelLimits& limits,
+                             const Stream& stream) {
+  const int64_t rows = LogitsChunkRows(config.vocab, limits, stream);
   int64_t bytes = 2 * TopKPlan::BlockBytes(rows) + kMaxRuleTokens * 4;
   bytes += rows * static_cast<int64_t>(sizeof(RowRules) + sizeof(Draw) + sizeof(BeamDraw) +
                                        sizeof(BeamGroup) + (5 + kMaxEosTokens) * sizeof(int32_t));
-  for (const Spec& spec : BufferSpecs(config, stream, nullptr)) bytes += spec.bytes;
+  for (const Spec& spec : BufferSpecs(config, limits, stream, nullptr)) bytes += spec.bytes;
   return bytes;
 }
 
 std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelConfig& config,
+                                                                  const ModelLimits& limits,
                                                                   const Stream& stream,
                                                                   Sampler* sampler) {
   constexpr int64_t kMinScratch = 64;
-  const int64_t rows = LogitsChunkRows(stream), vocab = config.vocab;
+  const int64_t vocab = config.vocab, rows = LogitsChunkRows(vocab, limits, stream);
   const int64_t values = rows * 4;  // one f32 or i32 per row
   const int64_t logits = rows * LogitsStride(vocab) * 4;
   const int64_t top_k = std::max(kMinScratch, TopKScratchBytes(rows, vocab, kMaxTopK, stream));
@@ -103,7 +105,7 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
 
 absl::Status Sampler::Allocate() {
   const Stream& stream = model_->stream();
-  for (const Spec& spec : BufferSpecs(model_->config(), stream, this)) {
+  for (const Spec& spec : BufferSpecs(model_->config(), model_->limits(), stream, this)) {
     QT_ASSIGN_OR_RETURN(*spec.buffer, spec.memory == Memory::kDevice
                                           ? stream.Allocate(spec.bytes)
                                           : stream.AllocatePinned(spec.bytes));

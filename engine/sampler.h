@@ -70,7 +70,8 @@ class Sampler {
   // sampler.
   Sampler(Model* model, bool async_scheduling);
   // Bytes that Allocate takes, for a model that is not loaded.
-  static int64_t BufferBytes(const ModelConfig& config, const Stream& stream);
+  static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
+                             const Stream& stream);
   absl::Status Allocate();
 
   // Returns how many of `inputs`, from the first on, fit one sampling batch; at least one. A batch
@@ -158,7 +159,8 @@ class Sampler {
   static constexpr size_t kBuffers = 16;
   // Lists every Buffer member with its size and kind of memory. If `sampler` is null, only the
   // sizes are valid.
-  static std::array<Spec, kBuffers> BufferSpecs(const ModelConfig& config, const Stream& stream,
+  static std::array<Spec, kBuffers> BufferSpecs(const ModelConfig& config,
+                                                const ModelLimits& limits, const Stream& stream,
                                                 Sampler* sampler);
 
   // Steps of Plan, defined in sampler_plan.cc: they add one generation to the batch being planned.

@@ -15,6 +15,8 @@ StepEngine::StepEngine(StepEngineParts parts)
       clock_(std::move(parts.clock)),
       observer_(parts.observer),
       capacity_(parts.capacity),
+      admission_sequences_(
+          std::min(parts.limits.admission_sequences, parts.capacity.running_sequences)),
       requests_(parts.limits, capacity_.pages),
       decoder_(std::move(parts.decoder)),
       pace_(parts.limits.prefill_share),
@@ -73,7 +75,9 @@ void StepEngine::Admit(int64_t now) {
   budget.encode_tokens = encoder_.active() ? 0 : capacity_.encode_tokens;
   if (continuations_first_) AdmitContinuations(&budget);
   admitted_.clear();
-  jobs_.Admit(now, budget, &admitted_);
+  if (budget.sequences >= admission_sequences_ || jobs_.decoding().empty()) {
+    jobs_.Admit(now, budget, &admitted_);
+  }
   for (Job* job : admitted_) {
     if (StartOrAddToEncode(job, now)) budget.encode_tokens -= job->needs.encode_tokens;
   }
@@ -83,7 +87,7 @@ void StepEngine::Admit(int64_t now) {
   try {
     encoder_.Begin(encode_batch_);
   } catch (const std::bad_alloc&) {
-    FailEncodes(encode_batch_);
+    FailEncodes(&encode_batch_);
   }
 }
 
@@ -131,13 +135,15 @@ void StepEngine::Encode(int64_t prefill_us) {
   } catch (const std::bad_alloc&) {
     failed_encodes_.clear();
     encoder_.Jobs(&failed_encodes_);
-    FailEncodes(failed_encodes_);
+    FailEncodes(&failed_encodes_);
   }
 }
 
-void StepEngine::FailEncodes(const std::vector<Job*>& jobs) {
-  for (Job* job : jobs) job->out_of_memory = true;
-  jobs_.FinishOutOfMemory();
+// A job may be listed twice: as an input and as a projection.
+void StepEngine::FailEncodes(std::vector<Job*>* jobs) {
+  std::sort(jobs->begin(), jobs->end(), [](const Job* a, const Job* b) { return a->id < b->id; });
+  jobs->erase(std::unique(jobs->begin(), jobs->end()), jobs->end());
+  for (Job* job : *jobs) jobs_.FinishOutOfMemory(job);
 }
 
 bool StepEngine::HasRunningStreams() const {

@@ -48,7 +48,7 @@ class StepEngine : public Engine {
   bool StartOrAddToEncode(Job* job, int64_t now);
   void AdmitContinuations(AdmissionBudget* budget);
   void Encode(int64_t prefill_us);
-  void FailEncodes(const std::vector<Job*>& jobs);
+  void FailEncodes(std::vector<Job*>* jobs);
   bool HasRunningStreams() const;
   void OnEncoded(Job* job, const EncodedStates& encoded);
   absl::Status CompletePart(Job* job, const EncodedStates& encoded);
@@ -63,6 +63,7 @@ class StepEngine : public Engine {
   const Clock clock_;
   StepObserver* const observer_;
   const Capacity capacity_;
+  const int64_t admission_sequences_;
 
   RequestTable requests_;  // the only member that other threads use
 

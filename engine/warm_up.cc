@@ -108,7 +108,8 @@ absl::Status Measure(Model* model, int64_t budget_us) {
   Buffer memory;
   Tensor logits;
   if (config.has_decoder() && config.head == Head::kLanguageModel) {
-    const int64_t rows = std::min(LogitsChunkRows(stream), limits.max_step_sequences);
+    const int64_t rows =
+        std::min(LogitsChunkRows(config.vocab, limits, stream), limits.max_step_sequences);
     const int64_t stride = LogitsStride(config.vocab);
     QT_ASSIGN_OR_RETURN(memory, stream.Allocate(rows * stride * 4));
     logits = Tensor::F32(memory.as<float>(), {rows, stride}).Columns(0, config.vocab);

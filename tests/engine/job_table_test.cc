@@ -173,6 +173,14 @@ TEST_CASE("job table: expired jobs end with a status that names the queue or dec
   CHECK(scene.sinks[1]->status.message() == "the deadline passed in the queue");
   CHECK(scene.code(0) == absl::StatusCode::kDeadlineExceeded);
   CHECK(scene.sinks[2]->done_calls == 0);
+  scene.Submit(10, Priority::kNormal, /*deadline_us=*/300);
+  scene.TakeArrivals();
+  scene.jobs->FinishExpired(250);
+  CHECK(scene.code(2) == absl::StatusCode::kDeadlineExceeded);
+  scene.jobs->FinishExpired(299);
+  CHECK(scene.sinks[3]->done_calls == 0);
+  scene.jobs->FinishExpired(300);
+  CHECK(scene.code(3) == absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_CASE("job table: a failed allocation on arrival ends only that request") {
