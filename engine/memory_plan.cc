@@ -1,9 +1,11 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "engine/decoder.h"
+#include "engine/process_memory.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -50,6 +52,72 @@ absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t b
                    ", search ", plan.search, ", runtime ", plan.runtime, "), ", where, " ", bytes));
 }
 
+int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
+  return CachePageBytes(config, options.limits.page_size,
+                        ActivationType(options.weights, options.device));
+}
+
+// Sets the limits of a batch, with automatic values where `request` has none, and one cache page.
+void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
+  const bool on_gpu = options->device != nullptr;
+  const bool job = request.workload == Workload::kJob;
+  const int64_t sequences = on_gpu ? (job ? 2048 : 1024) : (job ? 64 : 256);
+  const int64_t tokens = on_gpu ? 16384 : 4096;
+  ModelLimits& limits = options->limits;
+  limits.max_step_sequences = request.max_running > 0 ? request.max_running : sequences;
+  limits.max_encode_tokens = std::max(
+      request.max_batch_tokens > 0 ? request.max_batch_tokens : tokens, request.max_input_tokens);
+  limits.max_step_tokens = MaxStepTokens(limits, config, on_gpu);
+  limits.cache_pages = 1;
+}
+
+// Halves those batch limits that are automatic, down to what any request may need. Returns false if
+// none is left to halve.
+bool HalveAutomatic(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
+  constexpr int64_t kLeastSequences = 64;
+  ModelLimits& limits = options->limits;
+  bool halved = false;
+  if (request.max_batch_tokens == 0 && limits.max_encode_tokens / 2 >= request.max_input_tokens) {
+    limits.max_encode_tokens /= 2;
+    halved = true;
+  }
+  if (request.max_running == 0 && limits.max_step_sequences / 2 >= kLeastSequences) {
+    limits.max_step_sequences /= 2;
+    halved = true;
+  }
+  limits.max_step_tokens = MaxStepTokens(limits, config, options->device != nullptr);
+  return halved;
+}
+
+// Memory in bytes that a model may take for the KV cache and everything else.
+int64_t MemoryFor(const LimitRequest& request, const Device* device) {
+  const int64_t most =
+      request.max_bytes > 0 ? request.max_bytes : std::numeric_limits<int64_t>::max();
+  return device == nullptr ? most : std::min(most, device->free_bytes() / request.models);
+}
+
+// Upper bound of the automatic KV caches in host memory: a quarter of what the process may use.
+int64_t HostCacheBytes(const LimitRequest& request) {
+  const ProcessMemory memory = ReadProcessMemory();
+  return std::min(memory.resident.limit.bytes, memory.address_space.limit.bytes) / 4 /
+         request.models;
+}
+
+// Returns the pages of the KV cache; an automatic one has at most `most_bytes`.
+int64_t CachePages(const LimitRequest& request, const LoadOptions& options,
+                   const ModelConfig& config, int64_t most_bytes) {
+  if (!request.decodes) return 1;
+  constexpr int64_t kLeastBytes = int64_t{1} << 30;
+  const int64_t tokens_each = options.device == nullptr ? 256 : 512;
+  const ModelLimits& limits = options.limits;
+  const int64_t page_bytes = PageBytes(options, config);
+  const int64_t wanted = limits.max_step_sequences * tokens_each / limits.page_size * page_bytes;
+  const int64_t bytes = request.cache_bytes > 0
+                            ? request.cache_bytes
+                            : std::min(std::max(wanted, kLeastBytes), most_bytes);
+  return std::max<int64_t>(1, bytes / page_bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
@@ -76,36 +144,58 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
   return std::max(given, limits.max_step_sequences);
 }
 
-absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
+absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool) {
   QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
   ModelLimits& limits = options->limits;
-  limits.max_step_tokens = MaxStepTokens(limits, config, options->device != nullptr);
-  limits.cache_pages = 1;
-  if (config.has_decoder()) {
-    const DType dtype = ActivationType(options->weights, options->device);
-    const int64_t page_bytes = CachePageBytes(config, limits.page_size, dtype);
-    limits.cache_pages = std::max<int64_t>(1, bounds.cache_bytes / page_bytes);
+  SetBatchLimits(request, config, options);
+  if (options->device == nullptr && request.max_bytes == 0) {
+    if (config.has_decoder()) {
+      limits.cache_pages = CachePages(request, *options, config, HostCacheBytes(request));
+    }
+    return absl::OkStatus();
   }
-  if (bounds.max_bytes == 0 && options->device == nullptr) return absl::OkStatus();
+  const int64_t memory = MemoryFor(request, options->device);
   QT_ASSIGN_OR_RETURN(MemoryPlan plan, MeasureMemory(directory, *options, pool));
-  if (options->device != nullptr) {
-    const int64_t free_bytes = options->device->free_bytes();
-    if (bounds.max_bytes == 0 && plan.total() > free_bytes) {
-      return TooLarge(plan, "the GPU has free", free_bytes);
+  while (plan.total() > memory / 2 && HalveAutomatic(request, config, options)) {
+    QT_ASSIGN_OR_RETURN(plan, MeasureMemory(directory, *options, pool));
+  }
+  if (request.max_bytes > 0 && plan.total() > request.max_bytes) {
+    return TooLarge(plan, "with one page of keys and values, --max-memory allows",
+                    request.max_bytes);
+  }
+  if (config.has_decoder()) {
+    const int64_t left = memory - (plan.total() - plan.model.cache);
+    const int64_t automatic =
+        options->device == nullptr ? std::min(left, HostCacheBytes(request)) : left / 100 * 85;
+    limits.cache_pages = CachePages(request, *options, config, automatic);
+    QT_ASSIGN_OR_RETURN(plan, MeasureMemory(directory, *options, pool));
+    const int64_t over = plan.total() - memory;
+    if (over > 0 && (request.max_bytes > 0 || request.cache_bytes == 0)) {
+      const int64_t page_bytes = PageBytes(*options, config);
+      const int64_t fewer = (over + page_bytes - 1) / page_bytes;
+      limits.cache_pages = std::max<int64_t>(1, limits.cache_pages - fewer);
+      QT_ASSIGN_OR_RETURN(plan, MeasureMemory(directory, *options, pool));
     }
   }
-  const int64_t over = bounds.max_bytes == 0 ? 0 : plan.total() - bounds.max_bytes;
-  if (over <= 0) return absl::OkStatus();
-  const int64_t page_bytes = plan.model.cache / limits.cache_pages;
-  const int64_t fewer = page_bytes == 0 ? limits.cache_pages : (over + page_bytes - 1) / page_bytes;
-  if (fewer >= limits.cache_pages) {
-    plan.model.cache = page_bytes;
-    return TooLarge(plan, "with one page of keys and values, --max-memory allows",
-                    bounds.max_bytes);
+  if (options->device != nullptr && plan.total() > options->device->free_bytes()) {
+    return TooLarge(plan, "the GPU has free", options->device->free_bytes());
   }
-  limits.cache_pages -= fewer;
   return absl::OkStatus();
+}
+
+std::string DescribeLimits(const LimitRequest& request, const LoadOptions& options,
+                           const ModelConfig& config) {
+  const auto text = [](const char* name, int64_t value, int64_t requested, const char* unit) {
+    return absl::StrCat(name, " ", value, unit, requested == 0 ? " (auto)" : "");
+  };
+  const ModelLimits& limits = options.limits;
+  std::string line =
+      text("max-batch-tokens", limits.max_encode_tokens, request.max_batch_tokens, "");
+  if (!config.has_decoder() || !request.decodes) return line;
+  const int64_t cache_mib = limits.cache_pages * PageBytes(options, config) >> 20;
+  return absl::StrCat(text("max-running", limits.max_step_sequences, request.max_running, ""), ", ",
+                      line, ", ", text("cache-memory", cache_mib, request.cache_bytes, " MiB"));
 }
 
 }  // namespace quintet

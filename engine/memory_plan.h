@@ -27,9 +27,20 @@ struct MemoryPlan {
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
-struct MemoryBounds {
-  int64_t cache_bytes = 0;  // KV cache, if max_bytes leaves room for it
-  int64_t max_bytes = 0;    // total; 0: the free memory of the GPU, or no limit on a CPU
+// What a process does with its model. A job is fast with many sequences in each step; when serving,
+// every request waits for whole steps, so they should be shorter.
+enum class Workload : uint8_t { kServing, kJob };
+
+// The limits that a user asks for. PlanMemory chooses those that are 0 (automatic).
+struct LimitRequest {
+  Workload workload = Workload::kServing;
+  int64_t max_running = 0;          // sequences decoded concurrently
+  int64_t max_batch_tokens = 0;     // tokens encoded in one batch
+  int64_t cache_bytes = 0;          // KV cache, if the memory leaves room for it
+  int64_t max_bytes = 0;            // all memory; 0: no limit except the free memory of a GPU
+  int64_t max_input_tokens = 4096;  // every input of this length must fit into a batch
+  int64_t models = 1;               // that share the device
+  bool decodes = true;              // false: the smallest KV cache suffices
 };
 // Returns the maximum number of new tokens in one decoder step: max_step_sequences or the default
 // value of ModelLimits::max_step_tokens, whichever is larger. On a GPU it is also at least
@@ -37,10 +48,19 @@ struct MemoryBounds {
 // decoder prompts are short, at least the smaller of max_encode_tokens and 4096.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets options->limits.max_step_tokens (MaxStepTokens) and options->limits.cache_pages (as many as
-// the bounds allow). RESOURCE_EXHAUSTED, with the bytes of each part, if a max_bytes above 0 leaves
-// no room for one page, or if max_bytes is 0 and the plan exceeds the free memory of the GPU.
-absl::Status PlanMemory(const std::string& directory, const MemoryBounds& bounds,
+// Sets all of options->limits except page_size. Automatic values:
+// - max_running: 2048 for a job on a GPU, 1024 when serving on a GPU; 64 and 256 on a CPU;
+// - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU these two are halved until everything
+//   but the cache fits into half of the memory;
+// - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
+//   85 % of the remaining memory of a GPU or a quarter of the memory that a CPU process may use.
+// RESOURCE_EXHAUSTED, with the bytes of each part, if a max_bytes above 0 leaves no room for one
+// page, or if max_bytes is 0 and the plan exceeds the free memory of the GPU.
+absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
+
+// Returns one line of text for logs: the limits in effect and which of them were automatic.
+std::string DescribeLimits(const LimitRequest& request, const LoadOptions& options,
+                           const ModelConfig& config);
 
 }  // namespace quintet

@@ -56,8 +56,10 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
     QT_ASSIGN_OR_RETURN(device_, Device::Open(options_.gpu));
     load_.device = device_.get();
   }
-  QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.memory, &load_, pool_));
+  QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
   QT_ASSIGN_OR_RETURN(const MemoryPlan plan, MeasureMemory(options_.directory, load_, pool_));
+  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
+  spdlog::info("model {}: {}", options_.name, DescribeLimits(options_.limits, load_, config));
   if (load_.device != nullptr) metrics_->SetGpuMemory(plan);
   ModelHostMemory memory;
   memory.weights_bytes = plan.host_weights;
@@ -100,6 +102,7 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
       model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); }));
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
+  limits.max_running_sequences = model_->limits().max_step_sequences;
   // Admission control alone limits the queue: the engine must not reject an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);

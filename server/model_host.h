@@ -25,14 +25,14 @@ namespace quintet {
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;  // cache_pages is computed from `memory`, device from `gpu`
+  LoadOptions load;  // its limits come from `limits`, the device from `gpu`
   int gpu = -1;      // GPU number; -1: run on the CPU
   // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
       load_model = Model::Load;
-  MemoryBounds memory = {.cache_bytes = 1 << 30};
-  EngineLimits engine;
+  LimitRequest limits;  // sets load.limits
+  EngineLimits engine;  // max_running_sequences comes from `limits`
   DecodingLimits decoding;
   // Whether unsupported fields of generation_config.json are ignored with a warning. Otherwise they
   // are an error.

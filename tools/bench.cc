@@ -293,9 +293,10 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model->model));
   const double token_bytes = 8.0 * static_cast<double>(config.decoder_layers * config.inner());
+  constexpr int64_t kLeastRunning = 64, kLeastCacheMib = 1024;
   for (const Shape& shape : Shapes(flags)) {
     model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
-    model->max_running = std::max(model->max_running, shape.batch * shape.beams);
+    model->max_running = std::max({model->max_running, kLeastRunning, shape.batch * shape.beams});
     constexpr int64_t kSlack = 64;  // tokens, for partly filled pages
     const double own = static_cast<double>(
         shape.score() ? shape.targets * (shape.target_tokens + kSlack)
@@ -303,8 +304,8 @@ absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
     const double tokens =
         static_cast<double>(shape.batch) * (static_cast<double>(shape.input_tokens + kSlack) + own);
     if (shape.encode) continue;
-    model->cache_mib =
-        std::max(model->cache_mib, static_cast<int64_t>(tokens * token_bytes / 1048576.0) + 1);
+    model->cache_mib = std::max({model->cache_mib, kLeastCacheMib,
+                                 static_cast<int64_t>(tokens * token_bytes / 1048576.0) + 1});
   }
   return absl::OkStatus();
 }

@@ -34,7 +34,7 @@ int Run(BenchEngineFlags flags) {
   flags.load.shape.vocab = session->config.vocab;
   EngineTarget target(session.get(), !flags.load.unary);
   return RunAndReport(flags.load, &target, SessionConditions(*session),
-                      {{"max_running", flags.model.max_running}});
+                      {{"max_running", session->model->limits().max_step_sequences}});
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& fla
 
 int Run(const ClassifyFlags& flags) {
   int exit_code = kExitDone;
-  const SessionNeeds needs = NeedsOf(RequestKind::kClassify, flags.model, flags.lines);
+  const SessionNeeds needs = NeedsOf(RequestKind::kClassify, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   LineCommand command;

@@ -177,6 +177,8 @@ int CommandLine::RunParsed(CLI::App* command) {
   if (!status.ok()) return Fail(kExitUsage, status);
   if (common.print_config) {
     std::fputs(PrintConfig(*command).c_str(), stdout);
+    const std::string note = common.note ? common.note() : "";
+    if (!note.empty()) std::fprintf(stdout, "# %s\n", note.c_str());
     return kExitDone;
   }
   for (const CLI::Option* option : required_) {

@@ -44,6 +44,11 @@ class CommandLine {
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
   // Makes a flag or positional argument mandatory; its value may come from any source.
   void Require(CLI::Option* option) { required_.push_back(option); }
+  // Makes --print-config of `command` add the result of `note` as a comment: what automatic values
+  // are on this machine. An empty result adds nothing.
+  void AddConfigNote(CLI::App* command, std::function<std::string()> note) {
+    commands_[command].note = std::move(note);
+  }
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
@@ -53,6 +58,7 @@ class CommandLine {
     std::string config, log_format = "text", log_level = "info";
     bool print_config = false;
     std::function<int()> run;
+    std::function<std::string()> note;
   };
 
   static void AddCommonFlags(CLI::App* command, Common* common);

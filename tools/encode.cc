@@ -90,7 +90,7 @@ int Run(const EncodeFlags& flags) {
                                              "ends; use --output json")));
   }
   int exit_code = kExitDone;
-  const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.model, flags.lines);
+  const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   LineCommand command;

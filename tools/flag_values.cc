@@ -75,6 +75,18 @@ CLI::Validator WholeInRange(uint64_t least, uint64_t most) {
       "");
 }
 
+CLI::Validator AutoOrInRange(uint64_t least, uint64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        uint64_t value = 0;
+        if (text == "auto") return "";
+        if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
+        return absl::StrCat("expected auto or a whole number from ", least, " to ", most, ", got ",
+                            text);
+      },
+      "");
+}
+
 CLI::Validator RealInRange(double least, double most) {
   return CLI::Validator(
       [least, most](std::string& text) -> std::string {

@@ -27,6 +27,8 @@ CLI::Validator InRange(T least, T most) {
     return RealInRange(least, most);
   }
 }
+// Accepts "auto" and whole numbers from `least` (above 0) to `most`.
+CLI::Validator AutoOrInRange(uint64_t least, uint64_t most);
 // Accepts any value >= 0 if T is an integer type, and any real number if T is a floating-point
 // type. For flags whose range is checked elsewhere.
 template <typename T>

@@ -88,10 +88,10 @@ absl::Status CheckOptions(const Session& session, const DecodingRequest& decodin
   const int32_t id = std::max(session.config.pad_id, 0);
   absl::StatusOr<DecodingOptions> options =
       ResolveDecoding(decoding, session.defaults, session.config, limits, {id});
-  if (options.ok() && options->num_beams > session.flags.max_running) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-running: ", session.flags.max_running,
-                                                   " is less than --num-beams ",
-                                                   options->num_beams));
+  const int64_t max_running = session.model->limits().max_step_sequences;
+  if (options.ok() && options->num_beams > max_running) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-running: ", max_running, " is less than --num-beams ", options->num_beams));
   }
   return options.status();
 }
@@ -100,7 +100,7 @@ int Run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
   int exit_code = kExitDone;
-  const SessionNeeds needs = NeedsOf(RequestKind::kGenerate, flags.model, flags.lines);
+  const SessionNeeds needs = NeedsOf(RequestKind::kGenerate, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   absl::StatusOr<DecodingRequest> decoding =

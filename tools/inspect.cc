@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -84,13 +85,41 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
   return limits;
 }
 
-absl::StatusOr<MemoryPlan> MeasureFor(const InspectFlags& flags, const ModelConfig& config,
-                                      Device* device) {
+LoadOptions OptionsFor(const InspectFlags& flags, const ModelConfig& config, Device* device) {
   LoadOptions options;
   options.weights = WeightTypeOf(flags.placement, config);
   options.device = device;
-  options.limits = LimitsFor(flags, config, device != nullptr);
   options.follow_symlinks = flags.follow_symlinks;
+  return options;
+}
+
+// The limits of a command that is run without flags for them.
+struct AutomaticLimits {
+  const char* command;
+  LimitRequest request;
+  LoadOptions options;
+};
+
+// Leaves out a command whose limits cannot be planned, for example because the GPU is full.
+std::vector<AutomaticLimits> PlanAutomatic(const InspectFlags& flags, const ModelConfig& config,
+                                           Device* device) {
+  ThreadPool pool(1);
+  std::vector<AutomaticLimits> planned;
+  for (const Workload workload : {Workload::kJob, Workload::kServing}) {
+    AutomaticLimits limits{workload == Workload::kJob ? "generate" : "serve",
+                           {.workload = workload},
+                           OptionsFor(flags, config, device)};
+    if (PlanMemory(flags.model, limits.request, &limits.options, &pool).ok()) {
+      planned.push_back(std::move(limits));
+    }
+  }
+  return planned;
+}
+
+absl::StatusOr<MemoryPlan> MeasureFor(const InspectFlags& flags, const ModelConfig& config,
+                                      Device* device) {
+  LoadOptions options = OptionsFor(flags, config, device);
+  options.limits = LimitsFor(flags, config, device != nullptr);
   ThreadPool pool(1);
   return MeasureMemory(flags.model, options, &pool);
 }
@@ -137,7 +166,8 @@ void PrintModel(const Inspection& in, const MemoryPlan& memory) {
                                      Id(t.pad_id), "; unk ", Id(t.unk_id), "; bos ", Id(t.bos_id)));
 }
 
-void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory) {
+void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory,
+               const std::vector<AutomaticLimits>& automatic) {
   PrintModel(in, memory);
   std::printf("\nfiles\n");
   for (const auto& [name, bytes] : in.files) {
@@ -154,6 +184,11 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   Line("  search", Bytes(memory.search));
   if (memory.runtime > 0) Line("  runtime", Bytes(memory.runtime));
   Line("  total", Bytes(memory.total()));
+  std::printf("\nautomatic limits\n");
+  for (const AutomaticLimits& limits : automatic) {
+    Line(absl::StrCat("  ", limits.command).c_str(),
+         DescribeLimits(limits.request, limits.options, in.config));
+  }
   std::printf("\nwarnings%s\n", in.warnings.empty() ? ": none" : "");
   for (const std::string& warning : in.warnings) std::printf("  %s\n", warning.c_str());
 }
@@ -179,7 +214,8 @@ nlohmann::json ConfigJson(const ModelConfig& c) {
           {"decoder_start_id", c.decoder_start_id}};
 }
 
-void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory) {
+void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory,
+               const std::vector<AutomaticLimits>& automatic) {
   nlohmann::json report = {{"config", ConfigJson(in.config)},
                            {"parameters", memory.model.parameters},
                            {"stored_values", in.stored_values},
@@ -202,6 +238,13 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                       {"search_bytes", memory.search},
                       {"runtime_bytes", memory.runtime},
                       {"total_bytes", memory.total()}};
+  for (const AutomaticLimits& limits : automatic) {
+    const ModelLimits& planned = limits.options.limits;
+    report["automatic_limits"][limits.command] = {{"max_running", planned.max_step_sequences},
+                                                  {"max_batch_tokens", planned.max_encode_tokens},
+                                                  {"cache_pages", planned.cache_pages},
+                                                  {"page_tokens", planned.page_size}};
+  }
   // File names may contain bytes that are not UTF-8: replace them.
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
@@ -220,10 +263,11 @@ int Run(const InspectFlags& flags) {
   if (!device.ok()) return Fail(kExitUsage, device.status());
   const absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
   if (!memory.ok()) return FailModel(flags.model, memory.status());
+  const std::vector<AutomaticLimits> automatic = PlanAutomatic(flags, config, device->get());
   if (flags.output == "json") {
-    PrintJson(flags, *inspection, *memory);
+    PrintJson(flags, *inspection, *memory, automatic);
   } else {
-    PrintText(flags, *inspection, *memory);
+    PrintText(flags, *inspection, *memory, automatic);
   }
   return kExitDone;
 }

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
-#include "tools/line_runner.h"
 
 namespace quintet {
 namespace {
@@ -56,12 +55,11 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
       ->group(kGroup);
 }
 
-SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines) {
+SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines) {
   const bool text =
       lines.input == "text" || (kind == RequestKind::kGenerate && lines.output == "text");
   return {.kind = kind,
           .tokenizer = text ? TokenizerNeed::kRequired : TokenizerNeed::kIfThere,
-          .queue = LinesInFlight(model.max_running),
           .decodes = kind == RequestKind::kGenerate};
 }
 

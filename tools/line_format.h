@@ -25,7 +25,7 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
 
 // Returns what a command that processes lines needs of its session. With JSON lines the tokenizer
 // is optional, because lines may contain only token ids.
-SessionNeeds NeedsOf(RequestKind kind, const ModelFlags& model, const LineFlags& lines);
+SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines);
 
 // Tokenizes `text`. FAILED_PRECONDITION if the model has no tokenizer.
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,

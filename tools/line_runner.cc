@@ -105,7 +105,7 @@ class LineRunner {
       : session_(session),
         command_(command),
         output_(output),
-        most_lines_(LinesInFlight(session.flags.max_running)),
+        most_lines_(LinesInFlight(session.model->limits().max_step_sequences)),
         reader_(STDIN_FILENO, kMaxLineBytes),
         progress_(quiet) {}
 

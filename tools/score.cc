@@ -105,7 +105,7 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
 
 int Run(const ScoreFlags& flags) {
   int exit_code = kExitDone;
-  const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.model, flags.lines);
+  const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
   // Reject flags with which every line would fail, so that the command fails once, as a usage

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
@@ -28,6 +29,16 @@ std::string NameOf(const std::string& directory) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+LimitRequest LimitsOf(const ServeFlags& flags) {
+  return {.workload = Workload::kServing,
+          .max_running = flags.max_running,
+          .max_batch_tokens = flags.max_batch_tokens,
+          .cache_bytes = flags.cache_mib << 20,
+          .max_bytes = flags.max_memory_mib << 20,
+          .max_input_tokens = flags.decoding.max_input_tokens,
+          .models = static_cast<int64_t>(flags.models.size())};
+}
+
 HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   HostOptions host;
   const size_t equals = model.find('=');
@@ -38,10 +49,7 @@ HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
   host.gpu = DeviceOrdinal(flags.placement);
-  host.memory = {.cache_bytes = flags.cache_mib << 20, .max_bytes = flags.max_memory_mib << 20};
-  host.load.limits.max_encode_tokens =
-      std::max<int64_t>(flags.max_batch_tokens, flags.decoding.max_input_tokens);
-  host.load.limits.max_step_sequences = flags.engine.max_running_sequences;
+  host.limits = LimitsOf(flags);
   host.engine = flags.engine;
   host.engine.encoder_cache_bytes =
       flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
@@ -64,10 +72,9 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
-  command
-      ->add_option("--cache-memory", flags->cache_mib,
-                   "KV cache size per model. Range [1, 16777216].")
-      ->check(InRange(int64_t{1}, int64_t{1} << 24))
+  AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
+                   "KV cache size per model. auto: room for --max-running sequences of usual "
+                   "length, at least 1024, within the free memory. Range [1, 16777216].")
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
@@ -114,17 +121,22 @@ void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
       "Maximum number of queued requests per model. Range [1, 1048576].");
   add("--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
       "Maximum number of queued input tokens per model.");
-  add("--max-running,--max-num-seqs", &engine->max_running_sequences, int64_t{1}, int64_t{4096},
-      "SEQUENCES",
-      "Maximum number of sequences decoded concurrently; each beam counts. Range [1, 4096].");
+  AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
+                   "Maximum number of sequences decoded concurrently; each beam counts. auto: 1024 "
+                   "on a GPU (fewer if memory is short), 256 on a CPU. Range [1, 4096].")
+      ->type_name("SEQUENCES")
+      ->group(kLimits);
   AddEncoderCacheFlag(command, flags);
   add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
       "Maximum input length. Longer inputs are rejected unless the call sets truncate.");
   add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
       "Upper limit for max_new_tokens of a request. Range [1, 1048576].");
-  add("--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens, int64_t{1},
-      int64_t{1} << 24, "TOKENS",
-      "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens per step.");
+  AddAutomaticFlag(command, "--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens,
+                   int64_t{1} << 24,
+                   "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens "
+                   "per step. auto: 16384 on a GPU (fewer if memory is short), 4096 on a CPU.")
+      ->type_name("TOKENS")
+      ->group(kLimits);
   add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
       "Limit for encoding and prefill while sequences are being decoded, as a fraction of the "
       "decode time of a step; 0 = no limit. It keeps the inter-token latency of running sequences "
@@ -188,6 +200,14 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   AddModelFlags(line, command, flags);
   AddLimitFlags(command, flags);
   AddNetworkFlags(command, flags);
+  line.AddConfigNote(command, [flags] {
+    std::vector<std::string> notes;
+    for (const std::string& model : flags->models) {
+      notes.push_back(
+          LimitsNote(HostOf(*flags, model).directory, flags->placement, LimitsOf(*flags)));
+    }
+    return absl::StrJoin(notes, "\n# ");
+  });
 }
 
 ServerOptions ServerOptionsOf(const ServeFlags& flags) {

@@ -22,7 +22,8 @@ struct ServeFlags {
   std::optional<int64_t> encoder_cache_bytes;  // unset: 256 MiB on a CPU, 0 on a GPU
   DecodingLimits decoding;
   bool ignore_generation_fields = false;
-  int64_t max_batch_tokens = 4096, cache_mib = 1024, max_memory_mib = 0;
+  int64_t max_running = 0, max_batch_tokens = 0, cache_mib = 0;  // 0: automatic
+  int64_t max_memory_mib = 0;
   double default_timeout_s = 60, max_timeout_s = 600;
   double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
   std::string metrics_compat;

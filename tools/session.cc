@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/memory_plan.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "tools/cores.h"
 #include "tools/flag_values.h"
+#include "tools/line_runner.h"
 
 namespace quintet {
 namespace {
@@ -32,11 +33,7 @@ LoadOptions OptionsOf(const ModelFlags& flags, const ModelConfig& config, Device
   LoadOptions options;
   options.weights = WeightTypeOf(flags.placement, config);
   options.device = device;
-  ModelLimits limits;
-  limits.page_size = kPageTokens;
-  limits.max_encode_tokens = std::max(flags.max_batch_tokens, flags.max_input_tokens);
-  limits.max_step_sequences = flags.max_running;
-  options.limits = limits;
+  options.limits.page_size = kPageTokens;
   return options;
 }
 
@@ -69,11 +66,10 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = OptionsOf(flags, config, session->device.get());
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
-  // Encoding needs no KV cache. With cache_bytes = 0 the planner still reserves one page.
-  const MemoryBounds bounds = {
-      .cache_bytes = needs.kind == RequestKind::kEncode ? 0 : flags.cache_mib << 20,
-      .max_bytes = flags.max_memory_mib << 20};
-  QT_RETURN_IF_ERROR(PlanMemory(flags.model, bounds, &options, session->pool.get()));
+  LimitRequest limits = LimitRequestOf(flags);
+  limits.decodes = needs.kind != RequestKind::kEncode;
+  QT_RETURN_IF_ERROR(PlanMemory(flags.model, limits, &options, session->pool.get()));
+  spdlog::debug("{}", DescribeLimits(limits, options, config));
   QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
   session->config = session->model->config();
   if (!session->config.logit_scale_warning.empty()) {
@@ -85,6 +81,30 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
 
 }  // namespace
 
+LimitRequest LimitRequestOf(const ModelFlags& flags) {
+  return {.workload = Workload::kJob,
+          .max_running = flags.max_running,
+          .max_batch_tokens = flags.max_batch_tokens,
+          .cache_bytes = flags.cache_mib << 20,
+          .max_bytes = flags.max_memory_mib << 20,
+          .max_input_tokens = flags.max_input_tokens};
+}
+
+std::string LimitsNote(const std::string& model, const Placement& placement,
+                       const LimitRequest& request) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(model);
+  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(placement);
+  if (!config.ok() || !device.ok()) return "";
+  LoadOptions options;
+  options.weights = WeightTypeOf(placement, *config);
+  options.device = device->get();
+  options.limits.page_size = kPageTokens;
+  ThreadPool pool(1);
+  if (!PlanMemory(model, request, &options, &pool).ok()) return "";
+  return absl::StrCat(model, " on ", placement.device, ": ",
+                      DescribeLimits(request, options, *config));
+}
+
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
   line.Require(
@@ -95,29 +115,44 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
           ->group(kGroup));
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
-  command
-      ->add_option("--max-running,--max-num-seqs", flags->max_running,
-                   "Maximum number of sequences decoded concurrently; each beam counts. Range "
-                   "[1, 4096].")
-      ->check(InRange(1, 4096))
+  AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
+                   "Maximum number of sequences decoded concurrently; each beam counts. auto: 2048 "
+                   "on a GPU (fewer if memory is short), 64 on a CPU. Range [1, 4096].")
       ->type_name("SEQUENCES")
       ->group(kGroup);
   command->add_option("--max-input-tokens", flags->max_input_tokens, "Maximum input length.")
       ->check(InRange(int64_t{1}, int64_t{1} << 24))
       ->type_name("TOKENS")
       ->group(kGroup);
-  command
-      ->add_option("--max-batch-tokens,--max-num-batched-tokens", flags->max_batch_tokens,
+  AddAutomaticFlag(command, "--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens,
+                   int64_t{1} << 24,
                    "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens "
-                   "per step.")
-      ->check(InRange(int64_t{1}, int64_t{1} << 24))
+                   "per step. auto: 16384 on a GPU (fewer if memory is short), 4096 on a CPU.")
       ->type_name("TOKENS")
       ->group(kGroup);
-  command->add_option("--cache-memory", flags->cache_mib, "KV cache size. Range [1, 16777216].")
-      ->check(InRange(int64_t{1}, int64_t{1} << 24))
+  AddAutomaticFlag(
+      command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
+      "KV cache size. auto: room for --max-running sequences of usual length, at least "
+      "1024, within the free memory. Range [1, 16777216].")
       ->type_name("MIB")
       ->group(kGroup);
   AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
+  line.AddConfigNote(command, [flags] {
+    return LimitsNote(flags->model, flags->placement, LimitRequestOf(*flags));
+  });
+}
+
+CLI::Option* AddAutomaticFlag(CLI::App* command, const char* name, int64_t* value, int64_t most,
+                              const char* help) {
+  return command
+      ->add_option_function<std::string>(
+          name,
+          [value](const std::string& text) {
+            if (!absl::SimpleAtoi(text, value)) *value = 0;  // auto
+          },
+          help)
+      ->check(AutoOrInRange(1, static_cast<uint64_t>(most)))
+      ->default_str("auto");
 }
 
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
@@ -166,10 +201,17 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   session->load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   KeepFreedMemory();  // only now, so that memory freed during loading is returned
+  const ModelLimits& planned = session->model->limits();
   EngineLimits limits;
-  limits.max_queue_requests = needs.queue;
-  limits.max_queue_tokens = needs.queue * std::max(flags.max_input_tokens, flags.max_batch_tokens);
-  limits.max_running_sequences = flags.max_running;
+  limits.max_running_sequences = planned.max_step_sequences;
+  // Encoding a few inputs on a GPU takes almost as long as encoding hundreds.
+  constexpr int64_t kAdmissions = 8;  // for one turnover of all sequences
+  if (session->device != nullptr) {
+    limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);
+  }
+  limits.max_queue_requests =
+      needs.queue > 0 ? needs.queue : LinesInFlight(planned.max_step_sequences);
+  limits.max_queue_tokens = limits.max_queue_requests * planned.max_encode_tokens;
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(session->model.get(), session->tokenizer.get(), limits);
   if (!engine.ok()) {

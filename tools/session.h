@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
 #include "tools/command_line.h"
@@ -20,10 +21,10 @@ struct ModelFlags {
   std::string model;  // directory
   Placement placement;
   int threads = 0;                        // compute threads; 0: AvailableCores()
-  int64_t max_running = 64;               // sequences decoded concurrently
+  int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
   int64_t max_input_tokens = 4096;        // limit of each input
-  int64_t max_batch_tokens = 4096;        // limit of tokens encoded in one batch
-  int64_t cache_mib = 1024;               // size of the KV cache
+  int64_t max_batch_tokens = 0;           // limit of tokens encoded in one batch; 0: automatic
+  int64_t cache_mib = 0;                  // size of the KV cache; 0: automatic
   int64_t max_memory_mib = 0;             // all memory of the model; 0: no limit
   bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
@@ -31,6 +32,15 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: AvailableCores()
+// Returns a line for --print-config: the limits that a process with these flags would have,
+// automatic ones included. Empty if the model or the device cannot be opened.
+std::string LimitsNote(const std::string& model, const Placement& placement,
+                       const LimitRequest& request);
+LimitRequest LimitRequestOf(const ModelFlags& flags);
+
+// Adds a flag with values from 1 to `most`, or auto (the default), which sets *value to 0.
+CLI::Option* AddAutomaticFlag(CLI::App* command, const char* name, int64_t* value, int64_t most,
+                              const char* help);
 
 struct Session {
   ModelFlags flags;
@@ -50,7 +60,7 @@ enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
 struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
-  int64_t queue = 256;   // maximum number of queued requests
+  int64_t queue = 0;     // maximum number of queued requests; 0: LinesInFlight
   bool decodes = false;  // the command generates: use generation_config.json
 };
 

@@ -1,6 +1,7 @@
 #include "engine/memory_plan.h"
 
 #include "engine/engine.h"
+#include "engine/process_memory.h"
 #include "tests/catch.h"
 
 namespace quintet {
@@ -13,7 +14,9 @@ TEST_CASE("the KV cache gets the memory that the bounds leave") {
   LoadOptions options;
   options.limits.page_size = 16;
   const int64_t asked = int64_t{64} << 20;
-  REQUIRE(PlanMemory(kModel, {.cache_bytes = asked}, &options, &pool).ok());
+  LimitRequest request{.max_running = 64, .max_batch_tokens = 1024, .cache_bytes = asked};
+  request.max_input_tokens = 512;
+  REQUIRE(PlanMemory(kModel, request, &options, &pool).ok());
   const MemoryPlan free = *MeasureMemory(kModel, options, &pool);
   const int64_t page_bytes = free.model.cache / free.pages;
   CHECK(free.model.cache <= asked);
@@ -23,16 +26,78 @@ TEST_CASE("the KV cache gets the memory that the bounds leave") {
   for (const int64_t pages : {int64_t{1}, int64_t{7}, free.pages, free.pages + 100}) {
     for (const int64_t more : {int64_t{0}, page_bytes - 1}) {
       const int64_t most = fixed + pages * page_bytes + more;
-      REQUIRE(PlanMemory(kModel, {.cache_bytes = asked, .max_bytes = most}, &options, &pool).ok());
+      request.max_bytes = most;
+      REQUIRE(PlanMemory(kModel, request, &options, &pool).ok());
       CHECK(options.limits.cache_pages == std::min(pages, free.pages));
       CHECK(MeasureMemory(kModel, options, &pool)->total() <= most);
     }
   }
-  const absl::Status refused = PlanMemory(
-      kModel, {.cache_bytes = asked, .max_bytes = fixed + page_bytes - 1}, &options, &pool);
+  options.limits.cache_pages = 1;
+  request.max_bytes = MeasureMemory(kModel, options, &pool)->total() - 1;
+  const absl::Status refused = PlanMemory(kModel, request, &options, &pool);
   CHECK(absl::IsResourceExhausted(refused));
   INFO(refused);
   CHECK(refused.message().find("--max-memory") != std::string::npos);
+}
+
+TEST_CASE("limits that are not given are chosen for the workload and the machine") {
+  ThreadPool pool(1);
+  const ModelConfig config = *ReadModelConfig(kModel);
+  const auto planned = [&](const LimitRequest& request) {
+    LoadOptions options;
+    REQUIRE(PlanMemory(kModel, request, &options, &pool).ok());
+    return options;
+  };
+  const LoadOptions serving = planned({}), job = planned({.workload = Workload::kJob});
+  CHECK(serving.limits.max_step_sequences == 256);
+  CHECK(job.limits.max_step_sequences == 64);
+  CHECK(serving.limits.max_encode_tokens == 4096);
+  CHECK(serving.limits.max_step_tokens >= serving.limits.max_step_sequences);
+  const int64_t page_bytes = CachePageBytes(config, serving.limits.page_size);
+  const ProcessMemory memory = ReadProcessMemory();
+  const int64_t quarter =
+      std::min(memory.resident.limit.bytes, memory.address_space.limit.bytes) / 4;
+  CHECK(job.limits.cache_pages == std::min(int64_t{1} << 30, quarter) / page_bytes);
+  CHECK(planned({.models = 1000}).limits.cache_pages <= quarter / 1000 / page_bytes);
+  CHECK(planned({.decodes = false}).limits.cache_pages == 1);
+
+  const LimitRequest given{.max_running = 3,
+                           .max_batch_tokens = 100,
+                           .cache_bytes = 5 * page_bytes,
+                           .max_input_tokens = 50};
+  const LoadOptions exact = planned(given);
+  CHECK(exact.limits.max_step_sequences == 3);
+  CHECK(exact.limits.max_encode_tokens == 100);
+  CHECK(exact.limits.cache_pages == 5);
+  CHECK(planned({.max_batch_tokens = 100, .max_input_tokens = 5000}).limits.max_encode_tokens ==
+        5000);
+  CHECK(DescribeLimits(given, exact, config) ==
+        "max-running 3, max-batch-tokens 100, cache-memory 0 MiB");
+  const std::string automatic = DescribeLimits({}, serving, config);
+  INFO(automatic);
+  CHECK(automatic.find("max-running 256 (auto), max-batch-tokens 4096 (auto)") == 0);
+}
+
+TEST_CASE("automatic batch limits shrink until --max-memory has room, given ones do not") {
+  ThreadPool pool(1);
+  LoadOptions options;
+  REQUIRE(PlanMemory(kModel, {}, &options, &pool).ok());
+  options.limits.cache_pages = 1;
+  const int64_t wanted = MeasureMemory(kModel, options, &pool)->total();
+  LoadOptions small;
+  const LimitRequest request{.max_bytes = wanted, .max_input_tokens = 256};
+  REQUIRE(PlanMemory(kModel, request, &small, &pool).ok());
+  CHECK(small.limits.max_encode_tokens < 4096);
+  CHECK(small.limits.max_encode_tokens >= 256);
+  CHECK(small.limits.max_step_sequences >= 64);
+  CHECK(MeasureMemory(kModel, small, &pool)->total() <= wanted);
+  LoadOptions kept;
+  LimitRequest given = request;
+  given.max_running = 256;
+  given.max_batch_tokens = 4096;
+  REQUIRE(PlanMemory(kModel, given, &kept, &pool).ok());
+  CHECK(kept.limits.max_encode_tokens == 4096);
+  CHECK(kept.limits.max_step_sequences == 256);
 }
 
 TEST_CASE("the token budget of a step is one per sequence, on a GPU plus a prefill budget") {

@@ -26,7 +26,7 @@ const ModelHost& Host(uint8_t which) {
       HostOptions options;
       options.name = directory;
       options.directory = absl::StrCat(QUINTET_SOURCE_DIR, "/", directory);
-      options.memory.cache_bytes = 1 << 20;
+      options.limits.cache_bytes = 1 << 20;
       loaded.push_back(new ModelHost(options, pool, registry));
       QT_CHECK(loaded.back()->Prepare().ok());
       QT_CHECK(loaded.back()->Load(/*encoder_cache_bytes=*/0).ok());

@@ -183,7 +183,7 @@ TEST_CASE("child that stalls", "[.child]") {
   control->step_us = 1000;
   control->stall_at = 50;
   UseStub(&options.models[0], control);
-  options.models[0].engine.max_running_sequences = 1;
+  options.models[0].limits.max_running = 1;
   options.stall_timeout_us = 3'000'000;
   ServeAsChild(options);
 }
@@ -217,7 +217,7 @@ TEST_CASE("child that serves on", "[.child]") {
   auto control = std::make_shared<StubControl>();
   control->step_us = 500'000;  // the process is suspended during a step
   UseStub(&options.models[0], control);
-  options.models[0].engine.max_running_sequences = 1;
+  options.models[0].limits.max_running = 1;
   options.stall_timeout_us = 2'000'000;
   options.default_timeout_us = 2'000'000;
   ServeAsChild(options);

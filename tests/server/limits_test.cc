@@ -56,7 +56,7 @@ TEST_CASE("With most queue tokens in use a large request is rejected and a small
   control->step_us = 2000;
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
-    options->models[0].engine.max_running_sequences = 1;
+    options->models[0].limits.max_running = 1;
     options->models[0].engine.max_queue_tokens = 100;
   });
   Stream running(server.stub(), Endless(4000));
@@ -85,7 +85,7 @@ TEST_CASE("A request whose deadline passes in the queue never reaches the model"
   control->step_us = 1000;
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
-    options->models[0].engine.max_running_sequences = 1;
+    options->models[0].limits.max_running = 1;
     options->default_timeout_us = 300'000;
   });
   grpc::ClientContext context;
@@ -112,7 +112,7 @@ TEST_CASE("A request whose deadline passes in the queue never reaches the model"
 TEST_CASE("After a thousand cancelled streams all resources are released", "[limits]") {
   RunningServer server([](ServerOptions* options) {
     options->models[0].engine.max_queue_requests = 1000;
-    options->models[0].engine.max_running_sequences = 64;
+    options->models[0].limits.max_running = 64;
   });
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 1000; ++i) {
@@ -135,7 +135,7 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   RunningServer server([&](ServerOptions* options) {
     UseStub(&options->models[0], control);
     options->models[0].decoding.max_new_tokens = 200'000;
-    options->models[0].memory.cache_bytes = int64_t{8}
+    options->models[0].limits.cache_bytes = int64_t{8}
                                             << 30;  // only planned: the stub allocates nothing
   });
   grpc::ChannelArguments arguments;

@@ -51,7 +51,7 @@ ServerOptions TestOptions() {
   HostOptions host;
   host.name = "g2p";
   host.directory = std::string(QUINTET_SOURCE_DIR) + "/deploy/models/g2p";
-  host.memory.cache_bytes = 64 << 20;
+  host.limits.cache_bytes = 64 << 20;
   host.version = "test";
   options.models.push_back(host);
   return options;

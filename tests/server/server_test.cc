@@ -291,7 +291,7 @@ TEST_CASE("Expired and cancelled calls release their resources", "[server]") {
 TEST_CASE("A full queue rejects calls with RetryInfo, and no call is lost", "[server]") {
   RunningServer server([](ServerOptions* options) {
     options->models[0].engine.max_queue_requests = 4;
-    options->models[0].engine.max_running_sequences = 4;
+    options->models[0].limits.max_running = 4;
   });
   std::atomic<int> done{0}, refused{0}, other{0}, without_retry{0};
   std::vector<std::thread> clients;

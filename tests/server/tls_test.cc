@@ -98,7 +98,7 @@ TEST_CASE("New certificates take effect while streams continue", "[tls]") {
   RunningServer server([&](ServerOptions* options) {
     files.Use(options);
     UseStub(&options->models[0], control);
-    options->models[0].memory.cache_bytes = int64_t{1} << 30;  // all streams fit at the same time
+    options->models[0].limits.cache_bytes = int64_t{1} << 30;  // all streams fit at the same time
   });
   const Certificate old_client = clients.Issue("client", 24);
   const auto old_stub = Connect(server, before.certificate_pem(), old_client);

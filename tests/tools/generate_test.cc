@@ -44,6 +44,27 @@ TEST_CASE("a model that needs more memory than allowed is rejected before loadin
   CHECK(OnModel("generate", {"--max-memory", "200"}, "oros\n").out == "AO1 R OW0 Z\n");
 }
 
+TEST_CASE("limits are automatic unless given, and --print-config says what they are") {
+  const auto print = [](std::vector<std::string> flags) {
+    flags.push_back("--print-config");
+    return OnModel("generate", flags, "").out;
+  };
+  const std::string automatic = print({"--cache-memory", "auto"});
+  CHECK_THAT(automatic, ContainsSubstring("\n# max-running = \"auto\"\n"));
+  CHECK_THAT(automatic, ContainsSubstring("\ncache-memory = \"auto\"\n"));
+  CHECK_THAT(automatic, ContainsSubstring("on cpu: max-running 64 (auto), max-batch-tokens 4096 "
+                                          "(auto), cache-memory"));
+  const std::string given = print({"--max-running", "7", "--cache-memory", "10"});
+  CHECK_THAT(given, ContainsSubstring("\nmax-running = \"7\"\n"));
+  CHECK_THAT(given, ContainsSubstring("on cpu: max-running 7, max-batch-tokens 4096 (auto), "));
+  CHECK(OnModel("generate", {"--max-running", "auto", "--quiet"}, "oros\n").out == "AO1 R OW0 Z\n");
+  for (const char* wrong : {"0", "4097", "-1", "many", "1.5", ""}) {
+    const Outcome outcome = OnModel("generate", {"--max-running", wrong}, "oros\n");
+    CHECK(outcome.exit_code == kExitUsage);
+    CHECK_THAT(outcome.err, ContainsSubstring("expected auto or a whole number from 1 to 4096"));
+  }
+}
+
 TEST_CASE("unsupported fields of generation_config.json are rejected if they have an effect") {
   ScratchDirectory scratch;
   const std::string model = scratch / "model";

@@ -73,8 +73,8 @@ TEST_CASE("serve caches encoder outputs by default on a CPU, on a GPU only if re
 
 TEST_CASE("vLLM's names of the batch limits are aliases that --help does not show") {
   const Settled settled("--max-num-seqs 7", "max-num-batched-tokens = 5000\nmax-running = 9\n");
-  CHECK(settled.Host().engine.max_running_sequences == 7);
-  CHECK(settled.Host().load.limits.max_encode_tokens == 5000);
+  CHECK(settled.Host().limits.max_running == 7);
+  CHECK(settled.Host().limits.max_batch_tokens == 5000);
   CHECK_THAT(settled.Printed(), ContainsSubstring("\nmax-running = \"7\"\n"));
 }
 

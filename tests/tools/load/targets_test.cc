@@ -104,7 +104,7 @@ TEST_CASE("rejected requests are counted by status code and reason") {
   RunningServer server([&](ServerOptions* flags) {
     options.address = flags->listen;
     flags->models[0].engine.max_queue_requests = 1;
-    flags->models[0].engine.max_running_sequences = 1;
+    flags->models[0].limits.max_running = 1;
   });
   auto target = GrpcTarget::Connect(options);
   REQUIRE(target.ok());
