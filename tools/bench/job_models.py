@@ -1,0 +1,170 @@
+"""Model directories with a tokenizer and random weights, and lines of text for them: the input of
+jobs.py. Needs torch, transformers and tokenizers.
+
+Real checkpoints end their outputs at different lengths, and that is what makes a job: rows leave
+the batch and others join. Weights drawn as transformers draws them repeat one token for ever. So:
+- the second half of every feed-forward layer mirrors the first, which makes the layer linear:
+  otherwise the positive outputs of ReLU drive all states towards one vector;
+- the last feed-forward layer of the decoder is scaled up, the cross-attention down: the next token
+  is a random function of the last one, with some influence of the input;
+- the eos row of the output embedding is scaled until one token in 20 to 30 is the last one.
+
+usage: job_models.py NAME... --work DIR
+"""
+
+import argparse
+import pathlib
+import random
+
+PIECES = 32_000
+T5_SMALL = dict(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8)
+SHAPES = {  # name: fields of T5Config or GPT2Config
+    "translation": dict(d_model=256, d_kv=64, d_ff=1024, num_layers=4, num_heads=4),
+    "t5-small": T5_SMALL,
+    "classifier": T5_SMALL,
+    "t5-base": dict(d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12),
+    "flan-t5-xl": dict(
+        d_model=2048,
+        d_kv=64,
+        d_ff=5120,
+        num_layers=24,
+        num_heads=32,
+        feed_forward_proj="gated-gelu",
+    ),
+    "gpt2": dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024),
+}
+CROSS_SCALE, LAST_SCALE, EOS_SCALE = 0.1, 100.0, 3.0
+
+
+def pieces_of(name: str) -> int:
+    return 6_000 if name == "translation" else PIECES
+
+
+def words(count: int) -> list[str]:
+    """`count` different pronounceable words; the same ones at every call."""
+    chance = random.Random(7)
+    syllables = [c + v for c in "bcdfghklmnprstvz" for v in ("a", "e", "i", "o", "u", "an", "el")]
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(chance.choices(syllables, k=chance.randint(1, 4)))] = None
+    return list(found)
+
+
+def lines(name: str, count: int, shortest: int, longest: int, seed: int = 1) -> list[str]:
+    """Lines of `shortest` to `longest` words, frequent ones first, as in a language."""
+    chance = random.Random(seed)
+    vocabulary = words(pieces_of(name) - 300)
+    weights = [1 / (rank + 10) for rank in range(len(vocabulary))]
+    cumulative = []
+    for weight in weights:
+        cumulative.append(weight + (cumulative[-1] if cumulative else 0))
+    return [
+        " ".join(
+            chance.choices(vocabulary, cum_weights=cumulative, k=chance.randint(shortest, longest))
+        )
+        for _ in range(count)
+    ]
+
+
+def save_tokenizer(name: str, directory: pathlib.Path):
+    """A Unigram tokenizer like T5's: a piece per word, and single letters for what is unknown."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(code) for code in range(33, 127)]
+    vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
+    vocabulary += [(letter, -12.0) for letter in letters]
+    room = pieces_of(name) - len(vocabulary)
+    vocabulary += [
+        (f"▁{word}", -5.0 - 0.0001 * rank)
+        for rank, word in enumerate(words(pieces_of(name) - 300)[:room])
+    ]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=2))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    if name != "gpt2":
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+        )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(directory)
+
+
+def mirror(first, second):
+    """Makes second(relu(first(x))) linear in x: relu(z) - relu(-z) = z. With GPT-2's gelu, too."""
+    half = first.shape[0] // 2
+    first[half:] = -first[:half]
+    second[:, half:] = -second[:, :half]
+
+
+def scale_embeddings(embeddings, name: str):
+    """Logits of standard deviation 1 before T5's or after GPT-2's scaling; ids that no piece has
+    are never generated."""
+    embeddings.normal_(0, 1)
+    embeddings[1] *= EOS_SCALE
+    embeddings[pieces_of(name) :] = 0
+
+
+def build(name: str):
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    vocabulary = -(-pieces_of(name) // 128) * 128
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"), torch.no_grad():
+        if name == "gpt2":
+            config = transformers.GPT2Config(
+                vocab_size=vocabulary, bos_token_id=1, eos_token_id=1, **SHAPES[name]
+            )
+            model = transformers.GPT2LMHeadModel(config)
+            width = config.n_embd
+            for block in model.transformer.h:
+                mirror(block.mlp.c_fc.weight.T, block.mlp.c_proj.weight.T)
+            block.mlp.c_proj.weight.mul_(LAST_SCALE)
+            scale_embeddings(model.transformer.wte.weight, name)
+            model.transformer.ln_f.weight.fill_(width**-0.5)
+            return model.cpu().eval()
+        config = transformers.T5Config(
+            vocab_size=vocabulary, decoder_start_token_id=0, num_labels=5, **SHAPES[name]
+        )
+        if name == "classifier":
+            model = transformers.T5ForSequenceClassification(config)
+            return model.cpu().eval()
+        model = transformers.T5ForConditionalGeneration(config)
+        for stack in (model.encoder, model.decoder):
+            for block in stack.block:
+                dense = block.layer[-1].DenseReluDense
+                first = dense.wi if hasattr(dense, "wi") else dense.wi_0
+                mirror(first.weight, dense.wo.weight)
+                if stack is model.decoder:
+                    block.layer[1].EncDecAttention.o.weight.mul_(CROSS_SCALE)
+        dense.wo.weight.mul_(LAST_SCALE)
+        scale_embeddings(model.shared.weight, name)
+        if name == "flan-t5-xl":
+            model = model.bfloat16()
+        return model.cpu().eval()
+
+
+def prepare(name: str, work: pathlib.Path) -> pathlib.Path:
+    """Returns work/NAME, made if absent."""
+    directory = work / name
+    if not (directory / "tokenizer.json").exists():
+        build(name).save_pretrained(directory)
+        save_tokenizer(name, directory)
+    return directory
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="+", choices=list(SHAPES))
+    parser.add_argument("--work", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    for name in args.names:
+        print(prepare(name, args.work))
+
+
+if __name__ == "__main__":
+    main()
