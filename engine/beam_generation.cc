@@ -27,7 +27,7 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   candidates_.reserve(search_->candidates() * num_sequences_);
   hits_.reserve(search_->candidates());
   moved_tokens_.resize(num_sequences_ * max_len_);
-  moved_slots_.resize(num_sequences_ * max_len_);
+  moved_slots_ = slots_;
 }
 
 void BeamGeneration::TakeCandidates(const RowResults& results) {

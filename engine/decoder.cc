@@ -74,7 +74,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   if (batch_.empty()) return StepSize{};
   // If all inputs fit one sampling batch, plans the batch before the decoder step is enqueued.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
-  if (planned) sampler_.Plan(inputs_, StepSlot::kFirst);
+  if (planned) sampler_.Plan(inputs_, StepSlot::kFirst, /*whole_step=*/true);
   const int64_t sequences = batch_.sequences();
   const Tensor states = model_->Decode(batch_.Finish());
   ClassifyOutputs(states, Score(states, SampleAll(states, jobs, planned, meanwhile)));
@@ -145,9 +145,9 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
   int64_t row = 0;
   for (absl::Span<const SamplingInput> left = inputs_; !left.empty();) {
     const absl::Span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
-    if (!planned) sampler_.Plan(now, kSlot);
+    if (!planned) sampler_.Plan(now, kSlot, /*whole_step=*/false);
     const int64_t end = row + sampler_.rows(kSlot);
-    sampler_.Enqueue(states.Rows(row, end), kSlot);
+    sampler_.Enqueue(states, row, kSlot);
     if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, kSlot);
     if (row == 0) meanwhile();
     if (status_.Update(sampler_.Wait(kSlot)); !status_.ok()) return end;
@@ -227,7 +227,7 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
     AddToNextStep(*job, slices_[members_[m]], current);
   }
   const StepSlot slot = Other(current);
-  sampler_.Plan(next_inputs_, slot);
+  sampler_.Plan(next_inputs_, slot, /*whole_step=*/true);
   sampler_.EnqueueStep(batch_.Finish(), slot);
   next_slot_ = slot;
 }

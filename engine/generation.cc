@@ -52,7 +52,7 @@ void Generation::AssignPages(absl::Span<const int32_t> pages) {
   for (int64_t seq = 0; seq < num_sequences_; ++seq) {
     live_sequences_[seq] = static_cast<int32_t>(seq);
     std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + seq * max_len_);
-    for (int64_t i = 0; i < prompt_len_; ++i) slots_[seq * max_len_ + i] = layout_.Slot(0, i);
+    layout_.FillSlots(seq, absl::MakeSpan(slots_).subspan(seq * max_len_, max_len_ - 1));
   }
 }
 
@@ -78,9 +78,8 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
 
 void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
   QT_CHECK(CanScheduleAsync());
-  int32_t* slots = slots_.data() + seq * max_len_;
-  slots[length_] = layout_.Slot(seq, length_);  // the slot that Append will assign
-  batch->AddSequence({&token, 1}, {slots, static_cast<size_t>(length_ + 1)});
+  batch->AddSequence({&token, 1},
+                     {slots_.data() + seq * max_len_, static_cast<size_t>(length_ + 1)});
   batch->OutputLast(1);
 }
 
@@ -102,11 +101,6 @@ void Generation::ApplyResults(const RowResults& results) {
   } catch (const std::bad_alloc&) {
     out_of_memory_ = true;
   }
-}
-
-void Generation::Append(int64_t seq, int32_t token) {
-  tokens_[seq * max_len_ + length_] = token;
-  if (length_ < max_len_ - 1) slots_[seq * max_len_ + length_] = layout_.Slot(seq, length_);
 }
 
 bool Generation::IsEos(int32_t token) const {

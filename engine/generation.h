@@ -143,8 +143,8 @@ class Generation : public DecodeTask {
   absl::Span<const int32_t> History(int64_t seq) const {
     return {tokens_.data() + seq * max_len_, static_cast<size_t>(length_)};
   }
-  // Stores the next token of sequence `seq` and the KV cache slot of that token.
-  void Append(int64_t seq, int32_t token);
+  // Stores the next token of sequence `seq`.
+  void Append(int64_t seq, int32_t token) { tokens_[seq * max_len_ + length_] = token; }
   bool IsEos(int32_t token) const;
   // `logit`: the raw logit of the token.
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
@@ -171,7 +171,9 @@ class Generation : public DecodeTask {
   int64_t new_tokens_ = 0;
   std::vector<int32_t> live_sequences_;  // indices, ascending
   std::vector<int32_t> tokens_;          // [sequences, max_len] prompt and new tokens
-  std::vector<int32_t> slots_;           // [sequences, max_len] cache slot of each token
+  // [sequences, max_len] KV cache slot of each position. Positions from length_ on have the
+  // sequence's own slots; earlier ones may have those of a beam that the sequence continues.
+  std::vector<int32_t> slots_;
 };
 
 }  // namespace quintet

@@ -198,19 +198,35 @@ void JobTable::Finish(Job* job, JobState state, const absl::Status& status) {
   Notify(job, was_queued, status);
 }
 
+// Removes all jobs from the list of decoding jobs in one pass: thousands may decode and hundreds
+// end in one step.
+void JobTable::QueueDone(absl::Span<Job* const> jobs) {
+  for (Job* job : jobs) job->MoveTo(JobState::kDone);
+  std::erase_if(decoding_, [](const Job* job) { return job->state == JobState::kDone; });
+  for (Job* job : jobs) outputs_.AddDone(Remove(job, /*started=*/true));
+}
+
 std::unique_ptr<Job> JobTable::Detach(Job* job, JobState state) {
-  if (job->state == JobState::kQueued) {
+  const bool started = job->state != JobState::kQueued;
+  if (!started) {
     QT_CHECK(scheduler_.Remove(job->id));
   } else {
     if (job->state == JobState::kEncoding) encoder_->Remove(job);
     std::erase(decoding_, job);
+  }
+  job->MoveTo(state);
+  return Remove(job, started);
+}
+
+std::unique_ptr<Job> JobTable::Remove(Job* job, bool started) {
+  if (started) {
     pool_.Release(&job->own_pages);
     pool_.Release(&job->source_pages);
     if (job->task() != nullptr) reserved_sequences_ -= job->task()->sequences();
   }
-  job->MoveTo(state);
-  std::unique_ptr<Job> owned = std::move(jobs_.at(job->id));
-  jobs_.erase(job->id);
+  const auto place = jobs_.find(job->id);
+  std::unique_ptr<Job> owned = std::move(place->second);
+  jobs_.erase(place);
   return owned;
 }
 

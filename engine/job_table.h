@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/encoder_runner.h"
 #include "engine/job.h"
@@ -56,10 +57,10 @@ class JobTable {
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
-  // result of a finished job, whose resources are free at once. SendOutputs passes all of them to
-  // the sinks.
+  // results of finished jobs, which have been decoding; their resources are free at once.
+  // SendOutputs passes all of them to the sinks.
   void QueueTokens(Job* job) { outputs_.AddTokens(job); }
-  void QueueDone(Job* job) { outputs_.AddDone(Detach(job, JobState::kDone)); }
+  void QueueDone(absl::Span<Job* const> jobs);
   void SendOutputs();
 
   // Ends a job now: releases its resources, removes it from every list, calls OnDone.
@@ -73,8 +74,10 @@ class JobTable {
 
  private:
   bool Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve);
-  // Releases the job's KV cache pages and sequences and removes the job from the table.
+  // Ends the job and removes it from the scheduler, or from the lists of running jobs.
   std::unique_ptr<Job> Detach(Job* job, JobState state);
+  // Removes the job from the table; releases the KV cache pages and sequences of a started job.
+  std::unique_ptr<Job> Remove(Job* job, bool started);
   void NotifyDone(Job* job);
   void Notify(Job* job, bool was_queued, const absl::Status& status);
 

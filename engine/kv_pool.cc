@@ -1,5 +1,8 @@
 #include "engine/kv_pool.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/base/check.h"
 
 namespace quintet {
@@ -44,17 +47,24 @@ void SlotLayout::Assign(absl::Span<const int32_t> pages) {
   pages_ = pages;
 }
 
-int32_t SlotLayout::Slot(int64_t seq, int64_t position) const {
-  QT_CHECK(seq >= 0 && seq < sequences_ && position >= 0 && position < shared_ + own_);
-  int64_t page = position / page_size_;
-  int64_t index = position % page_size_;
-  if (seq > 0 && position >= shared_) {
-    const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
-    const int64_t each = (own_ + page_size_ - 1) / page_size_;
-    page = first + (seq - 1) * each + (position - shared_) / page_size_;
-    index = (position - shared_) % page_size_;
-  }
-  return static_cast<int32_t>(pages_[page] * page_size_ + index);
+void SlotLayout::FillSlots(int64_t seq, absl::Span<int32_t> slots) const {
+  const auto count = static_cast<int64_t>(slots.size());
+  QT_CHECK(seq >= 0 && seq < sequences_ && count <= shared_ + own_);
+  // Fills positions [begin, end) with the slots of consecutive pages.
+  const auto fill = [&](int64_t begin, int64_t end, int64_t page) {
+    for (int64_t position = begin; position < end; ++page) {
+      const int64_t in_page = std::min(page_size_, end - position);
+      const auto first = static_cast<int32_t>(pages_[page] * page_size_);
+      std::iota(slots.data() + position, slots.data() + position + in_page, first);
+      position += in_page;
+    }
+  };
+  if (seq == 0) return fill(0, count, 0);
+  const int64_t shared = std::min(shared_, count);
+  fill(0, shared, 0);
+  const int64_t first = (shared_ + own_ + page_size_ - 1) / page_size_;
+  const int64_t each = (own_ + page_size_ - 1) / page_size_;
+  fill(shared, count, first + (seq - 1) * each);
 }
 
 std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,

@@ -43,8 +43,8 @@ class SlotLayout {
   int64_t PagesNeeded() const;
   // `pages`: PagesNeeded() page numbers. The span outlives the layout.
   void Assign(absl::Span<const int32_t> pages);
-  // Slot that sequence `seq` uses for `position`; position < shared + own.
-  int32_t Slot(int64_t seq, int64_t position) const;
+  // Sets slots[p] to the slot that sequence `seq` uses for position p. At most shared + own slots.
+  void FillSlots(int64_t seq, absl::Span<int32_t> slots) const;
 
  private:
   int64_t shared_ = 0, own_ = 0, sequences_ = 0, page_size_ = 1;

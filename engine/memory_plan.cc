@@ -61,7 +61,8 @@ int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
 void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   const bool on_gpu = options->device != nullptr;
   const bool job = request.workload == Workload::kJob;
-  const int64_t sequences = on_gpu ? (job ? 2048 : 1024) : (job ? 64 : 256);
+  const int64_t gpu_sequences = !job ? 1024 : config.has_encoder() ? 4096 : 2048;
+  const int64_t sequences = on_gpu ? gpu_sequences : (job ? 64 : 256);
   const int64_t tokens = on_gpu ? 16384 : 4096;
   ModelLimits& limits = options->limits;
   limits.max_step_sequences = request.max_running > 0 ? request.max_running : sequences;

@@ -49,7 +49,9 @@ struct LimitRequest {
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets all of options->limits except page_size. Automatic values:
-// - max_running: 2048 for a job on a GPU, 1024 when serving on a GPU; 64 and 256 on a CPU;
+// - max_running: for a job on a GPU 4096, without an encoder 2048; 1024 when serving on a GPU; 64
+// and
+//   256 on a CPU;
 // - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU these two are halved until everything
 //   but the cache fits into half of the memory;
 // - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most

@@ -6,6 +6,7 @@
 #include "engine/logits_rows.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/linear/gemm_rows.h"
 #include "kernels/sampling/candidate_logits.h"
 
 namespace quintet {
@@ -174,9 +175,20 @@ absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepS
 
 // ---- Kernels ----
 
-void Sampler::Enqueue(const Tensor& states, StepSlot slot) {
+Tensor Sampler::PaddedStates(const Tensor& states, int64_t first,
+                             const SamplingBatch& batch) const {
+  QT_CHECK_LE(first + batch.rows, states.dim[0]);
+  Tensor rows = states.Rows(first, first + batch.rows);
+  if (model_->stream().backend() == Backend::kCpu) return rows;
+  const int64_t room = std::min(max_rows_, model_->limits().max_step_tokens - first);
+  QT_CHECK_LE(batch.padded_rows, room);
+  rows.dim[0] = PaddedGemmRows(batch.padded_rows, room);
+  return rows;
+}
+
+void Sampler::Enqueue(const Tensor& all_states, int64_t first, StepSlot slot) {
   const SamplingBatch& batch = batches_[Index(slot)];
-  QT_CHECK_EQ(states.dim[0], batch.rows);
+  const Tensor states = PaddedStates(all_states, first, batch);
   const bool records = model_->stream().backend() != Backend::kCpu && NextTokensOnDevice(slot) &&
                        batch.rows > 0 && !batch.needs.logprobs && batch.needs.top_logprobs == 0;
   if (records) {
@@ -192,14 +204,15 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const Needs& needs = batch.needs;
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
-  if (!joins) return Enqueue(model_->Decode(decode_batch), slot);
+  if (!joins) return Enqueue(model_->Decode(decode_batch), 0, slot);
   // AppendedWork::key holds only those fields of GraphKey that can differ between batches without
   // beams. The addresses and slots_stride are in the graph key of the model itself.
   const DecodedStep step = model_->DecodeAndAppend(
-      decode_batch, {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
-                             rule_tokens_.size() > 0, batch.rows, rules_.size(), draws_.size()},
-                     .enqueue = [&](const Tensor& states) { EnqueueOps(states, slot); }});
-  if (!step.appended) return Enqueue(step.states, slot);
+      decode_batch,
+      {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
+               rule_tokens_.size() > 0, batch.padded_rows, rules_.size(), draws_.size()},
+       .enqueue = [&](const Tensor& states) { EnqueueOps(PaddedStates(states, 0, batch), slot); }});
+  if (!step.appended) return Enqueue(step.states, 0, slot);
   model_->stream().RecordEvent(Index(slot));
 }
 
@@ -209,7 +222,7 @@ Sampler::GraphKey Sampler::GraphKeyOf(const Tensor& states, StepSlot slot) const
   GraphKey shape{.slot = slot,
                  .needs = batch.needs,
                  .rule_tokens = rule_tokens_.size() > 0,
-                 .rows = batch.rows,
+                 .rows = batch.padded_rows,
                  .entries = top_k_plan_.entries(),
                  .rules = rules_.size(),
                  .draws = draws_.size(),
@@ -251,7 +264,7 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                   .biases = Tensor::F32(row_biases_.as<float>(), {max_rows_})},
                  stream);
   }
-  model_->Logits(states, Logits(batch.rows));
+  model_->Logits(states, Logits(states.dim[0]));
   // TopK computes the log-sum-exp of the rows that it ranks itself.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.rows), .out = LogSums(batch.rows)}, stream);
@@ -304,12 +317,13 @@ void Sampler::EnqueueTopK(const SamplingBatch& batch, StepSlot slot) {
   const Needs& needs = batch.needs;
   TopKArgs args = top_k_plan_.Args({.log_softmax = needs.log_softmax});
   if (needs.adds_bias) args.row_bias = RowBias(needs);
-  args.scores = Logits(batch.rows);
+  args.scores = Logits(batch.padded_rows);
   args.values = CandidateScores(batch, slot);
   args.indices = CandidateIndices(batch, slot);
   args.scratch = Scratch(topk_scratch_);
   if (batch.token_per_row) args.best = model_->next_tokens();
-  if (needs.log_softmax) args.log_sums = Tensor::F32(top_k_log_sums_.as<float>(), {batch.rows});
+  if (needs.log_softmax)
+    args.log_sums = Tensor::F32(top_k_log_sums_.as<float>(), {batch.padded_rows});
   TopK(args, stream);
 }
 

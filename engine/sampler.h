@@ -78,11 +78,11 @@ class Sampler {
   // has at most LogitsChunkRows rows and kMaxRuleTokens tokens in its rules.
   size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
   // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
-  // fit one batch (CountFitting).
-  void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot);
-  // Enqueues the kernels of the planned batch on `states` [rows(slot), d_model], output rows of the
-  // latest Decode.
-  void Enqueue(const Tensor& states, StepSlot slot);
+  // fit one batch (CountFitting). `whole_step`: they are all sampling inputs of the step.
+  void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
+  // Enqueues the kernels of the planned batch. `all_states`: the output rows of the latest
+  // Decode, of which the batch takes rows(slot) from row `first` on.
+  void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
   // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
   // Waits for the results of the batch. INTERNAL when the device failed.
@@ -127,6 +127,8 @@ class Sampler {
     std::vector<SamplingSlice> slices;
     std::vector<int32_t> sequences;  // of all slices
     int64_t rows = 0;
+    int64_t padded_rows = 0;            // rows and padding, see PadRows
+    int64_t uniform_group = 0;          // rows ranked together, if equally many everywhere; else 0
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
     // token_per_row: no beams, so TopK or Sample chooses the final token of every row.
@@ -171,10 +173,14 @@ class Sampler {
   void PlanDraws(const SamplingInput& input, absl::Span<const int32_t> sequences,
                  SamplingSlice* slice);
   void PlanBeamDraw(const SamplingInput& input, int64_t rows, const SamplingSlice& slice);
+  void PadRows(SamplingBatch* batch);
 
   // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
   // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
+  // Returns the rows of `states` from `first` on that the batch takes, followed by rows without
+  // meaning: its padding, and more if cuBLASLt then sees fewer different numbers of rows.
+  Tensor PaddedStates(const Tensor& states, int64_t first, const SamplingBatch& batch) const;
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;
   void EnqueueTopLogProbs(const SamplingBatch& batch);

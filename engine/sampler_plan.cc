@@ -3,6 +3,7 @@
 
 #include "engine/sampler.h"
 #include "kernels/base/check.h"
+#include "kernels/linear/gemm_rows.h"
 
 namespace quintet {
 namespace {
@@ -28,7 +29,7 @@ size_t Sampler::CountFitting(absl::Span<const SamplingInput> inputs) const {
   return inputs.size();
 }
 
-void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot) {
+void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step) {
   SamplingBatch& batch = batches_[Index(slot)];
   batch.slices.clear();
   batch.sequences.clear();
@@ -52,6 +53,8 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot) {
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
   // EnqueueCandidateLogits reads the indices of all top-k entries, so TopK must fill them all.
   if (batch.needs.logprobs && beam_draws_.size() > 0) batch.needs.top_k = true;
+  batch.padded_rows = batch.rows;
+  if (whole_step) PadRows(&batch);
   if (batch.needs.top_k || batch.beams) top_k_plan_.Commit();
   rules_.Commit();
   rule_tokens_.Commit();
@@ -86,6 +89,8 @@ void Sampler::PlanGeneration(const SamplingInput& input, SamplingBatch* batch) {
   if (ruled) PlanRules(input, rows, batch->rows, &needs);
   PlanTopK(input, rows, &needs);
   if (async_scheduling_) PlanBeamGroups(generation, rows, slice);
+  const int64_t group = generation.RanksBeamsTogether() ? rows : 1;
+  batch->uniform_group = batch->rows == 0 || batch->uniform_group == group ? group : 0;
   if (generation.SamplesTokens()) PlanDraws(input, sequences, &slice);
   if (generation.SamplesBeams()) PlanBeamDraw(input, rows, slice);
   const int32_t kept = ruled ? 1 : 0;
@@ -178,6 +183,36 @@ void Sampler::PlanBeamDraw(const SamplingInput& input, int64_t rows, const Sampl
   draw.draw.row = slice.row;
   draw.draw.lens_at = input.sequence;
   beam_draws_.Add(draw);
+}
+
+// On a GPU adds rows without meaning to a large batch of greedy rows or of equally many beams each,
+// whose number of rows changes at every step, so that few CUDA graphs serve all its steps. Their
+// results are written behind those of the other rows.
+void Sampler::PadRows(SamplingBatch* batch) {
+  const Needs& needs = batch->needs;
+  const int64_t group = batch->uniform_group;
+  const bool only_top_k = needs.top_k && !needs.logprobs && needs.top_logprobs == 0 &&
+                          rules_.size() == 0 && draws_.size() == 0 && beam_draws_.size() == 0;
+  if (model_->stream().backend() == Backend::kCpu || !only_top_k || group == 0) return;
+  const int64_t most = std::min(max_rows_, model_->limits().max_step_sequences) / group * group;
+  const int64_t classes = PaddedGemmRows(batch->rows, most);
+  const int64_t padded = (classes + group - 1) / group * group;
+  for (int64_t row = batch->rows; row < padded; row += group) {
+    const auto eos = static_cast<int32_t>(eos_tokens_.size());
+    if (async_scheduling_) {
+      beam_groups_.Add({.entry = static_cast<int32_t>(top_k_plan_.entries()),
+                        .row = static_cast<int32_t>(row),
+                        .beams = group > 1 ? static_cast<int32_t>(group) : BeamGroup().beams,
+                        .eos_begin = eos,
+                        .eos_end = eos});
+    }
+    top_k_plan_.AddEntry(group, needs.max_k, needs.log_softmax);
+    for (int64_t i = 0; i < group; ++i) {
+      top_k_plan_.AddRow(0.0f);
+      carried_rows_.Add(-1);
+    }
+  }
+  batch->padded_rows = padded;
 }
 
 }  // namespace quintet

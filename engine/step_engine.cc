@@ -252,7 +252,7 @@ void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t new_tokens_befo
   }
   if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
   requests_.AddGenerated(NewTokens() - new_tokens_before);
-  for (Job* job : done_) jobs_.QueueDone(job);
+  jobs_.QueueDone(done_);
   if (!decoder_->async_scheduling() || jobs_.decoding().empty()) jobs_.SendOutputs();
 }
 

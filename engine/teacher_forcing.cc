@@ -49,7 +49,7 @@ void TeacherForcing::AssignPages(absl::Span<const int32_t> pages) {
   for (int64_t item = 0; item < items_; ++item) longest = std::max(longest, ItemTokens(item));
   for (size_t seq = 0; seq < sequences_.size(); ++seq) {
     sequences_[seq].slots.resize(shared + longest);
-    for (int64_t i = 0; i < shared + longest; ++i) sequences_[seq].slots[i] = layout_.Slot(seq, i);
+    layout_.FillSlots(seq, absl::MakeSpan(sequences_[seq].slots));
     sequences_[seq].item = next_item_++;
   }
   inputs_.reserve(longest);

@@ -33,6 +33,15 @@ std::vector<int64_t> Counts(int64_t least, int64_t most) {
   return counts;
 }
 
+// The counts that a warm-up runs: all, or the largest two.
+std::vector<int64_t> Chosen(WarmUpShapes shapes, std::vector<int64_t> counts) {
+  constexpr size_t kLargest = 2;
+  if (shapes == WarmUpShapes::kLargest && counts.size() > kLargest) {
+    counts.erase(counts.begin(), counts.end() - kLargest);
+  }
+  return counts;
+}
+
 class WarmUpRun {
  public:
   WarmUpRun(Model* model, Tensor logits)
@@ -100,7 +109,7 @@ class WarmUpRun {
 };
 
 // Most frequent shapes first, since the time budget may run out.
-absl::Status Measure(Model* model, int64_t budget_us) {
+absl::Status Measure(Model* model, WarmUpShapes shapes, int64_t budget_us) {
   constexpr int64_t kLeastTokens = 128;
   const Stream& stream = model->stream();
   const ModelConfig& config = model->config();
@@ -118,10 +127,10 @@ absl::Status Measure(Model* model, int64_t budget_us) {
   const int64_t encode = limits.max_encode_tokens;
   return AutotuneGemms(stream.device(), budget_us, [&] {
     if (config.has_decoder()) {
-      const std::vector<int64_t> counts = Counts(1, limits.max_step_sequences);
+      const std::vector<int64_t> counts = Chosen(shapes, Counts(1, limits.max_step_sequences));
       for (auto rows = counts.rbegin(); rows != counts.rend(); ++rows) run.Step(*rows);
     }
-    for (const int64_t tokens : Counts(std::min(kLeastTokens, encode), encode)) {
+    for (const int64_t tokens : Chosen(shapes, Counts(std::min(kLeastTokens, encode), encode))) {
       if (config.has_encoder()) {
         run.Encode(tokens);
       } else if (tokens <= limits.max_step_tokens &&
@@ -134,7 +143,8 @@ absl::Status Measure(Model* model, int64_t budget_us) {
 
 }  // namespace
 
-absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> warn) {
+absl::Status WarmUp(Model* model, WarmUpShapes shapes,
+                    absl::FunctionRef<void(absl::string_view)> warn) {
   if (model->stream().backend() == Backend::kCpu) return absl::OkStatus();
   Device& device = model->stream().device();
   const auto tell = [&](const absl::Status& status) {
@@ -144,7 +154,7 @@ absl::Status WarmUp(Model* model, absl::FunctionRef<void(absl::string_view)> war
   tell(LoadGemmAlgorithmChoices(directory, DeviceKind(device), &GemmAlgorithmChoicesOf(device)));
   // Without a directory nothing is measured, because every process would choose anew.
   constexpr int64_t kBudgetUs = 2'000'000;
-  const absl::Status measured = Measure(model, directory.empty() ? 0 : kBudgetUs);
+  const absl::Status measured = Measure(model, shapes, directory.empty() ? 0 : kBudgetUs);
   if (!measured.ok() && !absl::IsResourceExhausted(measured)) return measured;
   tell(SaveGemmAlgorithmChoices(directory, DeviceKind(device), GemmAlgorithmChoicesOf(device)));
   return absl::OkStatus();

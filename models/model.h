@@ -190,8 +190,9 @@ class Model {
                             absl::Span<const int32_t> slots) = 0;
 
   // Runs the decoder. Returns the hidden states of the output rows (batch.output_rows) after the
-  // final norm, [output_rows, d_model] f32, valid until the next Decode. A long prompt can be
-  // prefilled in chunks: call again with the next tokens.
+  // final norm, [output_rows, d_model] f32, valid until the next Decode. On a GPU their memory has
+  // room for max_step_tokens rows. A long prompt can be prefilled in chunks: call again with the
+  // next tokens.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
   // and key have been frequent, the step and the work are launched as one captured CUDA graph,

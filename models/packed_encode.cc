@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "kernels/linear/gemm_rows.h"
 #include "kernels/ops/embedding.h"
 #include "models/packed_model.h"
 
@@ -42,12 +43,16 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   QT_CHECK_EQ(offsets.back(), static_cast<int32_t>(batch.tokens.size()));
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_encode_tokens);
   encoder_rows_ = static_cast<int64_t>(batch.tokens.size());
+  encoder_padded_rows_ = stream_.backend() == Backend::kCpu
+                             ? encoder_rows_
+                             : PaddedGemmRows(encoder_rows_, limits_.max_encode_tokens);
   encoder_sequences_ = static_cast<int64_t>(offsets.size()) - 1;
   stream_.WaitForH2D(encode_upload_);
-  const int64_t used = 2 * encoder_rows_ + encoder_sequences_ + 1;
-  encoder_tokens_ = encoder_arrays_.Rows(0, encoder_rows_);
-  encoder_positions_ = encoder_arrays_.Rows(encoder_rows_, 2 * encoder_rows_);
-  encoder_offsets_ = encoder_arrays_.Rows(2 * encoder_rows_, used);
+  const int64_t padded = encoder_padded_rows_, used = 2 * padded + encoder_sequences_ + 1;
+  encoder_tokens_ = encoder_arrays_.Rows(0, padded);
+  encoder_positions_ = encoder_arrays_.Rows(padded, 2 * padded);
+  encoder_offsets_ = encoder_arrays_.Rows(2 * padded, used);
+  std::fill_n(encoder_arrays_.as<int32_t>(), 2 * padded, 0);
   int32_t* positions = encoder_positions_.as<int32_t>();
   for (int64_t s = 0; s < encoder_sequences_; ++s) {
     QT_CHECK_LT(offsets[s], offsets[s + 1]);
@@ -180,6 +185,7 @@ bool PackedModel::EncodeSlice(int64_t work) {
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;
+  if (begin == 0 && end == encoder_rows_) end = encoder_padded_rows_;
   const LayerRows rows = {.layer = layer_,
                           .begin = begin,
                           .x = encoder_x_.Rows(begin, end),
@@ -198,9 +204,9 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
 // Self-attention of a block of rows of the input batch; each row attends to the keys of its own
 // input. The block may contain the end of one input, whole inputs, and the start of another.
 Tensor PackedModel::AttendInput(const LayerRows& rows) {
-  const int64_t begin = rows.begin, end = begin + rows.count();
+  const int64_t begin = rows.begin, end = std::min(begin + rows.count(), encoder_rows_);
   const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
-  const Tensor q = HeadsOf(rows.qkv, QkvPart::kQuery);
+  const Tensor q = HeadsOf(rows.qkv.Rows(0, end - begin), QkvPart::kQuery);
   const Tensor attended = rows.qkv.Columns(0, config_.inner());
   ColumnMask mask = mask_;
   AttentionArgs args = {.q = q,
@@ -213,7 +219,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
                         .scale = AttentionScale(rows.layer),
                         .scratch = scratch_};
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
-  if (rows.count() == encoder_rows_) {
+  if (end - begin == encoder_rows_) {
     args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
     args.kv_offsets = args.q_offsets;
     Attention(args, stream_);

@@ -127,11 +127,12 @@ class PackedModel : public Model {
   Tensor encoder_x_;          // [max_encode_tokens, d_model] f32, residual stream, then states
   Tensor encoder_qkv_;        // [max_encode_tokens, 3 I]
   Tensor encoder_arrays_;     // [3 max_encode_tokens + 1] i32: memory of the next three
-  Tensor encoder_tokens_;     // [encoder_rows_] i32
-  Tensor encoder_positions_;  // [encoder_rows_] i32
+  Tensor encoder_tokens_;     // [encoder_padded_rows_] i32
+  Tensor encoder_positions_;  // [encoder_padded_rows_] i32
   Tensor encoder_offsets_;    // [encoder_sequences_ + 1] i32
   int64_t encoder_sequences_ = 0;
   int64_t encoder_rows_ = 0;
+  int64_t encoder_padded_rows_ = 0;  // on a GPU PaddedGemmRows(encoder_rows_)
 
   // The current decoder step.
   StepArrays step_;

@@ -98,8 +98,9 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   if (!config().logit_scale_warning.empty()) {
     spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
   }
-  QT_RETURN_IF_ERROR(WarmUp(
-      model_.get(), [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); }));
+  QT_RETURN_IF_ERROR(WarmUp(model_.get(), WarmUpShapes::kAll, [](absl::string_view problem) {
+    spdlog::warn("{}", std::string(problem));
+  }));
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
   limits.max_running_sequences = model_->limits().max_step_sequences;

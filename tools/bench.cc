@@ -323,6 +323,7 @@ int Run(const BenchFlags& given) {
       .kind = only_encode ? RequestKind::kEncode : RequestKind::kGenerate,
       .tokenizer = TokenizerNeed::kNone,
       .queue = *std::max_element(flags.batches.begin(), flags.batches.end()),
+      .warm_up = WarmUpShapes::kAll,
       .decodes = std::count(flags.modes.begin(), flags.modes.end(), "generate") > 0};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;

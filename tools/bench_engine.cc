@@ -28,6 +28,7 @@ int Run(BenchEngineFlags flags) {
                                                ? TokenizerNeed::kIfThere
                                                : TokenizerNeed::kRequired,
                               .queue = kQueue,
+                              .warm_up = WarmUpShapes::kAll,
                               .decodes = true};
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;

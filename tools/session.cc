@@ -7,7 +7,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -75,7 +74,7 @@ absl::Status Load(Session* session, const SessionNeeds& needs) {
   if (!session->config.logit_scale_warning.empty()) {
     spdlog::warn("{}", session->config.logit_scale_warning);
   }
-  return WarmUp(session->model.get(),
+  return WarmUp(session->model.get(), needs.warm_up,
                 [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); });
 }
 
@@ -116,8 +115,9 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
-                   "Maximum number of sequences decoded concurrently; each beam counts. auto: 2048 "
-                   "on a GPU (fewer if memory is short), 64 on a CPU. Range [1, 4096].")
+                   "Maximum number of sequences decoded concurrently; each beam counts. auto: 4096 "
+                   "on a GPU (GPT-2 2048, and fewer if memory is short), 64 on a CPU. Range "
+                   "[1, 4096].")
       ->type_name("SEQUENCES")
       ->group(kGroup);
   command->add_option("--max-input-tokens", flags->max_input_tokens, "Maximum input length.")

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/warm_up.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
 #include "tools/command_line.h"
@@ -60,7 +61,8 @@ enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
 struct SessionNeeds {
   RequestKind kind = RequestKind::kGenerate;
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
-  int64_t queue = 0;     // maximum number of queued requests; 0: LinesInFlight
+  int64_t queue = 0;  // maximum number of queued requests; 0: LinesInFlight
+  WarmUpShapes warm_up = WarmUpShapes::kLargest;
   bool decodes = false;  // the command generates: use generation_config.json
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/linear/gemm_rows.h"
 #include "kernels/runtime/cuda.cuh"
 
 namespace quintet::cuda {
@@ -19,20 +20,6 @@ int Alignment(const Tensor& t) {
 
 cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-// The largest power of two up to rows / 8, at least 1. Numbers of rows are rounded up to a multiple
-// of it, and GEMMs with the same rounded number of rows share a plan.
-int64_t SharedStep(int64_t rows) {
-  int64_t step = 1;
-  while (step * 16 <= rows) step *= 2;
-  return step;
-}
-
-// The largest number of rows that shares a plan with this one.
-int64_t SharedRows(int64_t rows) {
-  const int64_t step = SharedStep(rows);
-  return (rows + step - 1) / step * step;
 }
 
 // Number of columns passed to cuBLASLt: n rounded up to a multiple of eight if possible. For an odd
@@ -145,7 +132,7 @@ std::vector<CublasLtPlans::Candidate> CublasLtPlans::Candidates(const Gemm& p,
 
 void CublasLtPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const {
   const uint64_t rows = static_cast<uint64_t>(plan.rows);
-  const uint64_t fewest = rows - static_cast<uint64_t>(SharedStep(plan.rows - 1)) + 1;
+  const uint64_t fewest = rows - static_cast<uint64_t>(GemmRowStep(plan.rows - 1)) + 1;
   const auto tell_rows = [&](const uint64_t& count) {
     for (cublasLtMatrixLayout_t layout : {plan.b, plan.c, plan.d}) {
       lt_->MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &count, sizeof(count));
@@ -223,10 +210,33 @@ void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidat
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }
 
+// Takes over the algorithm of the same GEMM with the next larger number of rows. False if there is
+// none that supports the rows of this plan.
+bool CublasLtPlans::Adopt(const Key& key, Plan* plan) const {
+  for (auto larger = plans_.upper_bound(key); larger != plans_.end(); ++larger) {
+    const auto& [other, known] = *larger;
+    if (!known.usable || !std::equal(key.begin() + 1, key.end(), other.begin() + 1)) continue;
+    cublasLtMatmulHeuristicResult_t checked{};
+    const cublasStatus_t status = lt_->MatmulAlgoCheck(
+        handle_, plan->operation, plan->a, plan->b, plan->c, plan->d, &known.algorithm, &checked);
+    if (status != CUBLAS_STATUS_SUCCESS || checked.workspaceSize > kWorkspaceBytes) continue;
+    plan->algorithm = known.algorithm;
+    return true;
+  }
+  return false;
+}
+
 CublasLtPlans::Plan CublasLtPlans::Make(const Gemm& p, int64_t rows, Stream& stream) {
   Plan plan;
   plan.rows = rows;
   if (!Describe(p, &plan)) return plan;
+  auto& device = static_cast<CudaDevice&>(stream.device());
+  const Key key = KeyOf(p, rows);
+  const bool chosen = device.gemm_choices().Find(key) >= 0;
+  if (!chosen && device.measuring() == nullptr && Adopt(key, &plan)) {
+    plan.usable = true;
+    return plan;
+  }
   std::vector<Candidate> candidates = Candidates(p, plan);
   if (candidates.empty()) return plan;
   KeepShared(plan, &candidates);
@@ -264,7 +274,7 @@ cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, Stream& stream
 
 bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
   if (status_ != CUBLAS_STATUS_SUCCESS) return false;
-  const int64_t rows = p.x.dim[0], shared = SharedRows(rows);
+  const int64_t rows = p.x.dim[0], shared = RoundUpGemmRows(rows);
   Plan& plan = Find(p, shared, stream);
   if (!plan.usable) return false;
   cublasStatus_t status = Multiply(p, &plan, stream);

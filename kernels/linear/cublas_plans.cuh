@@ -1,6 +1,8 @@
 // cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. The
 // algorithm is the one that was measured to be the fastest on this kind of device
-// (linear/gemm_tuning.h) or, if none was measured, the first of the library's heuristic ranking.
+// (linear/gemm_tuning.h). If none was measured, it is that of the same GEMM with more rows, because
+// loading another kernel from the library takes milliseconds; or else the first of the library's
+// heuristic ranking.
 //
 // Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
 // another number of rows. Row counts within an eighth of each other therefore share the plan of the
@@ -52,6 +54,7 @@ class CublasLtPlans {
 
   static Key KeyOf(const Gemm& p, int64_t rows);
   Plan Make(const Gemm& p, int64_t rows, Stream& stream);
+  bool Adopt(const Key& key, Plan* plan) const;
   bool Describe(const Gemm& p, Plan* plan) const;
   // The heuristic ranking of cuBLASLt; empty if it has no algorithm for this GEMM.
   std::vector<Candidate> Candidates(const Gemm& p, const Plan& plan) const;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "absl/types/span.h"
 #include "kernels/base/status_macros.h"
@@ -103,6 +104,8 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
 }
 
 absl::Status CudaDevice::Start(int ordinal) {
+  // Loading cuBLASLt takes as long as creating the CUDA context: do both at the same time.
+  const std::jthread load([] { CublasLt::Get(); });
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {

@@ -122,7 +122,8 @@ TEST_CASE("job table: the resources of a finished job are free before its sink i
   scene.jobs->Find(id)->MoveTo(JobState::kDecoding);
   scene.jobs->StartDecoding(scene.jobs->Find(id));
   scene.now_us = 150;
-  scene.jobs->QueueDone(scene.jobs->Find(id));
+  Job* const finished = scene.jobs->Find(id);
+  scene.jobs->QueueDone({&finished, 1});
   CHECK(scene.jobs->used_pages() == 0);
   CHECK(scene.jobs->decoding().empty());
   CHECK(scene.sinks[0]->done_calls == 0);

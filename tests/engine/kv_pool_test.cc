@@ -54,13 +54,19 @@ TEST_CASE(
           for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(7 * i + 2);
           layout.Assign(pages);
           std::set<int32_t> slots;
+          std::vector<int32_t> first_slots;
           for (int64_t seq = 0; seq < sequences; ++seq) {
+            std::vector<int32_t> own_slots(shared + own), some(own_slots.size() / 2);
+            layout.FillSlots(seq, absl::MakeSpan(own_slots));
+            layout.FillSlots(seq, absl::MakeSpan(some));
+            REQUIRE(std::equal(some.begin(), some.end(), own_slots.begin()));
+            if (seq == 0) first_slots = own_slots;
             for (int64_t p = 0; p < shared + own; ++p) {
-              const int32_t slot = layout.Slot(seq, p);
+              const int32_t slot = own_slots[p];
               const int32_t page = slot / static_cast<int32_t>(page_size);
               REQUIRE(std::count(pages.begin(), pages.end(), page) == 1);
               if (p < shared) {
-                REQUIRE(slot == layout.Slot(0, p));
+                REQUIRE(slot == first_slots[p]);
                 if (seq > 0) continue;
               }
               REQUIRE(slots.insert(slot).second);
