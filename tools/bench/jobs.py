@@ -24,6 +24,7 @@ import sys
 import time
 
 import job_models
+import peers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MIN_TOKENS, NEW_TOKENS = 4, 60
@@ -354,7 +355,12 @@ def main():
         return peer_worker(args, *args.worker)
     version = subprocess.run([args.quintet, "--version"], stdout=subprocess.PIPE, text=True)
     arguments = {k: str(v) for k, v in vars(args).items() if k not in ("work", "out", "worker")}
-    report = dict(quintet=version.stdout.splitlines()[0], arguments=arguments, rows=[])
+    report = dict(
+        quintet=version.stdout.splitlines()[0],
+        versions=peers.versions(),
+        arguments=arguments,
+        rows=[],
+    )
     for job in args.jobs:
         measure(args, job, report)
         args.out.write_text(json.dumps(report, indent=1))  # after each job: a run may be cut short
