@@ -78,7 +78,7 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// What else must be on for an option to have an effect.
+// The kind of search in which an option has an effect; kNothing: in all.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is

@@ -70,8 +70,8 @@ class RpcRegistry {
 
   // Ends the RPCs whose clients have exceeded a time limit. Called once a second.
   void Check(int64_t now_us);
-  // From the next Check on, RPCs without a request in progress (idle streams, health watches) are
-  // ended with UNAVAILABLE.
+  // Makes every later Check end the RPCs that have no request in progress (idle streams, health
+  // watches) with UNAVAILABLE.
   void Drain() { draining_ = true; }
   // Ends every RPC without waiting for the engine. Called when an engine is stuck, before the
   // process exits.

@@ -40,9 +40,9 @@ class AddedTokens {
   // `normalizer` (may be null) to the content of each token whose `normalized` is true.
   // INVALID_ARGUMENT if these contents become too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
-  // From now on, lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
+  // After this call lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }
-  // From now on, special tokens are not matched in texts.
+  // After this call special tokens are not matched in texts.
   void SplitSpecialTokens() { splits_special_ = true; }
 
   const AddedToken* FindId(int32_t id) const;

@@ -29,9 +29,8 @@ class PreTokenizer {
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
-// What happens to a delimiter at which a text is split: it is removed, becomes a piece of its own,
-// is appended to the piece before or prepended to the piece after; kContiguous: adjacent delimiters
-// become one piece.
+// What a split does with the delimiter: removes it, keeps it as a piece of its own (kContiguous:
+// adjacent delimiters together), or joins it to the piece before or after it.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,

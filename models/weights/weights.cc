@@ -19,8 +19,8 @@ namespace {
 // and for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// What to load. kAll: everything. kShapes: the vectors, but only the shapes of matrices and
-// embeddings, for which no memory is allocated (DescribeWeights).
+// kAll loads all weights. kShapes loads the vectors, and only the shapes of matrices and embeddings
+// without allocating memory for them (DescribeWeights).
 enum class Extent : uint8_t { kAll, kShapes };
 
 // Owns the memory of a model's Tensors while it is loaded.
