@@ -27,6 +27,13 @@ double Done(const Progress::State& state) {
   return std::min(1.0, static_cast<double>(state.lines) / static_cast<double>(state.total_lines));
 }
 
+// Rounded down. In whole numbers where lines are counted: 0.58 * 100 is less than 58.
+int64_t Percent(const Progress::State& state) {
+  if (state.total_lines > 0)
+    return std::min(state.lines, state.total_lines) * 100 / state.total_lines;
+  return static_cast<int64_t>(Done(state) * 100);
+}
+
 double PerSecond(int64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
 }
@@ -38,7 +45,7 @@ std::string ProgressText(const Progress::State& state, double seconds) {
   if (state.total_lines >= 0) absl::StrAppend(&text, "/", state.total_lines);
   text += " lines";
   const double done = Done(state);
-  if (done >= 0) absl::StrAppend(&text, " (", static_cast<int>(done * 100), " %)");
+  if (done >= 0) absl::StrAppend(&text, " (", Percent(state), " %)");
   absl::StrAppendFormat(&text, ", %.1f lines/s, %.0f tokens/s", PerSecond(state.lines, seconds),
                         PerSecond(state.tokens, seconds));
   if (done > 0) absl::StrAppend(&text, ", ", Duration(seconds * (1 - done) / done), " left");

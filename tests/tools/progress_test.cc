@@ -1,5 +1,6 @@
 #include "tools/progress.h"
 
+#include "absl/strings/str_cat.h"
 #include "tests/catch.h"
 
 namespace quintet {
@@ -14,6 +15,10 @@ TEST_CASE("the progress text has what is known") {
   CHECK(ProgressText({.lines = 5, .total_lines = 5}, 2) ==
         "5/5 lines (100 %), 2.5 lines/s, 0 tokens/s, 0:00 left");
   CHECK(ProgressText({.total_lines = 5}, 0) == "0/5 lines (0 %), 0.0 lines/s, 0 tokens/s");
+  for (int64_t lines = 0; lines <= 6000; lines += 60) {  // exact, also where lines / total is not
+    const std::string text = ProgressText({.lines = lines, .total_lines = 6000}, 0);
+    CHECK(text.find(absl::StrCat("(", lines / 60, " %)")) != std::string::npos);
+  }
 }
 
 }  // namespace
