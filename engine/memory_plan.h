@@ -27,8 +27,8 @@ struct MemoryPlan {
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
-// What a process does with its model. A job is fast with many sequences in each step; when serving,
-// every request waits for whole steps, so they should be shorter.
+// The purpose of a process. A job is fast with many sequences in each step. A server needs shorter
+// steps, because every request waits for whole steps.
 enum class Workload : uint8_t { kServing, kJob };
 
 // The limits that a user asks for. PlanMemory chooses those that are 0 (automatic).

@@ -92,7 +92,8 @@ def save_tokenizer(name: str, directory: pathlib.Path):
 
 
 def mirror(first, second):
-    """Makes second(relu(first(x))) linear in x: relu(z) - relu(-z) = z. With GPT-2's gelu, too."""
+    """Makes second(relu(first(x))) linear in x: relu(z) - relu(-z) = z. With gelu, too. A gated
+    layer becomes a product of two linear ones, whose values have both signs as well."""
     half = first.shape[0] // 2
     first[half:] = -first[:half]
     second[:, half:] = -second[:, :half]

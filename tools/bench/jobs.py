@@ -9,7 +9,7 @@ model with the words of tests/data/g2p.
 
 Seconds of a row: "command" is the whole command of Quintet; "job" is from the first line read to
 the last byte written (for peers: from the list of lines to the list of answers).
-"equal" is the share of lines that equal Quintet's, beside the first peer of the same row.
+"equal" is the share of a peer's lines that are the same as Quintet's.
 
 usage: jobs.py --quintet build/quintet --work DIR --out FILE [--device cuda] [--jobs ...]
 """
