@@ -22,8 +22,8 @@ struct EngineLimits {
   // Time per step for encoding and prefill while any sequence generates, as a fraction of the time
   // that decoding takes in a step. 0: no limit.
   double prefill_share = 0.0;
-  // While sequences are being decoded, requests are admitted only when this many sequences are free
-  // (or all that may run are), so that their inputs share encoder batches.
+  // While any request decodes, new ones are admitted only when at least this many sequences are
+  // free, so that their inputs share encoder batches. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.

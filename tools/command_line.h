@@ -44,8 +44,8 @@ class CommandLine {
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
   // Makes a flag or positional argument mandatory; its value may come from any source.
   void Require(CLI::Option* option) { required_.push_back(option); }
-  // Makes --print-config of `command` add the result of `note` as a comment: what automatic values
-  // are on this machine. An empty result adds nothing.
+  // Makes --print-config of `command` print the result of `note` as a comment at the end, for
+  // values that are chosen on this machine. An empty result prints nothing.
   void AddConfigNote(CLI::App* command, std::function<std::string()> note) {
     commands_[command].note = std::move(note);
   }
