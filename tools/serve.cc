@@ -52,8 +52,8 @@ void BoundStacks() {
   pthread_attr_destroy(&attributes);
 }
 
-// Turns off Abseil's search for deadlocks at each lock. Debian builds Abseil with it, and gRPC locks
-// so often that it took a fifth of the CPU time of short RPCs.
+// Turns off Abseil's search for deadlocks at each lock. Debian builds Abseil with it, and gRPC
+// locks so often that it took a fifth of the CPU time of short RPCs.
 void DisableLockOrderChecks() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
