@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/runtime/parallel_blocks.h"
 
 namespace quintet {
 
-BatchBuilder::BatchBuilder(const ModelLimits& limits) {
+BatchBuilder::BatchBuilder(const ModelLimits& limits, ThreadPool* pool) : pool_(pool) {
   tokens_.reserve(limits.max_step_tokens);
   output_rows_.reserve(limits.max_step_tokens);
   offsets_.reserve(limits.max_step_sequences + 1);
@@ -81,9 +82,10 @@ DecodeBatch BatchBuilder::Finish() {
   group_offsets_.resize(groups + 1);
   slots_stride_ = kv_lens_.empty() ? 0 : *std::max_element(kv_lens_.begin(), kv_lens_.end());
   slots_.resize(slots_stride_ * kv_lens_.size());
-  for (size_t s = 0; s < kv_lens_.size(); ++s) {
+  constexpr int64_t kSequencesPerTask = 512;
+  ForEachInBlocks(pool_, sequences(), kSequencesPerTask, [this](int64_t s) {
     std::copy_n(slot_rows_[s], kv_lens_[s], slots_.begin() + s * slots_stride_);
-  }
+  });
   FillSources();
   DecodeBatch batch;
   batch.tokens = tokens_;

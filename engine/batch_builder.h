@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/runtime/thread_pool.h"
 #include "models/model.h"
 
 namespace quintet {
@@ -14,7 +15,8 @@ class BatchBuilder {
  public:
   // Reserves memory for the model's limits, so that building a batch rarely allocates: only the
   // matrices slots_ and sources_ grow, whenever a batch needs more than any batch before it.
-  explicit BatchBuilder(const ModelLimits& limits);
+  // `pool`, which outlives the builder, copies the slots of large batches.
+  BatchBuilder(const ModelLimits& limits, ThreadPool* pool);
 
   void Clear();
   // Starts a group: the sequences added after this call share one encoded input, whose cache slots
@@ -45,6 +47,8 @@ class BatchBuilder {
 
  private:
   void FillSources();
+
+  ThreadPool* const pool_;
 
   // Arrays of DecodeBatch.
   std::vector<int32_t> tokens_;         // [tokens]

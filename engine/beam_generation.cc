@@ -30,6 +30,16 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   moved_slots_ = slots_;
 }
 
+// Treats the only token of the prompt as if a step had chosen it for every beam. The candidates of
+// the first step then come from the rows of all beams, with the running scores 0, -1e9, ..., as in
+// Hugging Face's search, instead of from one row (BeamSearch::CompleteFirst).
+void BeamGeneration::StartFannedOut() {
+  const bool enough_tokens = !HasRules(prompt_len_) && vocab_ >= top_k_size_;
+  if (prompt_len_ != 1 || !DeviceCanSelect() || SamplesBeams() || !enough_tokens) return;
+  prefilled_ = prompt_len_;
+  first_ = false;
+}
+
 void BeamGeneration::TakeCandidates(const RowResults& results) {
   candidates_.clear();
   for (int64_t k = 0; k < top_k_size_; ++k) {

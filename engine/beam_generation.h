@@ -19,6 +19,7 @@ class BeamGeneration : public Generation {
                  int64_t page_size);
 
   void AssignPages(absl::Span<const int32_t> pages) override;
+  void StartFannedOut() override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
   // If one sequence is returned, streams the common prefix of all running beams and finished
   // hypotheses, and the rest of the best hypothesis when the search ends. If several sequences are

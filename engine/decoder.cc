@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(Model* model,
 Decoder::Decoder(Model* model, std::optional<bool> async_scheduling)
     : model_(model),
       async_scheduling_(async_scheduling.value_or(model->stream().backend() != Backend::kCpu)),
-      batch_(model->limits()),
+      batch_(model->limits(), &model->stream().pool()),
       sampler_(model, async_scheduling_),
       target_scores_(model) {}
 
@@ -148,7 +148,10 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
     if (!planned) sampler_.Plan(now, kSlot, /*whole_step=*/false);
     const int64_t end = row + sampler_.rows(kSlot);
     sampler_.Enqueue(states, row, kSlot);
-    if (planned && batch_.sequences() == end) EnqueueNextStep(jobs, kSlot);
+    if (planned && batch_.sequences() == end) {
+      MatchSlices(jobs, kSlot);
+      EnqueueNextStep(jobs, kSlot);
+    }
     if (row == 0) meanwhile();
     if (status_.Update(sampler_.Wait(kSlot)); !status_.ok()) return end;
     selecting_.clear();
@@ -179,13 +182,12 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses members_ and next_inputs_ of the next step. Returns false if the next step has to be
-// synchronous or no job is left for it.
+// Chooses members_ and next_inputs_ of the next step; slices_ is that of `current`. Returns false
+// if the next step has to be synchronous or no job is left for it.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
     return false;
-  MatchSlices(jobs, current);
   members_.clear();  // candidates; skipped priorities are removed below
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -200,17 +202,13 @@ bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   const size_t skipped =
       std::erase_if(members_, [&](size_t i) { return jobs[i]->request.priority < lowest; });
-  for (const size_t i : members_) {
-    const Generation* generation = jobs[i]->generation();
-    if (generation == nullptr) return false;
-    if (!(slices_[i] != nullptr ? generation->CanScheduleAsync() : generation->CanJoinAsync()))
-      return false;
-  }
   next_inputs_.clear();
   for (const size_t i : members_) {
-    const SamplingSlice* slice = slices_[i];
-    next_inputs_.push_back({jobs[i]->id, jobs[i]->generation(), 0, slice != nullptr,
-                            slice != nullptr ? slice->row : -1});
+    Generation* const generation = jobs[i]->generation();
+    const SamplingSlice* const slice = slices_[i];
+    if (generation == nullptr || (slice == nullptr && !generation->CanJoinAsync())) return false;
+    next_inputs_.push_back(
+        {jobs[i]->id, generation, 0, slice != nullptr, slice != nullptr ? slice->row : -1});
   }
   if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
   throttle_.RecordStep(skipped > 0);
@@ -264,11 +262,11 @@ absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* co
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;
   next_slot_.reset();
+  MatchSlices(jobs, slot);
   EnqueueNextStep(jobs, slot);
   meanwhile();
   status_.Update(sampler_.Wait(slot));
   QT_RETURN_IF_ERROR(status_);
-  MatchSlices(jobs, slot);  // some jobs have ended since the first call
   selecting_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (slices_[i] != nullptr) selecting_.push_back({jobs[i]->generation(), slices_[i]});

@@ -75,6 +75,10 @@ class Generation : public DecodeTask {
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
+  // Called once, before the first step, if steps are scheduled asynchronously. Beam search then
+  // starts, where it can, with all its beams as copies of the prompt, so that the number of its
+  // rows does not change after the first step.
+  virtual void StartFannedOut() {}
   // Adds sequence `seq` to a step that is enqueued before the host knows the latest token of the
   // sequence. `token` is -1 - i: the device takes the token from next_tokens()[i]
   // (DecodeBatch::tokens).

@@ -39,7 +39,8 @@ struct Job {
   std::vector<int32_t> source_pages, own_pages;  // KV pages of the encoded input and of the decoder
   std::vector<int32_t> source_slots;             // [input tokens] slots of the cross-attention keys
   bool out_of_memory = false;  // an allocation for the job failed: it ends in this step
-  int64_t counted_length = 0;  // chosen_length() of the generation when its tokens were counted
+  // chosen_length() and new_tokens() of the generation when its tokens were last counted.
+  int64_t counted_length = 0, counted_tokens = 0;
   Result result;
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 

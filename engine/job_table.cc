@@ -8,11 +8,12 @@
 #include "engine/reserve.h"
 #include "kernels/base/check.h"
 #include "kernels/base/out_of_memory.h"
+#include "kernels/runtime/parallel_blocks.h"
 
 namespace quintet {
 
 JobTable::JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
-                   Clock clock)
+                   ThreadPool* pool, Clock clock)
     : capacity_(capacity),
       requests_(requests),
       encoder_(encoder),
@@ -21,6 +22,7 @@ JobTable::JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunn
       expired_in_queue_(absl::DeadlineExceededError("the deadline passed in the queue")),
       expired_running_(absl::DeadlineExceededError("the deadline passed while decoding")),
       device_failed_(absl::UnavailableError("the device failed")),
+      threads_(pool),
       pool_(capacity.pages, capacity.page_size),
       scheduler_({capacity.encode_tokens, capacity.pages, capacity.running_sequences}) {}
 
@@ -109,27 +111,47 @@ void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<
   for (const RequestId id : admitted_ids_) admitted->push_back(jobs_.at(id).get());
 }
 
-bool JobTable::Start(Job* job, int64_t now_us) {
+// Jobs are prepared on all threads: a job on a GPU admits hundreds at once, each with tens of
+// kilobytes to allocate and fill.
+void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
+  for (Job* job : jobs) ReserveFor(job, now_us);
+  constexpr int64_t kJobsPerTask = 16;
+  ForEachInBlocks(threads_, static_cast<int64_t>(jobs.size()), kJobsPerTask, [jobs](int64_t i) {
+    Job* const job = jobs[i];
+    if (job->out_of_memory || job->task() == nullptr) return;
+    try {
+      job->task()->AssignPages(job->own_pages);
+    } catch (const std::bad_alloc&) {
+      job->out_of_memory = true;
+    }
+  });
+  for (Job* job : jobs) {
+    if (job->out_of_memory) continue;
+    try {
+      // The sink may submit the next request at once, so the queue place is already free here.
+      job->request.sink->OnStart();
+    } catch (const std::bad_alloc&) {
+      job->out_of_memory = true;
+    }
+  }
+}
+
+void JobTable::ReserveFor(Job* job, int64_t now_us) {
   job->admitted_us = job->encoded_us = now_us;
   DecodeTask* const task = job->task();
   if (task != nullptr) reserved_sequences_ += task->sequences();
   requests_->OnStarted(*job);
+  if (task == nullptr) return;
   try {
-    if (task != nullptr) {
-      const int64_t length = static_cast<int64_t>(job->request.input.size());
-      QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
-      task->AssignPages(job->own_pages);
-      if (job->encodes) {
-        QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
-        job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
-      }
+    const int64_t length = static_cast<int64_t>(job->request.input.size());
+    QT_CHECK(pool_.Reserve(task->pages_needed(), &job->own_pages));
+    if (job->encodes) {
+      QT_CHECK(pool_.Reserve(pool_.PagesFor(length), &job->source_pages));
+      job->source_slots = ConsecutiveSlots(job->source_pages, length, pool_.page_size());
     }
-    // The sink may submit the next request at once, so the queue place is already free here.
-    job->request.sink->OnStart();
   } catch (const std::bad_alloc&) {
-    return false;
+    job->out_of_memory = true;
   }
-  return true;
 }
 
 PriorityPressure JobTable::CurrentPressure() const {
@@ -147,21 +169,15 @@ PriorityPressure JobTable::CurrentPressure() const {
 }
 
 void JobTable::SendOutputs() {
-  outputs_.SendAll([this](Job* job) { NotifyDone(job); });
+  outputs_.SendAll(threads_, [this](Job* job) { NotifyDone(job); });
 }
 
+// The job has ended and its sequences are in its result (OutputQueue).
 void JobTable::NotifyDone(Job* job) {
-  Result& result = job->result;
-  Generation* const generation = job->generation();
+  const Generation* const generation = job->generation();
   if (generation != nullptr && !job->out_of_memory) {
-    const int64_t before = generation->new_tokens();
-    try {
-      result.sequences = generation->TakeSequences();
-    } catch (const std::bad_alloc&) {
-      job->out_of_memory = true;
-    }
-    result.output_tokens = generation->new_tokens();
-    requests_->AddGenerated(result.output_tokens - before);
+    job->result.output_tokens = generation->new_tokens();
+    requests_->AddGenerated(generation->new_tokens() - job->counted_tokens);
   } else {
     job->CountScoredTokens();
   }

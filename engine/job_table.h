@@ -23,8 +23,9 @@ namespace quintet {
 
 class JobTable {
  public:
-  // `requests` and `encoder` outlive the object.
-  JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder, Clock clock);
+  // `requests`, `encoder` and `pool` outlive the object.
+  JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
+           ThreadPool* pool, Clock clock);
   ~JobTable();  // finishes every job, UNAVAILABLE
 
   size_t size() const { return jobs_.size(); }
@@ -47,9 +48,9 @@ class JobTable {
   AdmissionBudget FreeBudget() const;
   // Appends the jobs that start now, in order of admission.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
-  // Reserves the job's KV cache pages and sequences and calls the sink's OnStart. Returns false
-  // after std::bad_alloc; the caller then finishes the job.
-  bool Start(Job* job, int64_t now_us);
+  // Reserves the KV cache pages and sequences of `jobs` and calls their sinks' OnStart. Sets
+  // out_of_memory of those whose allocations failed; the caller then finishes them.
+  void Start(absl::Span<Job* const> jobs, int64_t now_us);
   // The job decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
@@ -78,6 +79,7 @@ class JobTable {
   std::unique_ptr<Job> Detach(Job* job, JobState state);
   // Removes the job from the table; releases the KV cache pages and sequences of a started job.
   std::unique_ptr<Job> Remove(Job* job, bool started);
+  void ReserveFor(Job* job, int64_t now_us);
   void NotifyDone(Job* job);
   void Notify(Job* job, bool was_queued, const absl::Status& status);
 
@@ -92,6 +94,7 @@ class JobTable {
   const absl::Status expired_running_;
   const absl::Status device_failed_;
 
+  ThreadPool* const threads_;
   KvPool pool_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Job>> jobs_;

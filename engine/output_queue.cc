@@ -3,14 +3,26 @@
 #include <new>
 
 #include "engine/reserve.h"
+#include "kernels/runtime/parallel_blocks.h"
 
 namespace quintet {
 namespace {
+
+constexpr int64_t kJobsPerTask = 16;  // fewer jobs are not worth waking a thread
 
 void Deliver(Job* job) {
   if (job->ran_out_of_memory()) return;
   try {
     job->generation()->Deliver(job->request.sink.get());
+  } catch (const std::bad_alloc&) {
+    job->out_of_memory = true;
+  }
+}
+
+void TakeSequences(Job* job) {
+  if (job->generation() == nullptr || job->out_of_memory) return;
+  try {
+    job->result.sequences = job->generation()->TakeSequences();
   } catch (const std::bad_alloc&) {
     job->out_of_memory = true;
   }
@@ -27,13 +39,17 @@ void OutputQueue::SendTokensOf(Job* job) {
   if (std::erase(tokens_, job) > 0) Deliver(job);
 }
 
-void OutputQueue::SendAll(absl::FunctionRef<void(Job* job)> answer) {
+void OutputQueue::SendAll(ThreadPool* pool, absl::FunctionRef<void(Job* job)> answer) {
   for (Job* job : tokens_) Deliver(job);
   tokens_.clear();
+  if (done_.empty()) return;
   for (const std::unique_ptr<Job>& job : done_) {
     if (job->generation() != nullptr) Deliver(job.get());
-    answer(job.get());
   }
+  const auto done = static_cast<int64_t>(done_.size());
+  ForEachInBlocks(pool, done, kJobsPerTask, [this](int64_t i) { TakeSequences(done_[i].get()); });
+  for (const std::unique_ptr<Job>& job : done_) answer(job.get());
+  ForEachInBlocks(pool, done, kJobsPerTask, [this](int64_t i) { done_[i].reset(); });
   done_.clear();
 }
 

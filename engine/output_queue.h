@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "engine/job.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet {
 
@@ -21,9 +22,10 @@ class OutputQueue {
 
   // Delivers the queued tokens of one job, if any. A failed allocation marks the job out_of_memory.
   void SendTokensOf(Job* job);
-  // Delivers all queued tokens, then calls `answer` for each finished job. A failed allocation
-  // marks only its job out_of_memory.
-  void SendAll(absl::FunctionRef<void(Job* job)> answer);
+  // Delivers all queued tokens, moves the sequences of finished jobs to their results, then calls
+  // `answer` for each finished job and deletes it. Sequences are taken and jobs deleted on all
+  // threads of `pool`. A failed allocation marks only its job out_of_memory.
+  void SendAll(ThreadPool* pool, absl::FunctionRef<void(Job* job)> answer);
 
  private:
   std::vector<Job*> tokens_;

@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/linear/gemm_rows.h"
+#include "kernels/runtime/parallel_blocks.h"
 #include "kernels/sampling/candidate_logits.h"
 
 namespace quintet {
@@ -419,16 +420,11 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 }
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
-  const auto select = [&](int64_t task) {
-    slices[task].generation->ApplyResults(ResultsOf(slices[task], slot));
-  };
-  const auto tasks = static_cast<int64_t>(slices.size());
-  // Parallel only for beams: appending one token costs less than waking a thread.
-  if (batches_[Index(slot)].beams) {
-    model_->stream().pool().ParallelFor(tasks, [&](int64_t task, int) { select(task); });
-  } else {
-    for (int64_t task = 0; task < tasks; ++task) select(task);
-  }
+  // Appending a token takes far less time than waking a thread, selecting beams does not.
+  const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
+  ForEachInBlocks(
+      &model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
+      [&](int64_t i) { slices[i].generation->ApplyResults(ResultsOf(slices[i], slot)); });
 }
 
 }  // namespace quintet

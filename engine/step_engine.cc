@@ -22,7 +22,7 @@ StepEngine::StepEngine(StepEngineParts parts)
       pace_(parts.limits.prefill_share),
       encoder_cache_(parts.limits.encoder_cache_bytes),
       encoder_(model_, &encoder_cache_, decoder_->target_scores(), clock_),
-      jobs_(capacity_, &requests_, &encoder_, clock_) {}
+      jobs_(capacity_, &requests_, &encoder_, &model_->stream().pool(), clock_) {}
 
 absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
   return CatchOutOfMemory([&] { return PlanAndAdd(std::move(request)); });
@@ -78,8 +78,9 @@ void StepEngine::Admit(int64_t now) {
   if (budget.sequences >= admission_sequences_ || jobs_.decoding().empty()) {
     jobs_.Admit(now, budget, &admitted_);
   }
+  StartAdmitted(now);
   for (Job* job : admitted_) {
-    if (StartOrAddToEncode(job, now)) budget.encode_tokens -= job->needs.encode_tokens;
+    if (DecodeOrAddToEncode(job, now)) budget.encode_tokens -= job->needs.encode_tokens;
   }
   if (!continuations_first_) AdmitContinuations(&budget);
   if (encode_batch_.empty()) return;
@@ -91,16 +92,24 @@ void StepEngine::Admit(int64_t now) {
   }
 }
 
-// Returns whether the job's input is now part of the encoder batch.
-bool StepEngine::StartOrAddToEncode(Job* job, int64_t now) {
-  job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
-  if (!jobs_.Start(job, now)) {
-    jobs_.FinishOutOfMemory(job);
-    return false;
+// Starts the jobs in admitted_ and removes those for which an allocation failed.
+void StepEngine::StartAdmitted(int64_t now) {
+  for (Job* job : admitted_) {
+    job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
   }
+  jobs_.Start(admitted_, now);
+  std::erase_if(admitted_, [this](Job* job) {
+    if (!job->out_of_memory) return false;
+    jobs_.FinishOutOfMemory(job);
+    return true;
+  });
+}
+
+// Returns whether the job's input is now part of the encoder batch.
+bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   if (!job->encodes) {
     job->encoded_us = now;
-    jobs_.StartDecoding(job);
+    StartDecoding(job);
     return false;
   }
   // Cached hidden states are in host memory; a task head needs them in the memory of the model's
@@ -115,6 +124,13 @@ bool StepEngine::StartOrAddToEncode(Job* job, int64_t now) {
   job->result.cached_tokens = cached.states.dim[0];
   encoder_.AddCached(job, std::move(cached));
   return false;
+}
+
+void StepEngine::StartDecoding(Job* job) {
+  if (job->generation() != nullptr && decoder_->async_scheduling()) {
+    job->generation()->StartFannedOut();
+  }
+  jobs_.StartDecoding(job);
 }
 
 void StepEngine::AdmitContinuations(AdmissionBudget* budget) {
@@ -157,7 +173,7 @@ void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   job->encoded_us = clock_();
   if (job->task() != nullptr) {
     job->MoveTo(JobState::kDecoding);
-    return jobs_.StartDecoding(job);
+    return StartDecoding(job);
   }
   if (job->kind() == RequestKind::kEncode) return pooling_.Add(job, encoded);
   absl::Status status;
@@ -206,19 +222,10 @@ void StepEngine::CompleteEncodes() {
 
 // ---- The decode phase ----
 
-int64_t StepEngine::NewTokens() const {
-  int64_t tokens = 0;
-  for (const Job* job : jobs_.decoding()) {
-    if (job->generation() != nullptr) tokens += job->generation()->new_tokens();
-  }
-  return tokens;
-}
-
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
   // With async scheduling the previous step's outputs may still be queued although all jobs that
   // decoded have ended since.
   if (jobs_.decoding().empty()) return jobs_.SendOutputs();
-  const int64_t tokens_before = NewTokens();
   const int64_t begin_us = clock_();
   absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
   try {
@@ -234,24 +241,26 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   const int64_t now = clock_();
   if (size->sequences > 0) {  // 0: the step was left to the encoder
     pace_.RecordDecode(streams, size->prefill_tokens, now - begin_us);
-    OnTokens(*size, tokens_before, now);
+    OnTokens(*size, now);
   }
   jobs_.FinishOutOfMemory();
 }
 
-void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now) {
+void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
+  int64_t new_tokens = 0;
   done_.clear();
   token_gaps_us_.clear();
   for (Job* job : jobs_.decoding()) {
     if (job->ran_out_of_memory()) continue;
     const Generation* const generation = job->generation();
     if (generation != nullptr && generation->chosen_length() > job->counted_length) {
+      new_tokens += generation->new_tokens() - job->counted_tokens;
       CountToken(job, now);
     }
     if (job->task()->done()) done_.push_back(job);
   }
   if (observer_ != nullptr) observer_->OnStep({size.sequences, token_gaps_us_});
-  requests_.AddGenerated(NewTokens() - new_tokens_before);
+  requests_.AddGenerated(new_tokens);
   jobs_.QueueDone(done_);
   if (!decoder_->async_scheduling() || jobs_.decoding().empty()) jobs_.SendOutputs();
 }
@@ -265,6 +274,7 @@ void StepEngine::CountToken(Job* job, int64_t now) {
   }
   job->last_token_us = now;
   job->counted_length = job->generation()->chosen_length();
+  job->counted_tokens = job->generation()->new_tokens();
   if (job->request.stream && !job->generation()->done()) jobs_.QueueTokens(job);
 }
 

@@ -45,7 +45,9 @@ class StepEngine : public Engine {
   absl::StatusOr<RequestId> PlanAndAdd(Request request);
   void Reserve(size_t jobs);
   void Admit(int64_t now);
-  bool StartOrAddToEncode(Job* job, int64_t now);
+  void StartAdmitted(int64_t now);
+  bool DecodeOrAddToEncode(Job* job, int64_t now);
+  void StartDecoding(Job* job);
   void AdmitContinuations(AdmissionBudget* budget);
   void Encode(int64_t prefill_us);
   void FailEncodes(std::vector<Job*>* jobs);
@@ -54,9 +56,8 @@ class StepEngine : public Engine {
   absl::Status CompletePart(Job* job, const EncodedStates& encoded);
   void CompleteEncodes();
   void Decode(bool streams, int64_t prefill_us);
-  void OnTokens(const Decoder::StepSize& size, int64_t new_tokens_before, int64_t now);
+  void OnTokens(const Decoder::StepSize& size, int64_t now);
   void CountToken(Job* job, int64_t now);
-  int64_t NewTokens() const;
 
   Model* const model_;
   const Tokenizer* const tokenizer_;

@@ -48,7 +48,7 @@ class WarmUpRun {
       : model_(model),
         sequence_tokens_(SequenceTokens(model->config())),
         logits_(logits),
-        batch_(model->limits()),
+        batch_(model->limits(), &model->stream().pool()),
         tokens_(static_cast<size_t>(model->limits().max_encode_tokens), 1),
         slots_(tokens_.size(), 0) {}
 

@@ -100,7 +100,8 @@ struct DecodeBatch {
   // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
   absl::Span<const int32_t> kv_lens;  // [n]
   // KV cache slot of every position of each sequence. Slots of earlier positions are read (they may
-  // belong to another beam), slots of the new tokens are written.
+  // belong to another beam), slots of the new tokens are written. Neighbouring sequences that are
+  // equal up to their new token may share its slot.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
   // Groups of beams whose parent beams the host does not know yet. Each of these beams has one new

@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/parallel_blocks.h"
 
 namespace quintet {
 namespace {
@@ -48,12 +49,12 @@ absl::Span<int32_t> CopyPadded(absl::Span<const int32_t> from, int64_t length, i
 // Copies the first lens[i] entries of row i of table `from` to row i of table `to`, for all i. The
 // tables have different row strides (in entries).
 void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
-               int64_t stride, int32_t* to) {
-  for (size_t i = 0; i < lens.size(); ++i) {
+               int64_t stride, int32_t* to, ThreadPool* pool) {
+  constexpr int64_t kRowsPerTask = 512;
+  ForEachInBlocks(pool, static_cast<int64_t>(lens.size()), kRowsPerTask, [&](int64_t i) {
     QT_CHECK_LE(static_cast<int64_t>(lens[i]), std::min(from_stride, stride));
-    std::copy_n(from + static_cast<int64_t>(i) * from_stride, lens[i],
-                to + static_cast<int64_t>(i) * stride);
-  }
+    std::copy_n(from + i * from_stride, lens[i], to + i * stride);
+  });
 }
 
 // Rounds n up to the next min * 4^i. Factors of four keep the number of shapes (and so of CUDA
@@ -145,7 +146,8 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   batch_.kv_lens = CopyPadded(batch.kv_lens, shape.sequences, 0, layout.kv_lens);
   for (const int32_t row : batch.output_rows) QT_CHECK(row >= 0 && row < rows);
   batch_.output_rows = CopyPadded(batch.output_rows, shape.output_rows, 0, layout.output_rows);
-  CopyTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, layout.slots);
+  CopyTable(batch.slots, batch.slots_stride, batch.kv_lens, shape.slots_stride, layout.slots,
+            &stream_->pool());
   batch_.slots = layout.slots;
   batch_.slots_stride = shape.slots_stride;
   QT_CHECK_LE(batch.moves.size(), static_cast<size_t>(shape.sequences));
@@ -175,9 +177,11 @@ void StepArrays::PlanForCapture(bool same_offsets) {
   std::fill_n(layout.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
 }
 
-// Fills positions_ and new_slots_: the position and the KV cache slot of every new token's row.
+// Fills positions_ and new_slots_: the position and the KV cache slot of every new token's row. Of
+// sequences that share the slot of their new token, the first one stores it.
 void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
   int32_t* positions = positions_.as<int32_t>();
+  int32_t latest = -1;
   for (size_t s = 0; s < batch.kv_lens.size(); ++s) {
     const int32_t begin = batch.offsets[s], end = batch.offsets[s + 1];
     const int32_t first = batch.kv_lens[s] - (end - begin);
@@ -189,7 +193,8 @@ void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
           batch.slots[static_cast<int64_t>(s) * batch.slots_stride + positions[row]];
       QT_CHECK_GE(slot, 0);
       QT_CHECK_LT(static_cast<int64_t>(slot), slots);
-      new_slots_[static_cast<size_t>(row)] = slot;
+      new_slots_[static_cast<size_t>(row)] = slot == latest ? -1 : slot;
+      latest = slot;
     }
   }
 }
@@ -203,7 +208,7 @@ void StepArrays::FillSources(const DecodeBatch& batch, const StepShape& shape) {
     group_rows_[static_cast<size_t>(g)] = batch.offsets[static_cast<size_t>(group_offsets[g])];
   }
   CopyTable(batch.source_slots, batch.source_slots_stride, batch.source_lens, shape.source_stride,
-            const_cast<int32_t*>(batch_.source_slots));
+            const_cast<int32_t*>(batch_.source_slots), &stream_->pool());
   batch_.source_slots_stride = shape.source_stride;
 }
 

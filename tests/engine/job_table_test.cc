@@ -25,8 +25,8 @@ struct Scene {
         scores(&model),
         encoder(&model, &cache, &scores, [this] { return now_us; }),
         requests({.max_queue_requests = 10}, capacity.pages),
-        jobs(std::make_unique<JobTable>(capacity, &requests, &encoder, [this] { return now_us; })) {
-  }
+        jobs(std::make_unique<JobTable>(capacity, &requests, &encoder, &pool,
+                                        [this] { return now_us; })) {}
 
   // Submits a request with a prompt of 2 tokens that needs (2 + new_tokens) / 4 pages.
   RequestId Submit(int64_t new_tokens, Priority priority = Priority::kNormal,
@@ -56,10 +56,13 @@ struct Scene {
     budget.encode_tokens = capacity.encode_tokens;
     std::vector<Job*> admitted;
     jobs->Admit(now_us, budget, &admitted);
-    std::vector<RequestId> ids;
     for (Job* job : admitted) {
       job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
-      REQUIRE(jobs->Start(job, now_us));
+    }
+    jobs->Start(admitted, now_us);
+    std::vector<RequestId> ids;
+    for (Job* job : admitted) {
+      REQUIRE_FALSE(job->out_of_memory);
       if (!job->encodes) jobs->StartDecoding(job);
       ids.push_back(job->id);
     }

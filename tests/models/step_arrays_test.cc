@@ -67,6 +67,22 @@ struct Batch {
   }
 };
 
+TEST_CASE("StepArrays: of sequences that share the slot of their new token, one stores it") {
+  ThreadPool pool(1);
+  const Stream stream(&pool);
+  StepArrays step(&stream);
+  const std::vector<int32_t> tokens = {5, 5, 5, 6}, offsets = {0, 1, 2, 3, 4},
+                             kv_lens = {1, 1, 1, 1}, slots = {8, 8, 8, 9};
+  const DecodeBatch batch{.tokens = tokens,
+                          .offsets = offsets,
+                          .kv_lens = kv_lens,
+                          .slots = slots.data(),
+                          .slots_stride = 1,
+                          .output_rows = {}};
+  step.Fill(batch, StepShape::Of(batch), 16);
+  CHECK(Values(step.new_slots()) == Ints{8, -1, -1, 9});
+}
+
 TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   ThreadPool pool(1);
   const Stream stream(&pool);

@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
 
+#include "kernels/runtime/parallel_blocks.h"
 #include "tests/catch.h"
 
 namespace quintet {
@@ -95,6 +97,15 @@ TEST_CASE("loops are correct while other threads keep every core busy", "[thread
   stop = true;
   for (std::thread& thread : busy) thread.join();
   for (int64_t v : value) REQUIRE(v == 300 * 301 / 2);
+}
+
+TEST_CASE("blocks of items cover every item once") {
+  ThreadPool pool(3);
+  for (const int64_t count : {0, 1, 15, 16, 17, 1000}) {
+    std::vector<std::atomic<int>> visits(static_cast<size_t>(count));
+    ForEachInBlocks(&pool, count, 16, [&](int64_t i) { ++visits[static_cast<size_t>(i)]; });
+    CHECK(std::all_of(visits.begin(), visits.end(), [](const auto& v) { return v == 1; }));
+  }
 }
 
 }  // namespace
