@@ -34,8 +34,7 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
 // the first step then come from the rows of all beams, with the running scores 0, -1e9, ..., as in
 // Hugging Face's search, instead of from one row (BeamSearch::CompleteFirst).
 void BeamGeneration::StartFannedOut() {
-  const bool enough_tokens = !HasRules(prompt_len_) && vocab_ >= top_k_size_;
-  if (prompt_len_ != 1 || !DeviceCanSelect() || SamplesBeams() || !enough_tokens) return;
+  if (prompt_len_ != 1 || !DeviceCanSelect() || SamplesBeams()) return;
   prefilled_ = prompt_len_;
   first_ = false;
 }

@@ -88,11 +88,11 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
 
 void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   classes_.clear();
-  for (const Job* job : jobs) classes_.push_back(job->request.priority);
+  for (const Job* job : jobs) classes_.push_back(job->needs.priority);
   members_.clear();
   const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i]->request.priority >= lowest) members_.push_back(i);
+    if (jobs[i]->needs.priority >= lowest) members_.push_back(i);
   }
   throttle_.RecordStep(members_.size() < jobs.size());
 
@@ -174,6 +174,7 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   slices_.assign(jobs.size(), nullptr);
   size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
+    PrefetchAhead(jobs, i);
     size_t at = next;
     while (at < slices.size() && slices[at].id != jobs[i]->id) ++at;
     if (at == slices.size()) continue;  // skipped in that step, or new
@@ -191,17 +192,18 @@ bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   members_.clear();  // candidates; skipped priorities are removed below
   classes_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
+    PrefetchAhead(jobs, i);
     if (slices_[i] != nullptr) {
       if (!jobs[i]->generation()->SelectsOnDevice()) return false;
       if (jobs[i]->generation()->LastTokenInFlight()) continue;
     }
     members_.push_back(i);
-    classes_.push_back(jobs[i]->request.priority);
+    classes_.push_back(jobs[i]->needs.priority);
   }
   if (members_.empty()) return false;
   const Priority lowest = throttle_.LowestInStep(classes_, pressure_);
   const size_t skipped =
-      std::erase_if(members_, [&](size_t i) { return jobs[i]->request.priority < lowest; });
+      std::erase_if(members_, [&](size_t i) { return jobs[i]->needs.priority < lowest; });
   next_inputs_.clear();
   for (const size_t i : members_) {
     Generation* const generation = jobs[i]->generation();
@@ -219,6 +221,7 @@ void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!PlanNextStep(jobs, current)) return;
   batch_.Clear();
   for (size_t m = 0; m < members_.size(); ++m) {
+    PrefetchAhead(jobs, members_[m]);
     const Job* const job = jobs[members_[m]];
     next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
     batch_.BeginGroup(job->id, job->source_slots);

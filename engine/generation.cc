@@ -31,18 +31,23 @@ std::unique_ptr<Generation> Generation::Create(const Request& request, const Tok
 
 Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64_t sequences,
                        int64_t vocab, int64_t page_size)
-    : request_(request),
+    : is_beam_(request.decoding.num_beams > 1),
+      samples_(request.decoding.do_sample),
+      wants_logprobs_(request.decoding.logprobs),
+      // A stop string that the host finds ends a beam before the next candidates are ranked.
+      device_can_select_(!wants_logprobs_ && (!is_beam_ || request.decoding.stop.empty())),
+      length_(static_cast<int64_t>(request.decoding.prompt.size())),
+      num_sequences_(sequences),
+      vocab_(vocab),
+      prompt_len_(length_),
+      max_len_(prompt_len_ + request.decoding.max_new_tokens),
+      processors_(request.decoding),
+      request_(request),
       options_(request.decoding),
       warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
-      processors_(request.decoding),
-      num_sequences_(sequences),
-      vocab_(vocab),
-      prompt_len_(static_cast<int64_t>(options_.prompt.size())),
-      max_len_(prompt_len_ + options_.max_new_tokens),
       // The last token is never fed to the model, so it needs no slot.
-      layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size),
-      length_(prompt_len_) {}
+      layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size) {}
 
 void Generation::AssignPages(absl::Span<const int32_t> pages) {
   layout_.Assign(pages);

@@ -79,6 +79,13 @@ class Generation : public DecodeTask {
   // starts, where it can, with all its beams as copies of the prompt, so that the number of its
   // rows does not change after the first step.
   virtual void StartFannedOut() {}
+  // Loads the state that steps read into the cache, a while before it is used.
+  void Prefetch() const {
+    constexpr size_t kLine = 64, kLines = 4;
+    for (size_t i = 0; i < kLines; ++i) {
+      __builtin_prefetch(reinterpret_cast<const char*>(this) + i * kLine);
+    }
+  }
   // Adds sequence `seq` to a step that is enqueued before the host knows the latest token of the
   // sequence. `token` is -1 - i: the device takes the token from next_tokens()[i]
   // (DecodeBatch::tokens).
@@ -91,7 +98,7 @@ class Generation : public DecodeTask {
   absl::Span<const int32_t> live_sequences() const { return live_sequences_; }
   // Number of tokens of each live sequence, prompt included; the same for all.
   int64_t length() const { return length_; }
-  bool wants_logprobs() const { return options_.logprobs; }
+  bool wants_logprobs() const { return wants_logprobs_; }
   // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
   // tokens: it applies the logits processors, and in beam sampling always a log-softmax. RulesAt:
   // the rules for that op. Their token ranges refer to rule_tokens(), which the caller copies to
@@ -105,8 +112,8 @@ class Generation : public DecodeTask {
   // whether candidates are drawn at random from the rows of all beams together. DrawFor returns the
   // parameters of a draw for sequence `seq`, except Draw::row and Draw::lens_at, which the caller
   // sets.
-  bool SamplesTokens() const { return !is_beam() && options_.do_sample; }
-  bool SamplesBeams() const { return is_beam() && options_.do_sample; }
+  bool SamplesTokens() const { return !is_beam() && samples_; }
+  bool SamplesBeams() const { return is_beam() && samples_; }
   Draw DrawFor(int32_t seq) const;
   // Number of top-k candidates that Select reads: 1 per row in greedy decoding, 0 when tokens are
   // sampled. In beam search there is one list of candidates for the rows of all beams, ranked
@@ -140,10 +147,8 @@ class Generation : public DecodeTask {
   Generation(const Request& request, const Tokenizer* tokenizer, int64_t sequences, int64_t vocab,
              int64_t page_size);
 
-  bool is_beam() const { return options_.num_beams > 1; }
-  bool DeviceCanSelect() const {
-    return !options_.logprobs && (!is_beam() || options_.stop.empty());
-  }
+  bool is_beam() const { return is_beam_; }
+  bool DeviceCanSelect() const { return device_can_select_; }
   absl::Span<const int32_t> History(int64_t seq) const {
     return {tokens_.data() + seq * max_len_, static_cast<size_t>(length_)};
   }
@@ -158,26 +163,29 @@ class Generation : public DecodeTask {
   // and its text begin with the prompt.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
-  const Request& request_;
-  const DecodingOptions& options_;
-  const WarpOptions warp_;
-  const Tokenizer* tokenizer_;
-  LogitsProcessors processors_;
-  int64_t num_sequences_, vocab_, prompt_len_, max_len_;
-  SlotLayout layout_;
-  int64_t top_k_size_ = 0;
-
-  int64_t prefilled_ = 0;  // prompt tokens prefilled so far
-  int64_t length_;         // number of tokens of each live sequence, prompt included
-  bool first_ = true;      // no token chosen yet
+  // What steps read of every generation comes first, in as few cache lines as possible: a step has
+  // thousands of generations. Prefetch loads these lines.
+  const bool is_beam_, samples_, wants_logprobs_, device_can_select_;
+  bool first_ = true;  // no token chosen yet
   bool done_ = false;
   bool out_of_memory_ = false;
+  int64_t length_;         // number of tokens of each live sequence, prompt included
+  int64_t prefilled_ = 0;  // prompt tokens prefilled so far
   int64_t new_tokens_ = 0;
+  int64_t top_k_size_ = 0;
+  int64_t num_sequences_, vocab_, prompt_len_, max_len_;
   std::vector<int32_t> live_sequences_;  // indices, ascending
   std::vector<int32_t> tokens_;          // [sequences, max_len] prompt and new tokens
   // [sequences, max_len] KV cache slot of each position. Positions from length_ on have the
   // sequence's own slots; earlier ones may have those of a beam that the sequence continues.
   std::vector<int32_t> slots_;
+  LogitsProcessors processors_;
+
+  const Request& request_;
+  const DecodingOptions& options_;
+  const WarpOptions warp_;
+  const Tokenizer* tokenizer_;
+  SlotLayout layout_;
 };
 
 }  // namespace quintet

@@ -20,29 +20,30 @@ namespace quintet {
 enum class JobState : uint8_t { kQueued, kEncoding, kDecoding, kDone, kCancelled, kFailed };
 
 struct Job {
-  uint64_t id = 0;
   Request request;
+
+  // What steps read of every job, in neighbouring cache lines (PrefetchAhead).
+  uint64_t id = 0;
   JobState state = JobState::kQueued;
-  QueuedRequest needs;            // resources, for the scheduler
-  int64_t queue_tokens = 0;       // tokens that count against EngineLimits::max_queue_tokens
   bool encodes = false;           // its input is encoded as a whole before anything else
   bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
-  int64_t encoded_row = -1;       // the row that such a head reads; -1: all rows
-
+  bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
   // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
   // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
                std::unique_ptr<PackedScoring>>
       work;
-
-  // Set from admission on.
-  std::vector<int32_t> source_pages, own_pages;  // KV pages of the encoded input and of the decoder
-  std::vector<int32_t> source_slots;             // [input tokens] slots of the cross-attention keys
-  bool out_of_memory = false;  // an allocation for the job failed: it ends in this step
+  std::vector<int32_t> source_slots;  // [input tokens] slots of the cross-attention keys
   // chosen_length() and new_tokens() of the generation when its tokens were last counted.
   int64_t counted_length = 0, counted_tokens = 0;
+  int64_t first_token_us = 0, last_token_us = 0;
+  QueuedRequest needs;  // resources, for the scheduler
+
+  int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0;
+  int64_t queue_tokens = 0;                      // tokens that count against max_queue_tokens
+  int64_t encoded_row = -1;                      // the row that such a head reads; -1: all rows
+  std::vector<int32_t> source_pages, own_pages;  // KV pages of the encoded input and of the decoder
   Result result;
-  int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0, first_token_us = 0, last_token_us = 0;
 
   RequestKind kind() const { return request.kind; }
   // The job's work if it is of that type, otherwise null.
@@ -70,6 +71,17 @@ struct Job {
     return held == nullptr ? nullptr : held->get();
   }
 };
+
+// Loads what a step reads of the jobs soon after jobs[i] into the cache.
+inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
+  constexpr size_t kJobs = 12, kGenerations = 6;
+  if (i + kJobs < jobs.size()) {
+    const auto* const used = reinterpret_cast<const char*>(&jobs[i + kJobs]->id);
+    for (const size_t line : {0, 64, 128}) __builtin_prefetch(used + line);
+  }
+  if (i + kGenerations >= jobs.size()) return;
+  if (const Generation* const next = jobs[i + kGenerations]->generation()) next->Prefetch();
+}
 
 // The engine's total resources, against which every request is checked at submission.
 struct Capacity {

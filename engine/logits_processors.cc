@@ -5,12 +5,17 @@
 namespace quintet {
 
 LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
-    : options_(options),
-      prompt_len_(static_cast<int64_t>(options.prompt.size())),
-      max_len_(prompt_len_ + options.max_new_tokens) {
+    : always_(options.repetition_penalty != 1.0f || options.no_repeat_ngram_size > 0 ||
+              !options.bad_words_ids.empty() || !options.suppress_tokens.empty()),
+      options_(options) {
+  const auto prompt_len = static_cast<int64_t>(options.prompt.size());
+  eos_banned_until_ = prompt_len + options.min_new_tokens;
+  forced_bos_at_ = options.forced_bos_token_id >= 0 ? 1 : -1;
+  const int64_t last = prompt_len + options.max_new_tokens - 1;
+  forced_eos_at_ = options.forced_eos_token_ids.empty() ? -1 : last;
   // begin_suppress_tokens apply to the first token that is not forced.
-  const bool forced_first = prompt_len_ == 1 && options.forced_bos_token_id >= 0;
-  begin_len_ = prompt_len_ + (forced_first ? 1 : 0);
+  const int64_t begin = prompt_len + (prompt_len == forced_bos_at_ ? 1 : 0);
+  begin_at_ = options.begin_suppress_tokens.empty() ? -1 : begin;
   AppendWords();
   if (options.forced_bos_token_id >= 0) forced_bos_ = Append({&options.forced_bos_token_id, 1});
   forced_eos_ = Append(options.forced_eos_token_ids);
@@ -46,12 +51,6 @@ void LogitsProcessors::AppendWords() {
   }
 }
 
-bool LogitsProcessors::Acts(int64_t length) const {
-  return options_.repetition_penalty != 1.0f || options_.no_repeat_ngram_size > 0 ||
-         !options_.bad_words_ids.empty() || BansEos(length) || ForcesBos(length) ||
-         ForcesEos(length) || !options_.suppress_tokens.empty() || AtBegin(length);
-}
-
 RowRules LogitsProcessors::RulesAt(int64_t length, int32_t base) const {
   const auto at_base = [base](TokenRange range) {
     return TokenRange{range.begin + base, range.end + base};
@@ -60,12 +59,12 @@ RowRules LogitsProcessors::RulesAt(int64_t length, int32_t base) const {
   rules.repetition_penalty = options_.repetition_penalty;
   rules.ngram = options_.no_repeat_ngram_size;
   rules.words = at_base(words_);
-  if (ForcesBos(length)) rules.forced = at_base(forced_bos_);
-  if (ForcesEos(length)) rules.forced = at_base(forced_eos_);
+  if (length == forced_bos_at_) rules.forced = at_base(forced_bos_);
+  if (length == forced_eos_at_) rules.forced = at_base(forced_eos_);
   // A forced eos overrides min_new_tokens.
-  const bool bans_eos = BansEos(length) && rules.forced.empty();
+  const bool bans_eos = length < eos_banned_until_ && rules.forced.empty();
   rules.banned = at_base({bans_eos ? eos_.begin : suppressed_.begin,
-                          AtBegin(length) ? begin_suppressed_.end : suppressed_.end});
+                          length == begin_at_ ? begin_suppressed_.end : suppressed_.end});
   return rules;
 }
 

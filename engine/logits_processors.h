@@ -22,7 +22,10 @@ class LogitsProcessors {
   explicit LogitsProcessors(const DecodingOptions& options);
 
   // Whether the rules change anything for a history of `length` tokens.
-  bool Acts(int64_t length) const;
+  bool Acts(int64_t length) const {
+    return always_ || length < eos_banned_until_ || length == forced_bos_at_ ||
+           length == forced_eos_at_ || length == begin_at_;
+  }
   // The token ids that the token ranges of RulesAt refer to; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
@@ -33,18 +36,12 @@ class LogitsProcessors {
  private:
   TokenRange Append(absl::Span<const int32_t> tokens);
   void AppendWords();
-  bool BansEos(int64_t length) const { return length - prompt_len_ < options_.min_new_tokens; }
-  bool ForcesBos(int64_t length) const { return options_.forced_bos_token_id >= 0 && length == 1; }
-  bool ForcesEos(int64_t length) const {
-    return !options_.forced_eos_token_ids.empty() && length == max_len_ - 1;
-  }
-  bool AtBegin(int64_t length) const {
-    return !options_.begin_suppress_tokens.empty() && length == begin_len_;
-  }
+
+  // When which rules act, as lengths of the history; -1: never. begin_at_: begin_suppress_tokens.
+  bool always_;
+  int64_t eos_banned_until_, forced_bos_at_, forced_eos_at_, begin_at_;
 
   const DecodingOptions& options_;
-  int64_t prompt_len_, max_len_;
-  int64_t begin_len_;  // history length at which begin_suppress_tokens act
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
   // Adjacent in tokens_, in this order, so that one range can cover several of them.

@@ -268,7 +268,7 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
   model_->Logits(states, Logits(states.dim[0]));
   // TopK computes the log-sum-exp of the rows that it ranks itself.
   if (needs.rule_log_sums || needs.logprobs) {
-    LogSumExp({.logits = Logits(batch.rows), .out = LogSums(batch.rows)}, stream);
+    LogSumExp({.logits = Logits(batch.padded_rows), .out = LogSums(batch.padded_rows)}, stream);
   }
   if (needs.top_logprobs > 0) EnqueueTopLogProbs(batch);
   if (rules_.size() > 0) EnqueueRules(batch);
@@ -303,12 +303,12 @@ void Sampler::EnqueueTopLogProbs(const SamplingBatch& batch) {
 
 void Sampler::EnqueueRules(const SamplingBatch& batch) {
   LogitsProcessorsArgs args;
-  args.logits = Logits(batch.rows);
+  args.logits = Logits(batch.padded_rows);
   args.rules = rules_.span();
   args.tokens = rule_tokens_.span();
   args.history = model_->history();
-  if (batch.needs.rule_log_sums) args.log_sums = LogSums(batch.rows);
-  if (batch.needs.logprobs) args.raw_logits = RawLogits(batch.rows);
+  if (batch.needs.rule_log_sums) args.log_sums = LogSums(batch.padded_rows);
+  if (batch.needs.logprobs) args.raw_logits = RawLogits(batch.padded_rows);
   args.scratch = Scratch(rules_scratch_);
   ApplyLogitsProcessors(args, model_->stream());
 }
@@ -422,9 +422,13 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
   // Appending a token takes far less time than waking a thread, selecting beams does not.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
-  ForEachInBlocks(
-      &model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
-      [&](int64_t i) { slices[i].generation->ApplyResults(ResultsOf(slices[i], slot)); });
+  ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
+                  [&](int64_t i) {
+                    constexpr size_t kAhead = 6;
+                    const size_t next = static_cast<size_t>(i) + kAhead;
+                    if (next < slices.size()) slices[next].generation->Prefetch();
+                    slices[i].generation->ApplyResults(ResultsOf(slices[i], slot));
+                  });
 }
 
 }  // namespace quintet

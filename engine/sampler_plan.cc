@@ -1,5 +1,6 @@
 // Sampler: the plan of one batch, built on the host.
 #include <algorithm>
+#include <bit>
 
 #include "engine/sampler.h"
 #include "kernels/base/check.h"
@@ -47,7 +48,11 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool w
        {&entry_rows_, &entry_use_raw_, &draw_rows_, &draw_use_raw_, &eos_tokens_, &carried_rows_}) {
     rows->Clear();
   }
-  for (const SamplingInput& one : inputs) PlanGeneration(one, &batch);
+  constexpr size_t kAhead = 6;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (i + kAhead < inputs.size()) inputs[i + kAhead].generation->Prefetch();
+    PlanGeneration(inputs[i], &batch);
+  }
   batch.token_per_row = batch.one_sequence_per_row && !batch.beams;
   batch.advances_beams =
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
@@ -187,12 +192,12 @@ void Sampler::PlanBeamDraw(const SamplingInput& input, int64_t rows, const Sampl
 
 // On a GPU adds rows without meaning to a large batch of greedy rows or of equally many beams each,
 // whose number of rows changes at every step, so that few CUDA graphs serve all its steps. Their
-// results are written behind those of the other rows.
+// results are written behind those of the other rows. Likewise adds rules without effect.
 void Sampler::PadRows(SamplingBatch* batch) {
   const Needs& needs = batch->needs;
   const int64_t group = batch->uniform_group;
   const bool only_top_k = needs.top_k && !needs.logprobs && needs.top_logprobs == 0 &&
-                          rules_.size() == 0 && draws_.size() == 0 && beam_draws_.size() == 0;
+                          draws_.size() == 0 && beam_draws_.size() == 0;
   if (model_->stream().backend() == Backend::kCpu || !only_top_k || group == 0) return;
   const int64_t most = std::min(max_rows_, model_->limits().max_step_sequences) / group * group;
   const int64_t classes = PaddedGemmRows(batch->rows, most);
@@ -213,6 +218,9 @@ void Sampler::PadRows(SamplingBatch* batch) {
     }
   }
   batch->padded_rows = padded;
+  if (rules_.size() == 0) return;
+  const auto rules = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rules_.size())));
+  while (rules_.size() < std::min(rules, max_rows_)) rules_.Add(RowRules());
 }
 
 }  // namespace quintet

@@ -241,17 +241,25 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   const int64_t now = clock_();
   if (size->sequences > 0) {  // 0: the step was left to the encoder
     pace_.RecordDecode(streams, size->prefill_tokens, now - begin_us);
-    OnTokens(*size, now);
+    if (OnTokens(*size, now)) return;
   }
   jobs_.FinishOutOfMemory();
 }
 
-void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
+// Returns whether no job has run out of memory.
+bool StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   int64_t new_tokens = 0;
+  bool all_well = true;
   done_.clear();
   token_gaps_us_.clear();
-  for (Job* job : jobs_.decoding()) {
-    if (job->ran_out_of_memory()) continue;
+  const absl::Span<Job* const> jobs = jobs_.decoding();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    PrefetchAhead(jobs, i);
+    Job* const job = jobs[i];
+    if (job->ran_out_of_memory()) {
+      all_well = false;
+      continue;
+    }
     const Generation* const generation = job->generation();
     if (generation != nullptr && generation->chosen_length() > job->counted_length) {
       new_tokens += generation->new_tokens() - job->counted_tokens;
@@ -263,6 +271,7 @@ void StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   requests_.AddGenerated(new_tokens);
   jobs_.QueueDone(done_);
   if (!decoder_->async_scheduling() || jobs_.decoding().empty()) jobs_.SendOutputs();
+  return all_well;
 }
 
 // Records the time of the job's new token and queues the token for streaming.

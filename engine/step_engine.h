@@ -56,7 +56,7 @@ class StepEngine : public Engine {
   absl::Status CompletePart(Job* job, const EncodedStates& encoded);
   void CompleteEncodes();
   void Decode(bool streams, int64_t prefill_us);
-  void OnTokens(const Decoder::StepSize& size, int64_t now);
+  bool OnTokens(const Decoder::StepSize& size, int64_t now);
   void CountToken(Job* job, int64_t now);
 
   Model* const model_;

@@ -21,7 +21,7 @@ namespace quintet {
 struct ModelFlags {
   std::string model;  // directory
   Placement placement;
-  int threads = 0;                        // compute threads; 0: AvailableCores()
+  int threads = 0;                        // compute threads; 0: AvailableCores(), on a GPU 4
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
   int64_t max_input_tokens = 4096;        // limit of each input
   int64_t max_batch_tokens = 0;           // limit of tokens encoded in one batch; 0: automatic

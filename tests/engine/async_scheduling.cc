@@ -73,11 +73,12 @@ class RandomRequests {
 
 }  // namespace
 
-std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, ThreadPool* pool) {
+std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, ThreadPool* pool,
+                                    int64_t sequences) {
   LoadOptions options;
   options.device = device;
   options.weights = WeightType::kF32;
-  options.limits.max_step_sequences = 64;
+  options.limits.max_step_sequences = sequences;
   options.limits.cache_pages = 4096;
   auto model = Model::Load(QUINTET_SOURCE_DIR + folder, options, pool);
   INFO(folder << ": " << model.status());
@@ -138,6 +139,29 @@ std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool asy
     INFO(sinks[i]->status);
     REQUIRE((sinks[i]->status.ok() || cancelled(i)));
     results.push_back(cancelled(i) ? Result() : sinks[i]->result);
+  }
+  return results;
+}
+
+std::vector<Result> ChooseTogether(Model* model, std::vector<Request> requests,
+                                   bool async_scheduling) {
+  auto engine = Engine::Create(model, nullptr,
+                               {.max_queue_requests = static_cast<int64_t>(requests.size()),
+                                .max_running_sequences = model->limits().max_step_sequences,
+                                .async_scheduling = async_scheduling});
+  REQUIRE(engine.ok());
+  std::vector<std::shared_ptr<LastSink>> sinks;
+  for (Request& request : requests) {
+    sinks.push_back(std::make_shared<LastSink>());
+    request.sink = sinks.back();
+    REQUIRE((*engine)->Submit(request).ok());
+  }
+  while ((*engine)->Step()) {
+  }
+  std::vector<Result> results;
+  for (const auto& sink : sinks) {
+    REQUIRE(sink->status.ok());
+    results.push_back(sink->result);
   }
   return results;
 }

@@ -16,7 +16,8 @@ inline constexpr const char* kChoosingModels[] = {"/deploy/models/g2p", "/tests/
                                                   "/tests/golden/cases/mt5"};
 
 // Loads a model in f32. Fails the test if it cannot be loaded.
-std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, ThreadPool* pool);
+std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, ThreadPool* pool,
+                                    int64_t sequences = 64);
 
 std::vector<Request> RandomChoices(const ModelConfig& config, int count, uint32_t seed);
 
@@ -29,6 +30,10 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
 // empty result.
 std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each = 0);
+
+// Results of requests that are all submitted before the first step.
+std::vector<Result> ChooseTogether(Model* model, std::vector<Request> requests,
+                                   bool async_scheduling);
 
 // Equal tokens, and scores and log-probabilities within `tolerance`.
 bool ChoseAlike(const Result& a, const Result& b, float tolerance);

@@ -46,19 +46,18 @@ TEST_CASE("async scheduling: the step after a prompt fans out is synchronous") {
   samples.do_sample = true;
   samples.num_return_sequences = 3;
   CHECK(TakenFromDevice(samples) == 19 - 1 + 3 * (7 - 1));
-  // Beam sampling, and beams whose first candidates are limited by rules.
   DecodingOptions beams;
   beams.num_beams = 3;
   beams.do_sample = true;
-  CHECK(TakenFromDevice(beams) == 19 - 1 + 3 * (7 - 1));
-  beams.do_sample = false;
-  beams.forced_bos_token_id = 9;
   CHECK(TakenFromDevice(beams) == 19 - 1 + 3 * (7 - 1));
 }
 
 TEST_CASE("async scheduling: all beams join together when the prompt has one token") {
   DecodingOptions beams;
   beams.num_beams = 3;
+  CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
+  // One token is possible at first, so only one beam can continue.
+  beams.forced_bos_token_id = 9;
   CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
 }
 
