@@ -41,4 +41,9 @@ int AvailableCores() {
   return std::max(1, std::min(static_cast<int>(cores.size()), QuotaCores()));
 }
 
+int DefaultThreads(bool on_gpu) {
+  constexpr int kBesideGpu = 8;
+  return on_gpu ? std::min(kBesideGpu, AvailableCores()) : AvailableCores();
+}
+
 }  // namespace quintet

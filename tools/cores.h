@@ -8,4 +8,8 @@ namespace quintet {
 // upper bound. At least 1.
 int AvailableCores();
 
+// The number of threads of a compute pool: AvailableCores(), but at most 8 if the model runs on a
+// GPU, where loops on the host are so short that waking more threads takes longer.
+int DefaultThreads(bool on_gpu);
+
 }  // namespace quintet

@@ -212,7 +212,8 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 ServerOptions ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions server = flags.server;
-  server.threads = flags.threads == 0 ? AvailableCores() : flags.threads;
+  server.threads =
+      flags.threads == 0 ? DefaultThreads(DeviceOrdinal(flags.placement) >= 0) : flags.threads;
   server.default_timeout_us = Micros(std::min(flags.default_timeout_s, flags.max_timeout_s));
   server.max_timeout_us = Micros(flags.max_timeout_s);
   server.drain_delay_us = Micros(flags.drain_delay_s);

@@ -159,7 +159,7 @@ CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
   return command
       ->add_option("--threads", *threads,
                    "Number of compute threads; 0 = one per physical core available to the process, "
-                   "with a GPU at most 4. "
+                   "with a GPU at most 8. "
                    "Range [0, 1024].")
       ->check(InRange(0, 1024))
       ->type_name("THREADS");
@@ -192,12 +192,7 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
   auto session = std::make_unique<Session>();
   session->device = *std::move(device);
   session->flags = flags;
-  if (flags.threads == 0) {
-    // Beside a GPU, loops on the host are so short that waking more threads takes longer.
-    constexpr int kBesideGpu = 4;
-    session->flags.threads =
-        session->device == nullptr ? AvailableCores() : std::min(kBesideGpu, AvailableCores());
-  }
+  if (flags.threads == 0) session->flags.threads = DefaultThreads(session->device != nullptr);
   const auto begin = std::chrono::steady_clock::now();
   absl::Status loaded = CatchOutOfMemory([&] { return Load(session.get(), needs); });
   if (!loaded.ok()) {

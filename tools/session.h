@@ -21,7 +21,7 @@ namespace quintet {
 struct ModelFlags {
   std::string model;  // directory
   Placement placement;
-  int threads = 0;                        // compute threads; 0: AvailableCores(), on a GPU 4
+  int threads = 0;                        // compute threads; 0: DefaultThreads
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
   int64_t max_input_tokens = 4096;        // limit of each input
   int64_t max_batch_tokens = 0;           // limit of tokens encoded in one batch; 0: automatic
@@ -32,7 +32,7 @@ struct ModelFlags {
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
-CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: AvailableCores()
+CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: DefaultThreads
 // Returns a line for --print-config: the limits that a process with these flags would have,
 // automatic ones included. Empty if the model or the device cannot be opened.
 std::string LimitsNote(const std::string& model, const Placement& placement,
