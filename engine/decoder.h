@@ -9,7 +9,8 @@
 // search ends. A sequence that ended in step n therefore wastes one row in step n+1. A request can
 // join a step that is enqueued ahead only if exactly one token of its prompt is left to prefill.
 // These cases are synchronous: prefill of more than one token; the first step after a prompt fans
-// out into several sequences; log-probabilities; beam search with stop strings.
+// out into several sequences (beams after a prompt of one token start fanned out instead);
+// log-probabilities; beam search with stop strings.
 //
 // While requests of several priorities run, steps skip the lower ones most of the time
 // (PriorityThrottle).
