@@ -86,12 +86,6 @@ std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
 
 // ---- Answers ----
 
-struct Question {
-  std::string context;
-  std::vector<TokenSpan> spans;                // spans of the context's tokens
-  int64_t context_begin = 0, context_end = 0;  // input tokens of the context
-};
-
 std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
                           const Question& question, const Result& result) {
   const std::vector<AnswerSpan> best =
@@ -119,43 +113,25 @@ std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
 // of the question followed by those of the context, each with its special tokens.
 absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
                                       const std::string& line, std::vector<int32_t>* ids) {
-  if (session.tokenizer == nullptr) {
-    return absl::FailedPreconditionError("the model has no tokenizer");
-  }
-  Question question;
+  std::string context;
   if (flags.lines.input == "json") {
     QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
     const auto pair = input.fields.find("pair");
     if (pair == input.fields.end() || !pair->is_string()) {
       return absl::InvalidArgumentError("pair: expected the context as a string");
     }
-    question.context = pair->get<std::string>();
+    context = pair->get<std::string>();
     *ids = std::move(input.ids);
   } else {
     const size_t tab = line.find('\t');
     if (tab == std::string::npos) {
       return absl::InvalidArgumentError("expected QUESTION<TAB>CONTEXT");
     }
-    question.context = line.substr(tab + 1);
-    QT_ASSIGN_OR_RETURN(
-        *ids, session.tokenizer->Encode(line.substr(0, tab), flags.lines.add_special_tokens));
+    context = line.substr(tab + 1);
+    QT_ASSIGN_OR_RETURN(*ids,
+                        EncodeText(session, line.substr(0, tab), flags.lines.add_special_tokens));
   }
-  question.context_begin = static_cast<int64_t>(ids->size());
-  QT_ASSIGN_OR_RETURN(question.spans, session.tokenizer->EncodeWithSpans(
-                                          question.context, flags.lines.add_special_tokens));
-  for (const TokenSpan& span : question.spans) ids->push_back(span.id);
-  // Drop the special tokens around the context, which have no text, so that no answer contains
-  // them.
-  const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
-  while (!question.spans.empty() && !has_text(question.spans.back())) question.spans.pop_back();
-  while (!question.spans.empty() && !has_text(question.spans.front())) {
-    question.spans.erase(question.spans.begin());
-    ++question.context_begin;
-  }
-  question.context_end = question.context_begin + static_cast<int64_t>(question.spans.size());
-  if (question.spans.empty()) return absl::InvalidArgumentError("the context has no tokens");
-  QT_ASSIGN_OR_RETURN(*ids, TruncateInput(session, std::move(*ids), false));
-  return question;
+  return AddContext(session, std::move(context), flags.lines.add_special_tokens, ids);
 }
 
 absl::StatusOr<LineJob> MakeJob(const Session& session, const ClassifyFlags& flags, int64_t number,

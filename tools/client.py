@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Command-line client of a Quintet server. The importable module is tools/quintet_rpc.py.
+"""Command-line client of a Quintet server, on `quintet.rpc` of the Python package.
 
     .venv/bin/python tools/client.py generate --num-beams 4 phoneme quintet
     printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
@@ -31,9 +31,15 @@ try:
     import grpc
     from google.protobuf import json_format
 
-    from quintet_rpc import Client, Failure, Tls, pb, vectors
-except ModuleNotFoundError as error:
-    sys.exit(f"client: {error}: run tools/setup.sh, then .venv/bin/python tools/client.py")
+    # The package of the build folder, unless quintet-engine is installed.
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "build" / "python"))
+    from quintet.rpc import Failure, RpcClient, Tls, vectors
+    from quintet.wire import pb
+except ImportError as error:
+    sys.exit(
+        f"client: {error}: run tools/setup.sh and tools/build.sh python_package, then "
+        ".venv/bin/python tools/client.py"
+    )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_RPC, EXIT_INTERRUPTED = 1, 2, 4, 130
 
@@ -104,12 +110,12 @@ def decoding_of(arguments: argparse.Namespace) -> pb.DecodingOptions:
 # ---- Commands: each maps one input to its text and JSON output ----
 
 
-def generate(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def generate(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     response = client.generate(line, arguments.decoding)
     return "\t".join(escaped(sequence.text) for sequence in response.sequences), as_json(response)
 
 
-def encode(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def encode(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     response = client.encode(
         [line],
         pooling=arguments.pooling.upper(),
@@ -123,7 +129,7 @@ def encode(client: Client, arguments: argparse.Namespace, line: str) -> tuple[st
     }
 
 
-def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def score(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     text, *targets = line.split("\t")
     response = client.score(
         text,
@@ -135,7 +141,7 @@ def score(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str
     return "\t".join(f"{target.log_prob:.6f}" for target in response.scores), as_json(response)
 
 
-def classify(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def classify(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     text, *pair = line.split("\t")
     response = client.classify(
         [text], pair, top_k=arguments.top_k, max_answer_tokens=arguments.max_answer_tokens
@@ -151,12 +157,12 @@ def classify(client: Client, arguments: argparse.Namespace, line: str) -> tuple[
     return shown, as_json(response)
 
 
-def tokenize(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def tokenize(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     response = client.tokenize(line)
     return " ".join(str(token.id) for token in response.tokens), as_json(response)
 
 
-def detokenize(client: Client, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def detokenize(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
     response = client.detokenize([int(word) for word in line.split()])
     return escaped(response.text), as_json(response)
 
@@ -194,7 +200,7 @@ def report(error: Exception) -> dict:
     }
 
 
-def run_lines(client: Client, arguments: argparse.Namespace) -> int:
+def run_lines(client: RpcClient, arguments: argparse.Namespace) -> int:
     """Runs up to --concurrency calls concurrently; yields outputs in input order."""
     failed = False
 
@@ -224,7 +230,7 @@ def run_lines(client: Client, arguments: argparse.Namespace) -> int:
     return EXIT_RPC if failed else 0
 
 
-def run_stream(client: Client, arguments: argparse.Namespace) -> int:
+def run_stream(client: RpcClient, arguments: argparse.Namespace) -> int:
     """Prints the first sequence while it is generated, then its rest (all of it with beams) and
     the other sequences."""
     exit_code = 0
@@ -253,7 +259,7 @@ def run_stream(client: Client, arguments: argparse.Namespace) -> int:
     return exit_code
 
 
-def run_info(client: Client, arguments: argparse.Namespace) -> int:
+def run_info(client: RpcClient, arguments: argparse.Namespace) -> int:
     value = as_json(client.info())
     if arguments.output == "json":
         print(json.dumps(value, ensure_ascii=False))
@@ -267,7 +273,7 @@ def run_info(client: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run_health(client: Client, arguments: argparse.Namespace) -> int:
+def run_health(client: RpcClient, arguments: argparse.Namespace) -> int:
     status = client.health(arguments.service)
     print(json.dumps({"status": status}) if arguments.output == "json" else status)
     return 0 if status == "SERVING" else EXIT_RPC
@@ -434,7 +440,7 @@ def api_key(arguments: argparse.Namespace) -> str | None:
     return os.environ.get("QUINTET_API_KEY")
 
 
-def client_of(arguments: argparse.Namespace) -> Client:
+def client_of(arguments: argparse.Namespace) -> RpcClient:
     tls = None
     if arguments.tls or arguments.ca or arguments.cert:
         tls = Tls(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
@@ -445,7 +451,7 @@ def client_of(arguments: argparse.Namespace) -> Client:
         "add_special_tokens": arguments.add_special_tokens,
         "truncate": arguments.truncate,
     }
-    return Client(
+    return RpcClient(
         arguments.target,
         tls=tls,
         api_key=api_key(arguments),

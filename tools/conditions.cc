@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/cores.h"
+#include "kernels/runtime/cores.h"
 #include "tools/version.h"
 
 namespace quintet {

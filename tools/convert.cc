@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/runtime/cores.h"
 #include "models/verify.h"
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
-#include "tools/cores.h"
 #include "tools/flag_values.h"
 #include "tools/interrupt.h"
 

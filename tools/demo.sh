@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools/setup.sh --demo
-tools/build.sh quintet >&2
+tools/build.sh quintet python_package >&2
 
 if [ $# -eq 0 ]; then
   set -- quintet phoneme transformer inference serendipity

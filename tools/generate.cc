@@ -81,21 +81,6 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& fla
   return job;
 }
 
-// Rejects options with which every line would fail, so that the command fails once, as a usage
-// error.
-absl::Status CheckOptions(const Session& session, const DecodingRequest& decoding,
-                          const DecodingLimits& limits) {
-  const int32_t id = std::max(session.config.pad_id, 0);
-  absl::StatusOr<DecodingOptions> options =
-      ResolveDecoding(decoding, session.defaults, session.config, limits, {id});
-  const int64_t max_running = session.model->limits().max_step_sequences;
-  if (options.ok() && options->num_beams > max_running) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--max-running: ", max_running, " is less than --num-beams ", options->num_beams));
-  }
-  return options.status();
-}
-
 int Run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
@@ -106,7 +91,7 @@ int Run(const GenerateFlags& given) {
   absl::StatusOr<DecodingRequest> decoding =
       BuildDecodingRequest(flags.decoding, session->tokenizer.get());
   if (!decoding.ok()) return Fail(kExitUsage, decoding.status());
-  if (absl::Status status = CheckOptions(*session, *decoding, flags.decoding.limits);
+  if (absl::Status status = CheckDecodingRequest(*session, *decoding, flags.decoding.limits);
       !status.ok()) {
     return Fail(kExitUsage, status);
   }

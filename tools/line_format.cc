@@ -63,15 +63,6 @@ SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines) {
           .decodes = kind == RequestKind::kGenerate};
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
-                                                bool add_special_tokens) {
-  if (session.tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        "the model has no tokenizer; pass \"token_ids\" with --input json");
-  }
-  return session.tokenizer->Encode({text.data(), text.size()}, add_special_tokens);
-}
-
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field) {
   if (!value.is_array())
@@ -118,10 +109,6 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
       }
       input.text = text.get<std::string>();
     }
-  }
-  if (input.text.size() > kMaxTextBytes) {
-    return Wrong(
-        absl::StrCat("input: text of ", input.text.size(), " bytes exceeds ", kMaxTextBytes));
   }
   if (!input.fields.contains("token_ids")) {
     QT_ASSIGN_OR_RETURN(ids, EncodeText(session, input.text, flags.add_special_tokens));

@@ -12,8 +12,6 @@
 
 namespace quintet {
 
-constexpr size_t kMaxTextBytes = 1 << 20;  // limit of each input text
-
 // Flags shared by the subcommands that process lines (generate, encode, score, classify).
 struct LineFlags {
   std::string input = "text", output = "text";
@@ -26,10 +24,6 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
 // Returns what a command that processes lines needs of its session. With JSON lines the tokenizer
 // is optional, because lines may contain only token ids.
 SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines);
-
-// Tokenizes `text`. FAILED_PRECONDITION if the model has no tokenizer.
-absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
-                                                bool add_special_tokens);
 
 // One parsed line of input. The line is a text or a JSON object: {"text": "..."} or {"token_ids":
 // [...]}, with more fields for some commands.

@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
 #include "spdlog/spdlog.h"
-#include "tools/cores.h"
 #include "tools/interrupt.h"
 #include "tools/line_format.h"
 #include "tools/line_reader.h"
@@ -105,7 +105,7 @@ class LineRunner {
       : session_(session),
         command_(command),
         output_(output),
-        most_lines_(LinesInFlight(session.model->limits().max_step_sequences)),
+        most_lines_(RequestsInFlight(session.model->limits().max_step_sequences)),
         reader_(STDIN_FILENO, kMaxLineBytes),
         progress_(quiet) {}
 
@@ -463,12 +463,6 @@ class LineRunner {
 };
 
 }  // namespace
-
-int64_t LinesInFlight(int64_t max_running) {
-  // Output is written in input order, so a long line at the front delays it. Four lines per running
-  // sequence keep the engine's queue filled meanwhile.
-  return max_running * 4 + static_cast<int64_t>(kChunkLines);
-}
 
 int RunLines(Session& session, const LineFlags& flags, const LineCommand& command) {
   WatchForInterrupt();

@@ -31,10 +31,6 @@ struct LineCommand {
   RecordFormat record;  // of the output
 };
 
-// Maximum number of lines that have been read but not yet written, for an engine that runs
-// `max_running` sequences. The engine's queue must have room for this number of requests.
-int64_t LinesInFlight(int64_t max_running);
-
 // Processes standard input and writes to the output that `flags` select; with --resume, skips the
 // lines whose records that output already has. Returns kExitDone, kExitUsage for an output that
 // cannot be opened, kExitFailed if a line, reading or writing failed, or kExitInterrupted after

@@ -21,8 +21,6 @@ struct ScoreFlags {
   bool prefix_lm = false;
 };
 
-constexpr size_t kMaxTargets = 64;
-
 std::string FormatText(const Result& result) {
   std::string out;
   for (const ScoredTarget& target : result.targets) {

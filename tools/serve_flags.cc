@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/cores.h"
+#include "kernels/runtime/cores.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
 #include "tools/version.h"

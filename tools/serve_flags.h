@@ -9,7 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "server/server.h"
 #include "tools/command_line.h"
-#include "tools/placement.h"
+#include "tools/placement_flags.h"
 
 namespace quintet {
 

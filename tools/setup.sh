@@ -12,7 +12,7 @@ packages=(
   g++ cmake ninja-build pkg-config git
   libabsl-dev libprotobuf-dev protobuf-compiler nlohmann-json3-dev
   libgrpc++-dev libssl-dev protobuf-compiler-grpc prometheus-cpp-dev libboost-dev
-  libhwy-dev libcli11-dev libspdlog-dev zlib1g-dev libzstd-dev
+  libhwy-dev libcli11-dev libspdlog-dev zlib1g-dev libzstd-dev python3-dev
 )
 case "${1:-}" in
   --build-only) ;;

@@ -3,14 +3,20 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace quintet::cuda {
 namespace {
 
 void* OpenLibrary() {
   const std::string name = "libcublasLt.so." + std::to_string(CUDART_VERSION / 1000);
-  for (const std::string& place : {name, "/usr/local/cuda/lib64/" + name}) {
+  std::vector<std::string> places = {name, "/usr/local/cuda/lib64/" + name};
+  if (const char* folder = std::getenv("QUINTET_CUBLAS_DIR"); folder != nullptr && *folder != 0) {
+    places.insert(places.begin(), folder + ("/" + name));
+  }
+  for (const std::string& place : places) {
     if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   }
   return nullptr;

@@ -26,7 +26,9 @@ struct CublasLt {
   decltype(&cublasLtGetVersion) GetVersion;
 
   // The functions of cuBLASLt, or null if the library for this build's CUDA version cannot be
-  // loaded. Thread safe.
+  // loaded: from the folder in the environment variable QUINTET_CUBLAS_DIR (the Python package sets
+  // it to that of the nvidia-cublas wheel), the system's folders or /usr/local/cuda/lib64. Thread
+  // safe.
   static const CublasLt* Get();
 };
 

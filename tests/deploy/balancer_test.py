@@ -12,7 +12,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from deploy_files import listening, run, text
-from quintet_rpc import Client, Tls, inference_pb2_grpc, pb
+from quintet.rpc import RpcClient, Tls
+from quintet.wire import Stub, pb
 from server_process import SOURCE, eventually
 
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
@@ -113,11 +114,11 @@ def test_calls_through_haproxy(server, certificate, tmp_path):
     with server.client() as direct:
         expected = direct.generate("phoneme").sequences[0].text
     with haproxy(server, certificate, tmp_path) as (plain_port, tls_port):
-        with Client(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client:
+        with RpcClient(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client:
             assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
             assert client.generate("phoneme").sequences[0].text == expected
             assert streamed(client) == expected
-        with Client(
+        with RpcClient(
             f"localhost:{tls_port}", timeout_s=60.0, tls=Tls(ca=str(certificate / "cert.pem"))
         ) as client:
             assert client.generate("phoneme").sequences[0].text == expected
@@ -156,7 +157,7 @@ def proxied(request, server, certificate, tmp_path):
             else envoy(server, tmp_path)
         )
         port = stack.enter_context(run_proxy)[0]
-        client = stack.enter_context(Client(f"127.0.0.1:{port}", timeout_s=60.0))
+        client = stack.enter_context(RpcClient(f"127.0.0.1:{port}", timeout_s=60.0))
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
         yield port
 
@@ -221,7 +222,7 @@ def is_served(port: int, *fields: tuple[str, str]) -> bool:
 def test_proxies_refuse_compressed_messages(server, proxied):
     def refused(target, compression):
         with grpc.insecure_channel(target) as channel:
-            stub = inference_pb2_grpc.InferenceStub(channel)
+            stub = Stub(channel)
             with pytest.raises(grpc.RpcError) as error:
                 stub.Tokenize(pb.TokenizeRequest(text="a" * 1000), compression=compression)
         return error.value.code(), error.value.details()
@@ -284,7 +285,7 @@ def test_proxies_cap_the_streams_of_a_connection(proxied):
         assert len(answered()) == limit
     finally:
         peer.close()
-    with Client(f"127.0.0.1:{proxied}", timeout_s=60.0) as client:
+    with RpcClient(f"127.0.0.1:{proxied}", timeout_s=60.0) as client:
         assert answers(client)
 
 
@@ -292,7 +293,7 @@ def test_envoy_calls(server, tmp_path):
     with (
         server.client() as direct,
         envoy(server, tmp_path) as (port, _),
-        Client(f"127.0.0.1:{port}", timeout_s=60.0) as client,
+        RpcClient(f"127.0.0.1:{port}", timeout_s=60.0) as client,
     ):
         expected = direct.generate("phoneme").sequences[0].text
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
@@ -329,7 +330,7 @@ def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
 def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate, tmp_path):
     with (
         haproxy(server, certificate, tmp_path) as (plain_port, _),
-        Client(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client,
+        RpcClient(f"127.0.0.1:{plain_port}", timeout_s=60.0) as client,
     ):
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
         assert status_of_raw_call(plain_port, ("x-small", "a" * 4000)) == b"0"

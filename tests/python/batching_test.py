@@ -5,7 +5,8 @@ import concurrent.futures
 import grpc
 import pytest
 
-from quintet_rpc import Failure, pb
+from quintet.rpc import Failure
+from quintet.wire import pb
 from server_process import eventually, words
 
 Code = grpc.StatusCode

@@ -12,7 +12,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from quintet_rpc import SERVICE, pb, vectors
+from quintet.rpc import vectors
+from quintet.wire import SERVICE, pb
 from server_process import G2P, SOURCE, Server, run_quintet, words
 
 WORDS = words(24)

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from server_process import G2P, SOURCE, Server, eventually, free_port, run_quintet, words
+from server_process import G2P, PACKAGE, SOURCE, Server, eventually, free_port, run_quintet, words
 
 CLIENT = [sys.executable, str(SOURCE / "tools" / "client.py")]
 ENDLESS = ["--ignore-eos", "--max-new-tokens", "4000"]
@@ -351,19 +351,19 @@ def test_grpcurl_itself(server):
 
 def test_python_of_the_readme(server):
     readme = (SOURCE / "tools" / "README.md").read_text(encoding="utf-8")
-    code = textwrap.dedent(
-        re.search(r"    # PYTHONPATH=tools .*?\n(?=\S)", readme, re.DOTALL)[0]
-    ).replace("127.0.0.1:50051", server.target)
+    blocks = re.findall(r"    # PYTHONPATH=build/python .*?\n(?=\S)", readme, re.DOTALL)
+    assert len(blocks) == 2  # a model in the process, a client
+    code = textwrap.dedent(blocks[1]).replace("127.0.0.1:50051", server.target)
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(SOURCE / "tools")},
+        env={**os.environ, "PYTHONPATH": PACKAGE},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
     assert done.stdout.endswith(
-        "INVALID_ARGUMENT INVALID_FIELD: decoding.num_beams: 99 is not in [1, 32]\n"
+        "INVALID_ARGUMENT INVALID_FIELD decoding.num_beams: 99 is not in [1, 32]\n"
     )

@@ -173,6 +173,7 @@ CODE = (".h", ".cc", ".cu", ".cuh", ".proto")
         ("tools", (*CODE, ".py", ".sh", ".cmake"), False),
         ("tools/bench", (*CODE, ".py"), True),
         ("tools/reliability", (".py",), True),
+        ("tools/python", (*CODE, ".py", ".cmake"), True),
     ],
 )
 def test_readmes_list_their_files(folder, suffixes, under):

@@ -6,7 +6,8 @@ ENGINE_FAULT and BUG are not tested: no client can cause them on a CPU.
 import grpc
 import pytest
 
-from quintet_rpc import Failure, pb
+from quintet.rpc import Failure
+from quintet.wire import pb
 from server_process import G2P, Server, all_calls, engine_calls, eventually, failure_of
 
 Code = grpc.StatusCode

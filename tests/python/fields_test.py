@@ -8,7 +8,8 @@ import re
 import grpc
 import pytest
 
-from quintet_rpc import Failure, pb
+from quintet.rpc import Failure
+from quintet.wire import pb
 from server_process import SOURCE, Server, failure_of
 
 PROMPT = "zanzibarprompt"

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from quintet_rpc import Client
+from quintet.rpc import RpcClient
 from server_process import BINARY, G2P, Server, free_port
 
 MIB = 1 << 20
@@ -42,7 +42,7 @@ def serve(limit_bytes: int, *flags: str) -> tuple[int, str]:
     for line in process.stdout:
         output += line
         if line.endswith(" serving\n"):
-            with Client(f"127.0.0.1:{port}") as client:
+            with RpcClient(f"127.0.0.1:{port}") as client:
                 assert client.generate("phoneme").sequences[0].text
             process.send_signal(signal.SIGTERM)
     return process.wait(timeout=60), output

@@ -10,7 +10,7 @@ import threading
 
 import grpc
 
-from quintet_rpc import pb
+from quintet.wire import pb
 from server_process import G2P, Server, eventually, words
 
 Code = grpc.StatusCode

@@ -18,21 +18,21 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "reliability"))
 
 import frames  # noqa: E402
-from quintet_rpc import health_pb2, health_pb2_grpc, inference_pb2_grpc, pb  # noqa: E402
+from quintet.wire import SERVICE as NAME, Stub, health, pb  # noqa: E402
 from server_process import G2P, Server, eventually  # noqa: E402
 
-SERVICE = "/quintet.v1.Inference/"
+SERVICE = f"/{NAME}/"
 MIB = 1 << 20
 
 
-def stub_of(server: Server, **options) -> inference_pb2_grpc.InferenceStub:
+def stub_of(server: Server, **options) -> Stub:
     """Returns a stub with its own connection."""
     pairs = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", -1),
         *options.items(),
     ]
-    return inference_pb2_grpc.InferenceStub(grpc.insecure_channel(server.target, options=pairs))
+    return Stub(grpc.insecure_channel(server.target, options=pairs))
 
 
 def code_of(call) -> grpc.StatusCode:
@@ -129,10 +129,9 @@ def test_a_first_message_that_is_not_completed(server):
 
 def test_health_watches_are_limited(server):
     """A connection may have 256 watches. Further ones are rejected and may be retried."""
-    health = health_pb2_grpc.HealthStub(
-        grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)])
-    )
-    watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(400)]
+    channel = grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)])
+    stub = Stub(channel, "grpc.health.v1.Health")
+    watches = [stub.Watch(health.HealthCheckRequest()) for _ in range(400)]
     assert eventually(lambda: sum(watch.done() for watch in watches) == 144)
     assert {watch.code() for watch in watches if watch.done()} == {
         grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -142,8 +141,7 @@ def test_health_watches_are_limited(server):
         watch.cancel()
     assert eventually(lambda: server.metric("quintet_open_calls") == 0)
     assert (
-        next(health.Watch(health_pb2.HealthCheckRequest())).status
-        == health_pb2.HealthCheckResponse.SERVING
+        next(stub.Watch(health.HealthCheckRequest())).status == health.HealthCheckResponse.SERVING
     )
 
 

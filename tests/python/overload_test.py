@@ -7,7 +7,8 @@ import time
 
 import grpc
 
-from quintet_rpc import Failure, pb
+from quintet.rpc import Failure
+from quintet.wire import pb
 from server_process import G2P, Server, eventually, failure_of, words
 
 Code = grpc.StatusCode

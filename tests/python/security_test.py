@@ -7,7 +7,8 @@ import subprocess
 import grpc
 import pytest
 
-from quintet_rpc import SERVICE, Client, Failure, Tls
+from quintet.rpc import Failure, RpcClient, Tls
+from quintet.wire import SERVICE
 from server_process import BINARY, G2P, Server, all_calls, failure_of, free_port
 
 Code = grpc.StatusCode
@@ -106,7 +107,7 @@ def test_api_keys_and_where_they_are_never_seen(key_file):
 
 def test_a_key_is_not_sent_in_plain_text_to_another_machine():
     with pytest.raises(ValueError):
-        Client("quintet.test:50051", api_key=KEY)
+        RpcClient("quintet.test:50051", api_key=KEY)
 
 
 def refused_to_start(*flags: str) -> str:

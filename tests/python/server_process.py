@@ -5,6 +5,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -13,10 +14,17 @@ import urllib.request
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from quintet_rpc import Client
-
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
+# The folder of the Python package of the same build; QUINTET_PACKAGE=installed: that of this
+# Python's site-packages.
+PACKAGE = str(pathlib.Path(BINARY).resolve().parent / "python")
+if os.environ.get("QUINTET_PACKAGE") == "installed":
+    PACKAGE = ""
+else:
+    sys.path.insert(0, PACKAGE)
+from quintet.rpc import RpcClient  # noqa: E402
+
 G2P = SOURCE / "deploy" / "models" / "g2p"
 CASES = SOURCE / "tests" / "golden" / "cases"
 
@@ -111,9 +119,9 @@ class Server:
             self.process.wait()
             raise
 
-    def client(self, **arguments) -> Client:
+    def client(self, **arguments) -> RpcClient:
         """Returns a client, by default without retries so that tests see every error."""
-        return Client(self.target, **{"attempts": 1, "timeout_s": 60.0, **arguments})
+        return RpcClient(self.target, **{"attempts": 1, "timeout_s": 60.0, **arguments})
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -146,7 +154,7 @@ class Server:
         raise AssertionError("no VmRSS")
 
 
-def engine_calls(client: Client) -> list:
+def engine_calls(client: RpcClient) -> list:
     """One call of each RPC that the shipped model runs in the engine."""
     return [
         lambda: client.generate("a"),
@@ -157,7 +165,7 @@ def engine_calls(client: Client) -> list:
     ]
 
 
-def all_calls(client: Client) -> list:
+def all_calls(client: RpcClient) -> list:
     """One call of every RPC."""
     others = [
         lambda: client.classify(["a"]),

@@ -4,7 +4,7 @@ import concurrent.futures
 
 import pytest
 
-from quintet_rpc import pb
+from quintet.wire import pb
 from server_process import Server, words
 
 

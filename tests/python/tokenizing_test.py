@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from quintet_rpc import Failure
+from quintet.rpc import Failure
 from server_process import G2P, SOURCE, Server, failure_of
 
 MEGABYTE = 1 << 20

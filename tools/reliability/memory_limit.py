@@ -21,9 +21,10 @@ import time
 
 from serving import SOURCE, Server, Verdict, arguments
 
-sys.path.insert(0, str(SOURCE / "tools"))
+sys.path.append(str(SOURCE / "build" / "python"))  # unless quintet-engine is installed
 import grpc  # noqa: E402
-from quintet_rpc import SERVICE, Client, pb  # noqa: E402
+from quintet.rpc import RpcClient  # noqa: E402
+from quintet.wire import SERVICE, pb  # noqa: E402
 
 MIB = 1 << 20
 TEXT = ("the quick brown fox jumps over the lazy dog " * (MIB // 44 + 1))[:MIB]
@@ -41,7 +42,7 @@ METHODS = {
 
 def requests() -> dict[str, bytes]:
     """Requests serialized once, because building them takes longer than the server's response."""
-    with Client("127.0.0.1:1") as client:  # no call is sent
+    with RpcClient("127.0.0.1:1") as client:  # no call is sent
         short = client.generate_request("phoneme", SHORT).SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
     encode = pb.EncodeRequest(inputs=inputs, options=pb.EncodeOptions(pooling="POOLING_NONE"))

@@ -15,7 +15,7 @@ import threading
 import yaml
 
 from deploy_files import DEPLOY, documents, rendered
-from quintet_rpc import Client
+from quintet.rpc import RpcClient
 from server_process import eventually, free_port
 
 sys.path.insert(0, str(DEPLOY.parent / "tools" / "reliability"))
@@ -56,8 +56,8 @@ class Ports:
     def status(self, path: str) -> int:
         return http_get(self.http, path, 2)[0]
 
-    def client(self) -> Client:
-        return Client(f"127.0.0.1:{self.grpc}", timeout_s=60.0)
+    def client(self) -> RpcClient:
+        return RpcClient(f"127.0.0.1:{self.grpc}", timeout_s=60.0)
 
 
 @contextlib.contextmanager

@@ -1,79 +1,30 @@
-"""Python client of a Quintet server: quintet.v1.Inference and grpc.health.v1 over grpcio.
+"""The RPCs of a Quintet server, message by message; `quintet.client` is the interface for users.
 
-    from quintet_rpc import Client, Failure
-    with Client("127.0.0.1:50051") as client:
+    from quintet.rpc import Failure, RpcClient
+    with RpcClient("127.0.0.1:50051") as client:
         print(client.generate("phoneme", decoding={"num_beams": 4}).sequences[0].text)
         for event in client.stream("phoneme"):
             print(event.chunk.text, end="")
 
-The message classes are generated from proto/ when this module is first imported, into a cache
-folder that later runs share. Every method returns or yields the messages of
-proto/quintet/v1/inference.proto, and raises grpc.RpcError; `Failure.of` reads its details. A Client
-may be used by several threads.
+Every method returns or yields messages of proto/quintet/v1/inference.proto (`quintet.wire`), and
+raises grpc.RpcError; `Failure.of` reads its details. An RpcClient may be used by several threads.
 """
 
+from __future__ import annotations
+
 import dataclasses
-import hashlib
 import json
-import os
 import pathlib
 import re
-import shutil
 import struct
-import sys
-import tempfile
+from typing import Any
 
-import google.protobuf
 import grpc
 from google.protobuf import json_format
 
-PROTO_DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "proto"
-SERVICE = "quintet.v1.Inference"
+from quintet.wire import SERVICE, Stub, error_details, health, pb, status
+
 LOOPBACK = re.compile(r"(127\.[0-9.]+|localhost|\[::1\]):[0-9]+$|unix:")
-
-
-def _generate_stubs() -> pathlib.Path:
-    """Returns the folder of the generated modules; generates them if files or versions changed."""
-    protos = sorted(PROTO_DIRECTORY.rglob("*.proto"))
-    if not protos:
-        raise ImportError(f"no .proto files in {PROTO_DIRECTORY}")
-    key = hashlib.sha256(f"{grpc.__version__} {google.protobuf.__version__}".encode())
-    for proto in protos:
-        key.update(str(proto.relative_to(PROTO_DIRECTORY)).encode() + b"\0" + proto.read_bytes())
-    cache = (
-        pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quintet"
-    )
-    stubs = cache / f"stubs-{key.hexdigest()[:16]}"
-    if stubs.is_dir():
-        return stubs
-
-    from grpc_tools import protoc  # imported here, because it is needed only once
-
-    cache.mkdir(parents=True, exist_ok=True)
-    work = pathlib.Path(tempfile.mkdtemp(dir=cache))
-    include = pathlib.Path(protoc.__file__).parent / "_proto"
-    arguments = [
-        "protoc",
-        f"-I{PROTO_DIRECTORY}",
-        f"-I{include}",
-        f"--python_out={work}",
-        f"--grpc_python_out={work}",
-    ]
-    if protoc.main(arguments + [str(proto) for proto in protos]) != 0:
-        shutil.rmtree(work)
-        raise ImportError("the stubs could not be generated from proto/")
-    try:
-        work.rename(stubs)  # atomic, also with other processes
-    except OSError:
-        shutil.rmtree(work)
-    return stubs
-
-
-sys.path.append(str(_generate_stubs()))
-from google.rpc import error_details_pb2, status_pb2  # noqa: E402
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
-from quintet.v1 import inference_pb2 as pb  # noqa: E402
-from quintet.v1 import inference_pb2_grpc  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,17 +39,17 @@ class Failure:
     retry_after_s: float | None = None  # RetryInfo
 
     @staticmethod
-    def of(error: grpc.RpcError) -> "Failure":
+    def of(error: grpc.RpcError) -> Failure:
         reason = request_id = ""
         fields, retry_after_s = [], None
         trailers = dict(error.trailing_metadata() or ())
-        for detail in status_pb2.Status.FromString(
+        for detail in status.Status.FromString(
             trailers.get("grpc-status-details-bin", b"")
         ).details:
             info, bad, retry = (
-                error_details_pb2.ErrorInfo(),
-                error_details_pb2.BadRequest(),
-                error_details_pb2.RetryInfo(),
+                error_details.ErrorInfo(),
+                error_details.BadRequest(),
+                error_details.RetryInfo(),
             )
             if detail.Unpack(info):
                 reason, request_id = info.reason, info.metadata.get("request_id", "")
@@ -138,7 +89,13 @@ class Tls:
         return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.cert))
 
 
-def _channel_options(
+def check_key(target: str, tls: Tls | None, api_key: str | None, allow_plaintext: bool) -> None:
+    """ValueError: the API key would be sent in plain text to another machine."""
+    if api_key and not tls and not allow_plaintext and not LOOPBACK.match(target):
+        raise ValueError("an API key is sent to another machine only over TLS")
+
+
+def make_channel_options(
     tls: Tls | None, attempts: int, max_message_bytes: int
 ) -> list[tuple[str, object]]:
     options: list[tuple[str, object]] = [
@@ -164,7 +121,7 @@ def _channel_options(
     return options
 
 
-def make_input(value) -> pb.Input:
+def make_input(value) -> Any:  # pb.Input
     """Converts text or a list of token ids to an Input; returns an Input unchanged."""
     if isinstance(value, pb.Input):
         return value
@@ -173,7 +130,7 @@ def make_input(value) -> pb.Input:
     return pb.Input(token_ids=pb.TokenIds(ids=value))
 
 
-def vectors(embedding: pb.Embedding) -> list[list[float]]:
+def vectors(embedding: Any) -> list[list[float]]:
     """Rows of an embedding as lists of numbers."""
     count, values = embedding.rows * embedding.columns, embedding.values
     if embedding.vector_type == pb.VECTOR_TYPE_BF16:  # the upper half of a float32
@@ -183,7 +140,7 @@ def vectors(embedding: pb.Embedding) -> list[list[float]]:
     return [list(numbers[i : i + embedding.columns]) for i in range(0, count, embedding.columns)]
 
 
-class Client:
+class RpcClient:
     """A channel to one server.
 
     `call`: CallOptions for every call ({"model": "g2p", "priority": "PRIORITY_LOW"}).
@@ -205,37 +162,36 @@ class Client:
         allow_plaintext: bool = False,
         channel_options: tuple = (),
     ):
-        if api_key and not tls and not allow_plaintext and not LOOPBACK.match(target):
-            raise ValueError("an API key is sent to another machine only over TLS")
-        options = [*_channel_options(tls, attempts, max_message_bytes), *channel_options]
+        check_key(target, tls, api_key, allow_plaintext)
+        options = [*make_channel_options(tls, attempts, max_message_bytes), *channel_options]
         self.channel = (
             grpc.secure_channel(target, tls.credentials(), options)
             if tls
             else grpc.insecure_channel(target, options)
         )
-        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+        self.stub = Stub(self.channel)
         self._call = call or {}
         self._sending = {
             "timeout": timeout_s,
             "metadata": (("authorization", f"Bearer {api_key}"),) if api_key else None,
         }
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> RpcClient:
         return self
 
     def __exit__(self, *_) -> None:
         self.channel.close()
 
-    def _options(self) -> pb.CallOptions:
+    def _options(self) -> Any:  # pb.CallOptions
         return json_format.ParseDict(self._call, pb.CallOptions())
 
-    def generate_request(self, value, decoding=None) -> pb.GenerateRequest:
+    def generate_request(self, value, decoding=None) -> Any:  # pb.GenerateRequest
         """The request of `generate` and `stream`."""
         if not isinstance(decoding, pb.DecodingOptions):
             decoding = json_format.ParseDict(decoding or {}, pb.DecodingOptions())
         return pb.GenerateRequest(call=self._options(), input=make_input(value), decoding=decoding)
 
-    def generate(self, value, decoding=None) -> pb.GenerateResponse:
+    def generate(self, value, decoding=None) -> Any:  # pb.GenerateResponse
         return self.stub.Generate(self.generate_request(value, decoding), **self._sending)
 
     def stream(self, value, decoding=None):
@@ -244,7 +200,7 @@ class Client:
 
     def encode(
         self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"
-    ) -> pb.EncodeResponse:
+    ) -> Any:  # pb.EncodeResponse
         options = _encode_options(pooling, normalize, vector_type)
         inputs = [make_input(value) for value in values]
         return self.stub.Encode(
@@ -273,7 +229,7 @@ class Client:
         top_logprobs: int = 0,
         sliding_window: int = 0,
         prefix_lm: bool = False,
-    ) -> pb.ScoreResponse:
+    ) -> Any:  # pb.ScoreResponse
         request = pb.ScoreRequest(
             call=self._options(),
             input=make_input(value),
@@ -286,7 +242,7 @@ class Client:
 
     def classify(
         self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0
-    ) -> pb.ClassifyResponse:
+    ) -> Any:  # pb.ClassifyResponse
         """`pairs`: context of each question (question answering). 0: the server's default."""
         request = pb.ClassifyRequest(
             call=self._options(),
@@ -297,32 +253,32 @@ class Client:
         )
         return self.stub.Classify(request, **self._sending)
 
-    def tokenize(self, text: str) -> pb.TokenizeResponse:
+    def tokenize(self, text: str) -> Any:  # pb.TokenizeResponse
         return self.stub.Tokenize(
             pb.TokenizeRequest(call=self._options(), text=text), **self._sending
         )
 
-    def detokenize(self, ids, *, skip_special_tokens: bool = True) -> pb.DetokenizeResponse:
+    def detokenize(self, ids, *, skip_special_tokens: bool = True) -> Any:  # pb.DetokenizeResponse
         request = pb.DetokenizeRequest(
             call=self._options(), token_ids=ids, skip_special_tokens=skip_special_tokens
         )
         return self.stub.Detokenize(request, **self._sending)
 
-    def info(self) -> pb.GetModelInfoResponse:
+    def info(self) -> Any:  # pb.GetModelInfoResponse
         return self.stub.GetModelInfo(
             pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending
         )
 
     def health(self, service: str = "") -> str:
         """Health of the server or of `service`: SERVING or NOT_SERVING. Needs no API key."""
-        stub = health_pb2_grpc.HealthStub(self.channel)
+        stub = Stub(self.channel, "grpc.health.v1.Health")
         answer = stub.Check(
-            health_pb2.HealthCheckRequest(service=service), timeout=self._sending["timeout"]
+            health.HealthCheckRequest(service=service), timeout=self._sending["timeout"]
         )
-        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+        return health.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
-def _encode_options(pooling: str, normalize: bool, vector_type: str) -> pb.EncodeOptions:
+def _encode_options(pooling: str, normalize: bool, vector_type: str) -> Any:  # pb.EncodeOptions
     return pb.EncodeOptions(
         pooling=f"POOLING_{pooling}", normalize=normalize, vector_type=f"VECTOR_TYPE_{vector_type}"
     )

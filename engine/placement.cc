@@ -1,9 +1,10 @@
-#include "tools/placement.h"
+#include "engine/placement.h"
 
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
 
@@ -11,20 +12,6 @@ namespace quintet {
 namespace {
 
 constexpr char kGpu[] = "cuda";
-constexpr char kAuto[] = "auto";
-
-// Validator of --device for CLI11: returns an empty string if `name` is a device, otherwise the
-// error message.
-std::string CheckDevice(const std::string& name) {
-  absl::string_view number = name;
-  int ordinal = 0;
-  if (name == "cpu" || name == kGpu) return "";
-  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0 &&
-      ordinal < 1024) {
-    return "";
-  }
-  return absl::StrCat("expected cpu, cuda or cuda:N, got ", name);
-}
 
 // Returns the weight type with this name. nullopt for "auto" (--dtype) and for "" (converted_dtype
 // of a model directory that is not converted).
@@ -43,24 +30,29 @@ bool RunsOn(const Placement& placement, WeightType type) {
 
 }  // namespace
 
-void AddPlacementFlags(CLI::App* command, Placement* placement) {
-  constexpr char kGroup[] = "Model";
-  command
-      ->add_option("--device", placement->device,
-                   "Device to run the model on: cpu, cuda (the first GPU) or cuda:N.")
-      ->check(CheckDevice)
-      ->type_name("DEVICE")
-      ->group(kGroup);
-  command
-      ->add_option(
-          "--dtype", placement->dtype,
-          "Type of the GEMM weights: f32, int8, bf16 (GPUs and CPUs that support it), f16 (GPU) or "
-          "fp8 (e4m3, GPU). auto: the type of a converted directory if the device supports it, "
-          "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
-          "fp8 weights.")
-      ->check(CLI::IsMember({kAuto, "f32", "int8", "bf16", "f16", "fp8"}))
-      ->type_name("TYPE")
-      ->group(kGroup);
+absl::Status CheckDeviceName(const std::string& device) {
+  absl::string_view number = device;
+  int ordinal = 0;
+  if (device == "cpu" || device == kGpu) return absl::OkStatus();
+  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0 &&
+      ordinal < 1024) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("expected cpu, cuda or cuda:N, got ", device));
+}
+
+absl::Status CheckDtypeName(const std::string& dtype) {
+  if (dtype == kAutoPlacement || TypeByName(dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected auto or one of ", absl::StrJoin(kDtypes, ", "), ", got ", dtype));
+}
+
+std::string ResolveAutoDevice(Placement* placement) {
+  if (placement->device != kAutoPlacement) return "";
+  const absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Open(0);
+  placement->device = gpu.ok() ? kGpu : "cpu";
+  if (gpu.ok()) return absl::StrCat("device auto: cuda (", (*gpu)->name(), ")");
+  return absl::StrCat("device auto: cpu (", gpu.status().message(), ")");
 }
 
 int DeviceOrdinal(const Placement& placement) {
@@ -80,7 +72,7 @@ WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config) {
 
 std::string DtypeFallback(const Placement& placement, const ModelConfig& config) {
   const WeightType type = WeightTypeOf(placement, config);
-  if (placement.dtype != kAuto || !config.converted() ||
+  if (placement.dtype != kAutoPlacement || !config.converted() ||
       config.converted_dtype == WeightTypeName(type)) {
     return "";
   }

@@ -1,11 +1,10 @@
-// Device and weight type of a model: the flags --device and --dtype, which every subcommand that
-// runs a model has.
+// Where a model runs and in which type: the values of --device and --dtype on the command line, and
+// of `device` and `dtype` in Python.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "kernels/linear/linear.h"
 #include "kernels/runtime/device.h"
@@ -14,10 +13,23 @@
 namespace quintet {
 
 struct Placement {
-  std::string device = "cpu";  // cpu, cuda or cuda:N
+  std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
   std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
 };
-void AddPlacementFlags(CLI::App* command, Placement* placement);
+
+inline constexpr char kAutoPlacement[] = "auto";
+// Names of weight types that --dtype and `dtype` accept, besides kAutoPlacement.
+inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
+
+// INVALID_ARGUMENT unless `device` is cpu, cuda or cuda:N with N in [0, 1024).
+absl::Status CheckDeviceName(const std::string& device);
+// INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
+absl::Status CheckDtypeName(const std::string& dtype);
+
+// Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu"; other
+// devices are unchanged. Returns one line of text for logs, with the reason for the CPU; empty if
+// the device was not auto.
+std::string ResolveAutoDevice(Placement* placement);
 
 // Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);

@@ -1,4 +1,4 @@
-#include "tools/cores.h"
+#include "kernels/runtime/cores.h"
 
 #include <sched.h>
 

@@ -1,0 +1,364 @@
+#include "engine/engine_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/out_of_memory.h"
+
+namespace quintet {
+namespace {
+
+absl::Status Cancelled() { return absl::CancelledError("the call was cancelled"); }
+
+class Call;
+
+struct Entry {
+  std::unique_ptr<WorkItem> item;
+  std::weak_ptr<Call> call;
+  Request request;  // between Prepare and Submit
+  Result result;    // between the engine and Finish
+  // The members below are guarded by Shared::mutex.
+  std::vector<TokenChunk> chunks;
+  RequestId id = 0;  // valid if submitted
+  bool submitted = false, cancelled = false, done = false;
+  // Set after the runner's threads have ended: the engine's destructor must not touch the item.
+  bool abandoned = false;
+};
+using EntryPtr = std::shared_ptr<Entry>;
+
+// State that the runner and its calls share; it lives as long as any of them.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable wake_engine, wake_workers;
+  std::deque<EntryPtr> to_prepare, to_submit, to_finish;
+  std::set<Call*> calls;
+  int64_t in_flight = 0;  // requests in the engine
+  Engine* engine = nullptr;
+  bool stopped = false;
+  absl::Status stop_status = absl::UnavailableError("the model has been closed");
+};
+
+class Call : public std::enable_shared_from_this<Call> {
+ public:
+  Call(std::shared_ptr<Shared> shared, std::shared_ptr<CallNotifier> notifier)
+      : shared_(std::move(shared)), notifier_(std::move(notifier)) {}
+
+  void Open() {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->calls.insert(this);
+  }
+  void Abandon() {
+    Cancel();
+    const std::lock_guard lock(shared_->mutex);
+    shared_->calls.erase(this);
+  }
+
+  void Push(std::vector<std::unique_ptr<WorkItem>> items) {
+    const std::lock_guard lock(shared_->mutex);
+    for (std::unique_ptr<WorkItem>& item : items) {
+      auto entry = std::make_shared<Entry>();
+      entry->item = std::move(item);
+      entry->call = weak_from_this();
+      entries_.push_back(entry);
+      if (shared_->stopped || cancelled_) {
+        entry->item->status = cancelled_ ? Cancelled() : shared_->stop_status;
+        MarkDone(entry.get());
+      } else {
+        shared_->to_prepare.push_back(std::move(entry));
+      }
+    }
+    shared_->wake_workers.notify_all();
+  }
+
+  void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
+           std::vector<TokenChunk>* chunks) {
+    std::unique_lock lock(shared_->mutex);
+    wake_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return Ready(); });
+    if (entries_.empty()) return;
+    if (chunks != nullptr) {
+      std::vector<TokenChunk>& arrived = entries_.front()->chunks;
+      chunks->insert(chunks->end(), std::make_move_iterator(arrived.begin()),
+                     std::make_move_iterator(arrived.end()));
+    }
+    entries_.front()->chunks.clear();
+    for (; !entries_.empty() && entries_.front()->done; entries_.pop_front()) {
+      items->push_back(std::move(entries_.front()->item));
+    }
+  }
+
+  int64_t pending() const {
+    const std::lock_guard lock(shared_->mutex);
+    return static_cast<int64_t>(entries_.size());
+  }
+
+  void Cancel() {
+    const std::lock_guard lock(shared_->mutex);
+    cancelled_ = true;
+    for (const EntryPtr& entry : entries_) {
+      if (entry->done || entry->cancelled) continue;
+      entry->cancelled = true;
+      if (entry->submitted && !shared_->stopped) shared_->engine->Cancel(entry->id);
+    }
+  }
+
+  // The functions below are called with Shared::mutex held.
+  void MarkDone(Entry* entry) {
+    entry->done = true;
+    if (!entries_.empty() && entries_.front().get() == entry) Notify();
+  }
+  void FailUnfinished(const absl::Status& status) {
+    for (const EntryPtr& entry : entries_) {
+      if (entry->done) continue;
+      entry->item->status = status;
+      entry->abandoned = true;
+      entry->done = true;
+    }
+    Notify();
+  }
+  void AddChunk(Entry* entry, TokenChunk chunk) {
+    entry->chunks.push_back(std::move(chunk));
+    if (!entries_.empty() && entries_.front().get() == entry) Notify();
+  }
+
+ private:
+  bool Ready() const {
+    return entries_.empty() || entries_.front()->done || !entries_.front()->chunks.empty();
+  }
+  void Notify() {
+    wake_.notify_all();
+    if (notifier_ != nullptr) notifier_->Ready();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<CallNotifier> notifier_;
+  std::condition_variable wake_;
+  std::deque<EntryPtr> entries_;  // in the order of Push
+  bool cancelled_ = false;
+};
+
+// What the caller holds; cancels the call when the caller drops it.
+class CallHandle : public EngineCall {
+ public:
+  explicit CallHandle(std::shared_ptr<Call> call) : call_(std::move(call)) { call_->Open(); }
+  ~CallHandle() override { call_->Abandon(); }
+  void Push(std::vector<std::unique_ptr<WorkItem>> items) override {
+    call_->Push(std::move(items));
+  }
+  void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
+           std::vector<TokenChunk>* chunks) override {
+    call_->Pop(timeout_us, items, chunks);
+  }
+  int64_t pending() const override { return call_->pending(); }
+  void Cancel() override { call_->Cancel(); }
+
+ private:
+  const std::shared_ptr<Call> call_;
+};
+
+// Entries that the engine has finished in the current step. Used only by the engine's thread, but
+// shared with the sinks, which the engine may call after the run has ended.
+using FinishedEntries = std::vector<EntryPtr>;
+
+class EntrySink : public ResponseSink {
+ public:
+  EntrySink(EntryPtr entry, std::shared_ptr<Shared> shared,
+            std::shared_ptr<FinishedEntries> finished)
+      : entry_(std::move(entry)), shared_(std::move(shared)), finished_(std::move(finished)) {}
+
+  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+    const std::shared_ptr<Call> call = entry_->call.lock();
+    if (call == nullptr) return;
+    const std::lock_guard lock(shared_->mutex);
+    call->AddChunk(entry_.get(), {.index = index, .ids = {ids.begin(), ids.end()}, .text = text});
+  }
+  void OnDone(absl::StatusOr<Result> result) override {
+    if (entry_->abandoned) return;
+    entry_->item->status = result.status();
+    if (result.ok()) entry_->result = *std::move(result);
+    finished_->push_back(std::move(entry_));
+  }
+
+ private:
+  EntryPtr entry_;
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<FinishedEntries> finished_;
+};
+
+class Runner : public EngineRunner {
+ public:
+  Runner(Session* session, int workers)
+      : session_(session),
+        most_in_flight_(RequestsInFlight(session->model->limits().max_step_sequences)) {
+    shared_->engine = session_->engine.get();
+    finished_->reserve(static_cast<size_t>(most_in_flight_));
+    for (int i = 0; i < workers; ++i) {
+      workers_.emplace_back([this, workers, finish_first = i % 2 == 1] {
+        RunWorker(static_cast<size_t>(workers), finish_first);
+      });
+    }
+    engine_thread_ = std::thread([this] { RunEngine(); });
+  }
+  ~Runner() override { Close(); }
+
+  std::unique_ptr<EngineCall> Begin(std::shared_ptr<CallNotifier> notifier) override {
+    return std::make_unique<CallHandle>(std::make_shared<Call>(shared_, std::move(notifier)));
+  }
+
+  void Close() override {
+    const std::lock_guard closing(close_mutex_);
+    Stop(absl::OkStatus());
+    if (engine_thread_.joinable()) engine_thread_.join();
+  }
+
+  EngineCounters counters() const override { return session_->engine->counters(); }
+
+ private:
+  // Makes all threads end. `status`: what unfinished items end with; OK: the model was closed.
+  void Stop(const absl::Status& status) {
+    const std::lock_guard lock(shared_->mutex);
+    if (!status.ok()) shared_->stop_status = status;
+    shared_->stopped = true;
+    shared_->wake_engine.notify_all();
+    shared_->wake_workers.notify_all();
+  }
+
+  void RunEngine() {
+    const absl::Status status = CatchOutOfMemory([this] {
+      std::vector<EntryPtr> batch;
+      for (bool busy = false; TakePrepared(busy, &batch);) {
+        for (const EntryPtr& entry : batch) Submit(entry);
+        busy = session_->engine->Step();
+        HandOver();
+      }
+      return absl::OkStatus();
+    });
+    if (!status.ok()) Stop(status);
+    for (std::thread& worker : workers_) worker.join();
+    FailUnfinished();
+  }
+
+  // Moves prepared entries to *batch, as many as the engine has room for. Waits for one unless the
+  // engine is busy. Returns false after Stop.
+  bool TakePrepared(bool busy, std::vector<EntryPtr>* batch) {
+    batch->clear();
+    std::unique_lock lock(shared_->mutex);
+    shared_->wake_engine.wait(
+        lock, [&] { return busy || shared_->stopped || !shared_->to_submit.empty(); });
+    if (shared_->stopped) return false;
+    for (; !shared_->to_submit.empty() && shared_->in_flight < most_in_flight_;
+         shared_->to_submit.pop_front()) {
+      batch->push_back(std::move(shared_->to_submit.front()));
+      ++shared_->in_flight;
+    }
+    return true;
+  }
+
+  void Submit(const EntryPtr& entry) {
+    entry->request.sink = std::make_shared<EntrySink>(entry, shared_, finished_);
+    absl::StatusOr<RequestId> id = session_->engine->Submit(std::move(entry->request));
+    if (!id.ok()) {
+      entry->item->status = id.status();
+      finished_->push_back(entry);
+      return;
+    }
+    const std::lock_guard lock(shared_->mutex);
+    entry->id = *id;
+    entry->submitted = true;
+    if (entry->cancelled) session_->engine->Cancel(*id);
+  }
+
+  void HandOver() {
+    if (finished_->empty()) return;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->in_flight -= static_cast<int64_t>(finished_->size());
+    shared_->to_finish.insert(shared_->to_finish.end(), std::make_move_iterator(finished_->begin()),
+                              std::make_move_iterator(finished_->end()));
+    finished_->clear();
+    shared_->wake_workers.notify_all();
+  }
+
+  // Takes entries to prepare or to finish, whichever the worker prefers.
+  void RunWorker(size_t workers, bool finish_first) {
+    constexpr size_t kMostEntries = 16;  // taken at a time
+    std::vector<EntryPtr> entries;
+    std::unique_lock lock(shared_->mutex);
+    while (true) {
+      shared_->wake_workers.wait(lock, [this] {
+        return shared_->stopped || !shared_->to_prepare.empty() || !shared_->to_finish.empty();
+      });
+      if (shared_->stopped) return;
+      const bool finish =
+          shared_->to_prepare.empty() || (finish_first && !shared_->to_finish.empty());
+      std::deque<EntryPtr>& queue = finish ? shared_->to_finish : shared_->to_prepare;
+      const size_t share = (queue.size() + workers - 1) / workers;
+      for (size_t i = std::min(std::max<size_t>(share, 1), kMostEntries); i > 0; --i) {
+        entries.push_back(std::move(queue.front()));
+        queue.pop_front();
+        if (entries.back()->cancelled) entries.back()->item->status = Cancelled();
+      }
+      lock.unlock();
+      for (const EntryPtr& entry : entries) finish ? Finish(entry.get()) : Prepare(entry.get());
+      lock.lock();
+      for (EntryPtr& entry : entries) Pass(std::move(entry), finish);
+      entries.clear();
+    }
+  }
+
+  // Passes a prepared entry on to the engine, or a finished or failed one to its call.
+  void Pass(EntryPtr entry, bool finished) {
+    if (!finished && entry->cancelled) entry->item->status = Cancelled();
+    if (finished || !entry->item->status.ok()) {
+      if (const std::shared_ptr<Call> call = entry->call.lock()) call->MarkDone(entry.get());
+      return;
+    }
+    shared_->to_submit.push_back(std::move(entry));
+    shared_->wake_engine.notify_one();
+  }
+
+  static void Prepare(Entry* entry) {
+    if (!entry->item->status.ok()) return;
+    entry->item->status = CatchOutOfMemory([entry]() -> absl::Status {
+      absl::StatusOr<Request> request = entry->item->Prepare();
+      if (request.ok()) entry->request = *std::move(request);
+      return request.status();
+    });
+  }
+
+  static void Finish(Entry* entry) {
+    if (!entry->item->status.ok()) return;
+    entry->item->status =
+        CatchOutOfMemory([entry] { return entry->item->Finish(std::move(entry->result)); });
+  }
+
+  // Ends what the engine and the workers, which have stopped, have not finished.
+  void FailUnfinished() {
+    const std::lock_guard lock(shared_->mutex);
+    for (std::deque<EntryPtr>* queue :
+         {&shared_->to_prepare, &shared_->to_submit, &shared_->to_finish}) {
+      queue->clear();
+    }
+    for (Call* call : shared_->calls) call->FailUnfinished(shared_->stop_status);
+  }
+
+  Session* const session_;
+  const int64_t most_in_flight_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  const std::shared_ptr<FinishedEntries> finished_ = std::make_shared<FinishedEntries>();
+  std::mutex close_mutex_;
+  std::thread engine_thread_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineRunner> EngineRunner::Create(Session* session, int workers) {
+  return std::make_unique<Runner>(session, workers);
+}
+
+}  // namespace quintet

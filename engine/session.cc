@@ -1,0 +1,199 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/base/out_of_memory.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
+
+namespace quintet {
+namespace {
+
+constexpr int64_t kPageTokens = 16;
+
+absl::Status LoadTokenizer(Session* session, TokenizerNeed need) {
+  if (need == TokenizerNeed::kNone) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
+      Tokenizer::Load(session->flags.model);
+  if (tokenizer.ok()) {
+    session->tokenizer = *std::move(tokenizer);
+    return absl::OkStatus();
+  }
+  const bool may_lack = need == TokenizerNeed::kIfThere && absl::IsNotFound(tokenizer.status());
+  return may_lack ? absl::OkStatus() : tokenizer.status();
+}
+
+absl::Status LoadModel(Session* session, const SessionNeeds& needs, const SessionLog& log) {
+  const SessionOptions& flags = session->flags;
+  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(flags.model));
+  QT_ASSIGN_OR_RETURN(session->defaults, ReadGenerationDefaults(flags.model));
+  QT_RETURN_IF_ERROR(CheckHead(needs.kind, config));
+  if (needs.decodes) {
+    if (absl::Status status = CheckGenerationSupported(session->defaults);
+        !status.ok() && !flags.ignore_generation_fields) {
+      return status;
+    }
+    for (const std::string& field : session->defaults.unsupported_fields) {
+      log.warn(absl::StrCat(field, ": ignored"));
+    }
+  }
+  if (const std::string fallback = DtypeFallback(flags.placement, config); !fallback.empty()) {
+    log.warn(fallback);
+  }
+  QT_RETURN_IF_ERROR(LoadTokenizer(session, needs.tokenizer));
+  session->pool = std::make_unique<ThreadPool>(flags.threads);
+  LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
+  if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
+  LimitRequest limits = LimitRequestOf(flags);
+  limits.decodes = needs.kind != RequestKind::kEncode;
+  QT_RETURN_IF_ERROR(PlanMemory(flags.model, limits, &options, session->pool.get()));
+  log.debug(DescribeLimits(limits, options, config));
+  QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
+  session->config = session->model->config();
+  if (!session->config.logit_scale_warning.empty()) log.warn(session->config.logit_scale_warning);
+  return WarmUp(session->model.get(), needs.warm_up, log.warn);
+}
+
+absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
+  const ModelLimits& planned = session->model->limits();
+  EngineLimits limits;
+  limits.max_running_sequences = planned.max_step_sequences;
+  // Encoding a few inputs on a GPU takes almost as long as encoding hundreds.
+  constexpr int64_t kAdmissions = 8;  // for one turnover of all sequences
+  if (session->device != nullptr) {
+    limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);
+  }
+  limits.max_queue_requests =
+      needs.queue > 0 ? needs.queue : RequestsInFlight(planned.max_step_sequences);
+  limits.max_queue_tokens = limits.max_queue_requests * planned.max_encode_tokens;
+  QT_ASSIGN_OR_RETURN(session->engine,
+                      Engine::Create(session->model.get(), session->tokenizer.get(), limits));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+LimitRequest LimitRequestOf(const SessionOptions& options) {
+  return {.workload = Workload::kJob,
+          .max_running = options.max_running,
+          .max_batch_tokens = options.max_batch_tokens,
+          .cache_bytes = options.cache_mib << 20,
+          .max_bytes = options.max_memory_mib << 20,
+          .max_input_tokens = options.max_input_tokens};
+}
+
+LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device) {
+  LoadOptions options;
+  options.weights = WeightTypeOf(placement, config);
+  options.device = device;
+  options.limits.page_size = kPageTokens;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& options,
+                                                     const SessionNeeds& needs,
+                                                     std::unique_ptr<Device> device,
+                                                     const SessionLog& log) {
+  auto session = std::make_unique<Session>();
+  session->device = std::move(device);
+  session->flags = options;
+  if (options.threads == 0) session->flags.threads = DefaultThreads(session->device != nullptr);
+  const auto begin = std::chrono::steady_clock::now();
+  QT_RETURN_IF_ERROR(
+      CatchOutOfMemory([&]() -> absl::Status { return LoadModel(session.get(), needs, log); }));
+  session->load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  QT_RETURN_IF_ERROR(CreateEngine(session.get(), needs));
+  log.debug(absl::StrFormat("loaded %d M parameters in %.2f s, %d threads",
+                            session->model->parameters() / 1000000, session->load_seconds,
+                            session->flags.threads));
+  return session;
+}
+
+int64_t RequestsInFlight(int64_t max_running) {
+  constexpr int64_t kChunk = 32;  // inputs that arrive together
+  return max_running * 4 + kChunk;
+}
+
+absl::Status CheckDecodingRequest(const Session& session, const DecodingRequest& decoding,
+                                  const DecodingLimits& limits) {
+  const int32_t id = std::max(session.config.pad_id, 0);
+  absl::StatusOr<DecodingOptions> options =
+      ResolveDecoding(decoding, session.defaults, session.config, limits, {id});
+  const int64_t max_running = session.model->limits().max_step_sequences;
+  if (options.ok() && options->num_beams > max_running) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-running: ", max_running, " is less than --num-beams ", options->num_beams));
+  }
+  return options.status();
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
+                                                bool add_special_tokens) {
+  if (text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input: text of ", text.size(), " bytes exceeds ", kMaxTextBytes));
+  }
+  if (session.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        "the model has no tokenizer; pass token ids (command line: \"token_ids\" with --input "
+        "json)");
+  }
+  return session.tokenizer->Encode({text.data(), text.size()}, add_special_tokens);
+}
+
+absl::StatusOr<std::vector<int32_t>> TruncateInput(const Session& session, std::vector<int32_t> ids,
+                                                   bool truncate) {
+  const ModelConfig& config = session.config;
+  if (ids.empty() && config.decoder_only() && config.bos_id >= 0) ids = {config.bos_id};
+  if (ids.empty())
+    return absl::InvalidArgumentError("input: expected at least one token, got none");
+  const size_t limit = static_cast<size_t>(session.flags.max_input_tokens);
+  if (ids.size() <= limit) return ids;
+  if (!truncate) {
+    return absl::InvalidArgumentError(absl::StrCat("input: ", ids.size(),
+                                                   " tokens exceed --max-input-tokens ", limit,
+                                                   "; raise that limit or use --truncate"));
+  }
+  const int32_t last = ids.back();
+  const bool ends_in_eos =
+      std::find(config.eos_ids.begin(), config.eos_ids.end(), last) != config.eos_ids.end();
+  ids.resize(limit);
+  if (ends_in_eos) ids.back() = last;
+  return ids;
+}
+
+absl::StatusOr<Question> AddContext(const Session& session, std::string context,
+                                    bool add_special_tokens, std::vector<int32_t>* ids) {
+  if (context.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context: text of ", context.size(), " bytes exceeds ", kMaxTextBytes));
+  }
+  if (session.tokenizer == nullptr) {
+    return absl::FailedPreconditionError("the model has no tokenizer");
+  }
+  Question question;
+  question.context = std::move(context);
+  question.context_begin = static_cast<int64_t>(ids->size());
+  QT_ASSIGN_OR_RETURN(question.spans,
+                      session.tokenizer->EncodeWithSpans(question.context, add_special_tokens));
+  for (const TokenSpan& span : question.spans) ids->push_back(span.id);
+  // Drop the special tokens around the context, which have no text, so that no answer contains
+  // them.
+  const auto has_text = [](const TokenSpan& span) { return span.end_byte > span.begin_byte; };
+  while (!question.spans.empty() && !has_text(question.spans.back())) question.spans.pop_back();
+  while (!question.spans.empty() && !has_text(question.spans.front())) {
+    question.spans.erase(question.spans.begin());
+    ++question.context_begin;
+  }
+  question.context_end = question.context_begin + static_cast<int64_t>(question.spans.size());
+  if (question.spans.empty()) return absl::InvalidArgumentError("the context has no tokens");
+  QT_ASSIGN_OR_RETURN(*ids, TruncateInput(session, std::move(*ids), false));
+  return question;
+}
+
+}  // namespace quintet

@@ -1,0 +1,110 @@
+// A loaded model with its tokenizer and engine, as the command line and the Python module use it;
+// and the checks of their inputs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "engine/placement.h"
+#include "engine/warm_up.h"
+#include "models/model.h"
+#include "models/tokenizers/tokenizer.h"
+
+namespace quintet {
+
+inline constexpr size_t kMaxTextBytes = 1 << 20;  // limit of each input text
+inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one input of score
+
+// The options of a session. Messages about them use the names of the command line's flags.
+struct SessionOptions {
+  std::string model;  // directory
+  Placement placement;
+  int threads = 0;                        // compute threads; 0: DefaultThreads
+  int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
+  int64_t max_input_tokens = 4096;        // limit of each input
+  int64_t max_batch_tokens = 0;           // limit of tokens encoded in one batch; 0: automatic
+  int64_t cache_mib = 0;                  // size of the KV cache; 0: automatic
+  int64_t max_memory_mib = 0;             // all memory of the model; 0: no limit
+  bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
+};
+LimitRequest LimitRequestOf(const SessionOptions& options);
+// The options of Model::Load, without the limits that PlanMemory chooses. `device`: null for the
+// CPU.
+LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
+
+struct Session {
+  SessionOptions flags;
+  ModelConfig config;
+  GenerationDefaults defaults;
+  std::unique_ptr<Device> device;  // null: the CPU
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<const Tokenizer> tokenizer;  // null if not requested or absent
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Engine> engine;
+  double load_seconds = 0;
+  int64_t free_bytes_before = 0;  // bytes of device memory free before loading
+};
+
+enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
+
+struct SessionNeeds {
+  RequestKind kind = RequestKind::kGenerate;
+  TokenizerNeed tokenizer = TokenizerNeed::kRequired;
+  int64_t queue = 0;  // maximum number of queued requests; 0: RequestsInFlight
+  WarmUpShapes warm_up = WarmUpShapes::kLargest;
+  bool decodes = false;  // the session generates: use generation_config.json
+};
+
+// Receives messages for logs: warnings, and details for debugging.
+struct SessionLog {
+  absl::FunctionRef<void(absl::string_view)> warn, debug;
+};
+
+// Loads the model onto `device` (null: the CPU) and creates its engine. The status names what is
+// wrong with the files or that memory is short.
+absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& options,
+                                                     const SessionNeeds& needs,
+                                                     std::unique_ptr<Device> device,
+                                                     const SessionLog& log);
+
+// Number of inputs that are in flight for an engine that runs `max_running` sequences. Results have
+// the order of the inputs, so a long input at the front delays them; four inputs per running
+// sequence keep the engine's queue filled meanwhile.
+int64_t RequestsInFlight(int64_t max_running);
+
+// Checks options with which every input would fail, so that a job with them fails once, before its
+// first input.
+absl::Status CheckDecodingRequest(const Session& session, const DecodingRequest& decoding,
+                                  const DecodingLimits& limits);
+
+// Tokenizes `text`. INVALID_ARGUMENT if it is longer than kMaxTextBytes; FAILED_PRECONDITION if the
+// model has no tokenizer.
+absl::StatusOr<std::vector<int32_t>> EncodeText(const Session& session, absl::string_view text,
+                                                bool add_special_tokens);
+
+// Checks token ids against --max-input-tokens. Longer inputs are truncated, except for a final
+// end-of-sequence id, which is kept; if `truncate` is false they are INVALID_ARGUMENT. An empty
+// GPT-2 prompt becomes its bos id, as in Hugging Face's generate; any other empty input is
+// INVALID_ARGUMENT.
+absl::StatusOr<std::vector<int32_t>> TruncateInput(const Session& session, std::vector<int32_t> ids,
+                                                   bool truncate);
+
+// The input of a question-answering head.
+struct Question {
+  std::string context;
+  std::vector<TokenSpan> spans;                // spans of the context's tokens
+  int64_t context_begin = 0, context_end = 0;  // input tokens of the context
+};
+// Appends the tokens of `context` to *ids, which holds those of the question. INVALID_ARGUMENT: the
+// context is too long or has no tokens, or both together exceed --max-input-tokens.
+absl::StatusOr<Question> AddContext(const Session& session, std::string context,
+                                    bool add_special_tokens, std::vector<int32_t>* ids);
+
+}  // namespace quintet

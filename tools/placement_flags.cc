@@ -1,0 +1,30 @@
+#include "tools/placement_flags.h"
+
+#include <string>
+#include <vector>
+
+namespace quintet {
+
+void AddPlacementFlags(CLI::App* command, Placement* placement) {
+  constexpr char kGroup[] = "Model";
+  command
+      ->add_option("--device", placement->device,
+                   "Device to run the model on: cpu, cuda (the first GPU) or cuda:N.")
+      ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
+      ->type_name("DEVICE")
+      ->group(kGroup);
+  std::vector<std::string> dtypes = {kAutoPlacement};
+  dtypes.insert(dtypes.end(), std::begin(kDtypes), std::end(kDtypes));
+  command
+      ->add_option(
+          "--dtype", placement->dtype,
+          "Type of the GEMM weights: f32, int8, bf16 (GPUs and CPUs that support it), f16 (GPU) or "
+          "fp8 (e4m3, GPU). auto: the type of a converted directory if the device supports it, "
+          "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
+          "fp8 weights.")
+      ->check(CLI::IsMember(dtypes))
+      ->type_name("TYPE")
+      ->group(kGroup);
+}
+
+}  // namespace quintet

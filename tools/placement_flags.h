@@ -1,0 +1,11 @@
+// The flags --device and --dtype, which every subcommand that runs a model has.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "engine/placement.h"
+
+namespace quintet {
+
+void AddPlacementFlags(CLI::App* command, Placement* placement);
+
+}  // namespace quintet

@@ -1,0 +1,59 @@
+// How C++ code of the extension raises Python exceptions, whose classes are in quintet/errors.py.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nanobind/nanobind.h"
+#include "nanobind/stl/string.h"  // casts of std::string, which every file needs
+
+namespace quintet::python {
+
+namespace nb = nanobind;
+
+// A failed call: becomes the exception that belongs to the code. `index`: the number of the input
+// that failed, from 0; -1: none.
+class StatusError : public std::exception {
+ public:
+  explicit StatusError(absl::Status status, int64_t index = -1)
+      : status_(std::move(status)), index_(index) {}
+  const char* what() const noexcept override { return "quintet::StatusError"; }
+  const absl::Status& status() const { return status_; }
+  int64_t index() const { return index_; }
+
+ private:
+  absl::Status status_;
+  int64_t index_;
+};
+
+// TypeError with this text.
+[[noreturn]] void ThrowType(const std::string& text);
+// InvalidArgumentError with this text.
+[[noreturn]] void ThrowValue(const std::string& text);
+
+template <typename T>
+T ValueOrThrow(absl::StatusOr<T> value) {
+  if (!value.ok()) throw StatusError(value.status());
+  return *std::move(value);
+}
+inline void OkOrThrow(const absl::Status& status) {
+  if (!status.ok()) throw StatusError(status);
+}
+
+// The exception object of a status; needs the GIL.
+nb::object ErrorObject(const absl::Status& status, int64_t index);
+
+// Classes of quintet/results.py and the function that makes exceptions, set by SetPythonTypes. They
+// are never freed: objects of the extension may outlive the interpreter's modules.
+struct PythonTypes {
+  nb::object make_error, token_logprob, sequence, usage, generation, chunk, target_score, scores,
+      label_score, classification, token_label, token_classification, answer, answers, tokens;
+};
+PythonTypes& Types();
+void SetPythonTypes(nb::dict types);
+void RegisterErrors();
+
+}  // namespace quintet::python

@@ -1,0 +1,498 @@
+// The extension module quintet._engine: a model in this process. quintet/model.py is its interface
+// for users. Functions release the GIL while they wait. Calls after a fork raise ForkError, because
+// the engine's threads exist only in the process that loaded the model.
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "engine/engine_runner.h"
+#include "kernels/runtime/cores.h"
+#include "nanobind/stl/pair.h"
+#include "nanobind/stl/shared_ptr.h"
+#include "nanobind/stl/unique_ptr.h"
+#include "nanobind/stl/vector.h"
+#include "tools/python/extension/errors.h"
+#include "tools/python/extension/items.h"
+#include "tools/python/extension/values.h"
+
+namespace quintet::python {
+namespace {
+
+constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
+
+// A session and the threads that run it. Destroyed with the last call or reader that holds it.
+struct Loaded {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<EngineRunner> runner;
+  const pid_t pid = getpid();
+};
+using LoadedPtr = std::shared_ptr<Loaded>;
+
+void CheckProcess(pid_t pid) {
+  if (getpid() == pid) return;
+  throw StatusError(absl::Status(
+      absl::StatusCode::kFailedPrecondition,
+      "the model was loaded before a fork: its threads do not exist in this process; load the "
+      "model in this process, or start it with multiprocessing's \"spawn\" method"));
+}
+
+// Tokens of calls that are ready, for the thread that serves the asynchronous calls of a model.
+class Notifier {
+ public:
+  void Post(int64_t token) {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(token);
+    wake_.notify_one();
+  }
+  // Waits for tokens and returns them; an empty list after Close.
+  std::vector<int64_t> Wait() {
+    const nb::gil_scoped_release release;
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return closed_ || !ready_.empty(); });
+    std::vector<int64_t> tokens(ready_.begin(), ready_.end());
+    ready_.clear();
+    return tokens;
+  }
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    wake_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<int64_t> ready_;
+  bool closed_ = false;
+};
+
+class TokenNotifier : public CallNotifier {
+ public:
+  TokenNotifier(std::shared_ptr<Notifier> notifier, int64_t token)
+      : notifier_(std::move(notifier)), token_(token) {}
+  void Ready() override { notifier_->Post(token_); }
+
+ private:
+  const std::shared_ptr<Notifier> notifier_;
+  const int64_t token_;
+};
+
+class PythonCall {
+ public:
+  PythonCall(LoadedPtr loaded, std::shared_ptr<const CallOptions> options, int64_t rows,
+             bool raises, std::shared_ptr<CallNotifier> notifier)
+      : loaded_(std::move(loaded)), options_(std::move(options)), raises_(raises) {
+    if (rows >= 0) {
+      embeddings_ = std::make_shared<Embeddings>(rows, loaded_->session->config.d_model);
+    }
+    call_ = loaded_->runner->Begin(std::move(notifier));
+  }
+  ~PythonCall() {
+    if (getpid() == loaded_->pid) {
+      const nb::gil_scoped_release release;
+      call_.reset();
+      return;
+    }
+    // In a forked process locks may be held by threads that do not exist.
+    (void)call_.release();
+    (void)new LoadedPtr(std::move(loaded_));
+  }
+  PythonCall(const PythonCall&) = delete;
+  PythonCall& operator=(const PythonCall&) = delete;
+
+  // Appends inputs. `extras`: None, or a list with the targets or context of each input.
+  void Push(const nb::list& inputs, nb::object extras) {
+    CheckProcess(loaded_->pid);
+    std::vector<std::unique_ptr<WorkItem>> items;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const nb::object extra = extras.is_none() ? nb::none() : nb::object(extras[i]);
+      std::unique_ptr<Item> item;
+      try {
+        item = MakeItem(options_, inputs[i], extra, embeddings_, pushed_);
+      } catch (const StatusError& error) {
+        throw StatusError(error.status(), Number(pushed_));
+      }
+      items.push_back(std::move(item));
+      ++pushed_;
+    }
+    const nb::gil_scoped_release release;
+    call_->Push(std::move(items));
+  }
+
+  // Returns the results of the next finished inputs, in order. Waits for one if `wait`; the wait
+  // ends early if a signal's handler raises. Raises the error of a failed input, or returns it as
+  // an exception object if the call does not raise.
+  nb::list Pop(bool wait) { return nb::borrow<nb::list>(PopWithChunks(wait)[1]); }
+
+  // As Pop, as (chunks, results).
+  nb::tuple PopWithChunks(bool wait) {
+    CheckProcess(loaded_->pid);
+    constexpr int64_t kTickUs = 50'000;  // between checks for signals
+    std::vector<TokenChunk> chunks;
+    nb::list results;
+    if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
+    while (true) {
+      std::vector<std::unique_ptr<WorkItem>> items;
+      {
+        const nb::gil_scoped_release release;
+        call_->Pop(wait ? kTickUs : 0, &items, &chunks);
+      }
+      for (const std::unique_ptr<WorkItem>& item : items) AddResult(item.get(), &results);
+      if (!items.empty() || !chunks.empty() || !wait || call_->pending() == 0) break;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+    nb::list chunk_list;
+    for (const TokenChunk& chunk : chunks) chunk_list.append(ChunkToPython(chunk));
+    if (!failed_.ok() && results.size() == 0 && chunks.empty()) {
+      throw StatusError(failed_, Number(popped_ - 1));
+    }
+    return nb::make_tuple(chunk_list, results);
+  }
+
+  int64_t pending() const {
+    CheckProcess(loaded_->pid);
+    return call_->pending();
+  }
+  void Cancel() {
+    CheckProcess(loaded_->pid);
+    const nb::gil_scoped_release release;
+    call_->Cancel();
+  }
+  nb::object Array() const { return ArrayOf(embeddings_); }
+
+ private:
+  // The number of an input in errors; none if the call has only one.
+  int64_t Number(int64_t index) const { return options_->one ? -1 : index; }
+
+  // Appends the item's result. The first error ends the call if it raises: the results before it
+  // are returned first.
+  void AddResult(WorkItem* item, nb::list* results) {
+    if (!failed_.ok()) return;
+    if (item->status.ok()) {
+      results->append(static_cast<Item*>(item)->ToPython());
+    } else if (raises_) {
+      failed_ = item->status;
+      const nb::gil_scoped_release release;
+      call_->Cancel();
+    } else {
+      results->append(ErrorObject(item->status, Number(popped_)));
+    }
+    ++popped_;
+  }
+
+  LoadedPtr loaded_;
+  const std::shared_ptr<const CallOptions> options_;
+  const bool raises_;
+  std::shared_ptr<Embeddings> embeddings_;  // null: results are arrays of their own
+  std::unique_ptr<EngineCall> call_;
+  int64_t pushed_ = 0, popped_ = 0;
+  absl::Status failed_;
+};
+
+// What Model.begin takes, by name.
+template <typename T>
+void Set(const nb::dict& options, const char* name, T* to) {
+  if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
+}
+
+Pooling PoolingOf(const std::string& name) {
+  if (name == "mean") return Pooling::kMean;
+  if (name == "none") return Pooling::kNone;
+  if (name == "first") return Pooling::kFirst;
+  if (name == "last") return Pooling::kLast;
+  ThrowValue(absl::StrCat("pooling: expected mean, first, last or none, got ", name));
+}
+
+void CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
+  if (value < least || value > most) {
+    ThrowValue(absl::StrCat(name, ": ", value, " is not in [", least, ", ", most, "]"));
+  }
+}
+
+class PythonModel {
+ public:
+  PythonModel(const SessionOptions& given, std::string device, std::string dtype) {
+    SessionOptions options = given;
+    options.placement = {.device = std::move(device), .dtype = std::move(dtype)};
+    const nb::gil_scoped_release release;
+    if (options.placement.device != kAutoPlacement) {
+      OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
+    }
+    OkOrThrow(Named("dtype", CheckDtypeName(options.placement.dtype)));
+    if (const std::string note = ResolveAutoDevice(&options.placement); !note.empty()) {
+      messages_.emplace_back(kInfo, note);
+    }
+    const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model);
+    OkOrThrow(Named(options.model.c_str(), config.status()));
+    const SessionNeeds needs = {.kind = MainKind(config->head),
+                                .tokenizer = TokenizerNeed::kIfThere};
+    const auto warn = [this](absl::string_view text) { messages_.emplace_back(kWarning, text); };
+    const auto debug = [this](absl::string_view text) { messages_.emplace_back(kDebug, text); };
+    auto loaded = std::make_shared<Loaded>();
+    absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options.placement);
+    OkOrThrow(opened.status());
+    absl::StatusOr<std::unique_ptr<Session>> session =
+        LoadSession(options, needs, *std::move(opened), {.warn = warn, .debug = debug});
+    if (!session.ok()) OkOrThrow(Named(options.model.c_str(), session.status()));
+    loaded->session = *std::move(session);
+    const int workers = 2 * std::clamp(AvailableCores() / 4, 1, 4);
+    loaded->runner = EngineRunner::Create(loaded->session.get(), workers);
+    loaded_ = std::move(loaded);
+  }
+  ~PythonModel() {
+    if (loaded_ == nullptr) return;
+    if (getpid() == loaded_->pid) {
+      Close();
+    } else {  // the threads to end belong to another process
+      (void)new LoadedPtr(std::move(loaded_));
+    }
+  }
+  PythonModel(const PythonModel&) = delete;
+  PythonModel& operator=(const PythonModel&) = delete;
+
+  std::unique_ptr<PythonCall> Begin(const std::string& kind, const nb::dict& options,
+                                    const nb::dict& decoding, int64_t rows, bool raises,
+                                    std::shared_ptr<Notifier> notifier, int64_t token) {
+    LoadedPtr loaded = Get();
+    auto call = std::make_shared<CallOptions>();
+    call->session = loaded->session.get();
+    call->kind = KindOf(kind);
+    OkOrThrow(CheckHead(call->kind, loaded->session->config));
+    ReadOptions(options, call.get());
+    if (call->kind == RequestKind::kGenerate) {
+      if (!loaded->session->flags.ignore_generation_fields) {
+        OkOrThrow(CheckGenerationSupported(loaded->session->defaults));
+      }
+      call->decoding = ReadDecoding(decoding, *loaded->session);
+      OkOrThrow(CheckDecodingRequest(*loaded->session, call->decoding, DecodingLimits()));
+    }
+    Request sight;
+    sight.sliding_window = call->sliding_window;
+    sight.prefix_lm = call->prefix_lm;
+    OkOrThrow(CheckAttentionScope(sight, loaded->session->config));
+    std::shared_ptr<CallNotifier> wake;
+    if (notifier != nullptr) wake = std::make_shared<TokenNotifier>(std::move(notifier), token);
+    return std::make_unique<PythonCall>(std::move(loaded), std::move(call), rows, raises,
+                                        std::move(wake));
+  }
+
+  nb::object Tokenize(nb::handle text, bool add_special_tokens) {
+    const LoadedPtr loaded = Get();
+    if (!PyUnicode_Check(text.ptr())) {
+      ThrowType(absl::StrCat("text: expected a str, got ", nb::type_name(text.type()).c_str()));
+    }
+    const Input input = ReadInput(text, "text");
+    const Tokenizer& tokenizer = TokenizerOf(*loaded);
+    if (input.text.size() > kMaxTextBytes) {
+      ThrowValue(absl::StrCat("text: ", input.text.size(), " bytes exceed ", kMaxTextBytes));
+    }
+    absl::StatusOr<std::vector<TokenSpan>> spans;
+    {
+      const nb::gil_scoped_release release;
+      spans = tokenizer.EncodeWithSpans(input.text, add_special_tokens);
+    }
+    OkOrThrow(spans.status());
+    nb::list ids, pieces, offsets;
+    for (const TokenSpan& span : *spans) {
+      ids.append(span.id);
+      pieces.append(ToStr(tokenizer.Piece(span.id)));
+      offsets.append(nb::make_tuple(span.begin_byte, span.end_byte));
+    }
+    return Types().tokens(ids, pieces, offsets);
+  }
+
+  nb::object Detokenize(nb::handle ids, bool skip_special_tokens) {
+    const LoadedPtr loaded = Get();
+    if (PyUnicode_Check(ids.ptr())) ThrowType("token_ids: expected a list of token ids, got str");
+    const Input input = ReadInput(ids, "token_ids");
+    const int64_t vocab = loaded->session->config.vocab;
+    for (size_t i = 0; i < input.ids.size(); ++i) {
+      if (input.ids[i] >= vocab) {
+        ThrowValue(absl::StrCat("token_ids[", i, "]: token id ", input.ids[i], " is not in [0, ",
+                                vocab, ")"));
+      }
+    }
+    const Tokenizer& tokenizer = TokenizerOf(*loaded);
+    std::string text;
+    {
+      const nb::gil_scoped_release release;
+      text = tokenizer.Decode(input.ids, skip_special_tokens);
+    }
+    return ToStr(text);
+  }
+
+  nb::dict Info() const {
+    const LoadedPtr loaded = Get();
+    const Session& session = *loaded->session;
+    nb::dict info;
+    info["model"] = session.flags.model;
+    info["family"] = FamilyName(session.config.family);
+    info["head"] = HeadName(session.config.head);
+    info["device"] = session.flags.placement.device;
+    info["dtype"] = WeightTypeName(WeightTypeOf(session.flags.placement, session.config));
+    info["parameters"] = session.model->parameters();
+    info["vocab"] = session.config.vocab;
+    info["d_model"] = session.config.d_model;
+    info["encoder_layers"] = session.config.encoder_layers;
+    info["decoder_layers"] = session.config.decoder_layers;
+    info["labels"] = session.config.label_names;
+    info["eos_token_ids"] = std::vector<int32_t>(session.config.eos_ids);
+    info["max_input_tokens"] = session.flags.max_input_tokens;
+    info["max_num_seqs"] = session.model->limits().max_step_sequences;
+    info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
+    info["threads"] = session.flags.threads;
+    info["load_seconds"] = session.load_seconds;
+    return info;
+  }
+
+  // Inputs that a call should have in flight.
+  int64_t window() const {
+    return RequestsInFlight(Get()->session->model->limits().max_step_sequences);
+  }
+  // Messages of loading with the levels of Python's logging.
+  const std::vector<std::pair<int, std::string>>& messages() const { return messages_; }
+  bool closed() const {
+    const std::lock_guard lock(mutex_);
+    return loaded_ == nullptr;
+  }
+
+  // Ends calls of other threads UNAVAILABLE and frees the model once they have returned.
+  void Close() {
+    const nb::gil_scoped_release release;
+    LoadedPtr loaded;
+    {
+      const std::lock_guard lock(mutex_);
+      if (loaded_ != nullptr) CheckProcess(loaded_->pid);
+      loaded = std::move(loaded_);
+    }
+    if (loaded != nullptr) loaded->runner->Close();
+  }
+
+ private:
+  static absl::Status Named(const char* name, const absl::Status& status) {
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+  }
+
+  // The kind of request that needs the most memory of those that the head supports.
+  static RequestKind MainKind(Head head) {
+    return head == Head::kLanguageModel                    ? RequestKind::kGenerate
+           : head == Head::kNone || head == Head::kEncoder ? RequestKind::kEncode
+                                                           : RequestKind::kClassify;
+  }
+
+  static RequestKind KindOf(const std::string& kind) {
+    return kind == "encode"     ? RequestKind::kEncode
+           : kind == "score"    ? RequestKind::kScore
+           : kind == "classify" ? RequestKind::kClassify
+                                : RequestKind::kGenerate;
+  }
+
+  static void ReadOptions(const nb::dict& options, CallOptions* call) {
+    Set(options, "add_special_tokens", &call->add_special_tokens);
+    Set(options, "truncate", &call->truncate);
+    Set(options, "skip_special_tokens", &call->skip_special_tokens);
+    Set(options, "one", &call->one);
+    Set(options, "timeout", &call->timeout_s);
+    Set(options, "stream", &call->stream);
+    Set(options, "normalize", &call->normalize);
+    Set(options, "target_special_tokens", &call->target_special_tokens);
+    Set(options, "prefix_lm", &call->prefix_lm);
+    Set(options, "top_logprobs", &call->top_logprobs);
+    Set(options, "sliding_window", &call->sliding_window);
+    Set(options, "top_k", &call->top_k);
+    Set(options, "max_answer_tokens", &call->max_answer_tokens);
+    if (options.contains("pooling")) {
+      call->pooling = PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));
+    }
+    CheckRange("top_logprobs", call->top_logprobs, 0, 20);
+    CheckRange("sliding_window", call->sliding_window, 0, int64_t{1} << 31);
+    CheckRange("top_k", call->top_k, 1, 20);
+    CheckRange("max_answer_tokens", call->max_answer_tokens, 1, 4096);
+  }
+
+  LoadedPtr Get() const {
+    const std::lock_guard lock(mutex_);
+    if (loaded_ == nullptr) {
+      throw StatusError(absl::FailedPreconditionError("the model has been closed"));
+    }
+    CheckProcess(loaded_->pid);
+    return loaded_;
+  }
+
+  static const Tokenizer& TokenizerOf(const Loaded& loaded) {
+    if (loaded.session->tokenizer == nullptr) {
+      throw StatusError(absl::FailedPreconditionError("the model has no tokenizer; use token ids"));
+    }
+    return *loaded.session->tokenizer;
+  }
+
+  mutable std::mutex mutex_;
+  LoadedPtr loaded_;  // null once closed
+  std::vector<std::pair<int, std::string>> messages_;
+};
+
+void InitModel(PythonModel* self, const std::string& path, const std::string& device,
+               const std::string& dtype, int threads, int64_t max_num_seqs,
+               int64_t max_input_tokens, int64_t max_num_batched_tokens, int64_t cache_memory,
+               int64_t max_memory, bool ignore_generation_fields) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  CheckRange("threads", threads, 0, 1024);
+  CheckRange("max_num_seqs", max_num_seqs, 0, 4096);
+  CheckRange("max_input_tokens", max_input_tokens, 1, kMost);
+  CheckRange("max_num_batched_tokens", max_num_batched_tokens, 0, kMost);
+  CheckRange("cache_memory", cache_memory, 0, kMost);
+  CheckRange("max_memory", max_memory, 0, kMost);
+  SessionOptions options = {.model = path,
+                            .threads = threads,
+                            .max_running = max_num_seqs,
+                            .max_input_tokens = max_input_tokens,
+                            .max_batch_tokens = max_num_batched_tokens,
+                            .cache_mib = cache_memory,
+                            .max_memory_mib = max_memory,
+                            .ignore_generation_fields = ignore_generation_fields};
+  new (self) PythonModel(options, device, dtype);
+}
+
+}  // namespace
+
+NB_MODULE(_engine, m) {
+  nb::set_leak_warnings(false);  // models that live until the process ends are no leak
+  RegisterErrors();
+  m.def("set_types", &SetPythonTypes);
+  m.def("generation_option_names", &GenerationOptionNames);
+  m.attr("cuda") =
+#ifdef QUINTET_CUDA
+      true;
+#else
+      false;
+#endif
+  nb::class_<Notifier>(m, "Notifier")
+      .def(nb::init<>())
+      .def("wait", &Notifier::Wait)
+      .def("close", &Notifier::Close);
+  nb::class_<PythonCall>(m, "Call")
+      .def("push", &PythonCall::Push, nb::arg("inputs"), nb::arg("extras").none())
+      .def("pop", &PythonCall::Pop, nb::arg("wait") = true)
+      .def("pop_with_chunks", &PythonCall::PopWithChunks, nb::arg("wait") = true)
+      .def("pending", &PythonCall::pending)
+      .def("cancel", &PythonCall::Cancel)
+      .def("array", &PythonCall::Array);
+  nb::class_<PythonModel>(m, "Model")
+      .def("__init__", &InitModel)
+      .def("begin", &PythonModel::Begin, nb::arg("kind"), nb::arg("options"), nb::arg("decoding"),
+           nb::arg("rows") = -1, nb::arg("raises") = true, nb::arg("notifier").none() = nb::none(),
+           nb::arg("token") = 0)
+      .def("tokenize", &PythonModel::Tokenize)
+      .def("detokenize", &PythonModel::Detokenize)
+      .def("info", &PythonModel::Info)
+      .def("window", &PythonModel::window)
+      .def("messages", &PythonModel::messages)
+      .def("close", &PythonModel::Close)
+      .def_prop_ro("closed", &PythonModel::closed);
+}
+
+}  // namespace quintet::python

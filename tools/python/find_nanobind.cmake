@@ -1,0 +1,23 @@
+# Sets QUINTET_BUILD_EXTENSION, and finds Python and nanobind if it is true.
+set(QUINTET_BUILD_EXTENSION OFF)
+if(QUINTET_EXTENSION AND NOT QUINTET_FUZZ)
+  set(required "")
+  if(NOT QUINTET_EXTENSION STREQUAL AUTO)
+    set(required REQUIRED)
+  endif()
+  if(NOT SKBUILD AND EXISTS ${QUINTET_PYTHON})
+    set(Python_EXECUTABLE ${QUINTET_PYTHON})
+  endif()
+  find_package(Python 3.10 COMPONENTS Interpreter Development.Module ${required})
+  if(Python_FOUND)
+    execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT)
+    find_package(nanobind CONFIG ${required})
+  endif()
+  if(nanobind_FOUND)
+    set(QUINTET_BUILD_EXTENSION ON)
+  else()
+    message(STATUS "Python extension: not built (no Python 3.10 headers, or no nanobind in "
+                   "${QUINTET_PYTHON}: run tools/setup.sh)")
+  endif()
+endif()

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Runs a link command with Debian's archives in place of its shared libraries.
+
+    link_static.py COMPILER ARGUMENTS...
+
+Replaces each shared library that has an archive beside it, and adds the archives that those of
+gRPC need. The C and C++ runtimes stay shared, and so do libraries without an archive (highway,
+spdlog, fmt, prometheus-cpp), which auditwheel copies into the wheel. CMake launches the link of
+`quintet` with it (QUINTET_STATIC).
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+# libprotobuf's archive contains that of libprotobuf-lite.
+DROPPED = {"libprotobuf-lite"}
+# glibc and the compiler's runtime have archives, too, but a program must share them.
+RUNTIME = {"atomic", "c", "dl", "gcc", "m", "pthread", "rt", "stdc++"}
+
+
+def names_of(flags: list[str]) -> list[str]:
+    """The libraries of -lNAME flags, without the runtime."""
+    names = [flag.removeprefix("-l") for flag in flags if flag.startswith("-l")]
+    return [name for name in names if name not in RUNTIME]
+
+
+def archive_of(argument: str) -> str | None:
+    """The archive beside a shared library; "" if the library is dropped; None if it stays."""
+    match = re.fullmatch(r"(/.*/)(lib[^/]+?)\.so(\.[0-9.]+)?", argument)
+    if match is None:
+        return None
+    folder, name, _ = match.groups()
+    if name in DROPPED:
+        return ""
+    archive = pathlib.Path(folder) / f"{name}.a"
+    return str(archive) if archive.exists() else None
+
+
+def main() -> int:
+    arguments, archives = [], []
+    for argument in sys.argv[1:]:
+        archive = archive_of(argument)
+        if archive is None:
+            arguments.append(argument)
+        elif archive:
+            archives.append(archive)
+    needs = subprocess.run(
+        ["pkg-config", "--static", "--libs-only-l", "grpc++"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.split()
+    folder = pathlib.Path(archives[0]).parent
+    for name in names_of(arguments + needs):
+        archive = folder / f"lib{name}.a"
+        if archive.exists():
+            archives.append(str(archive))
+            arguments = [argument for argument in arguments if argument != f"-l{name}"]
+    group = ["-Wl,--start-group", *dict.fromkeys(archives), "-Wl,--end-group", "-lpthread", "-ldl"]
+    return subprocess.run([*arguments, *group, "-Wl,--as-needed"], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

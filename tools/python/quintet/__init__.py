@@ -1,0 +1,112 @@
+"""Quintet: inference of T5-family models and GPT-2, in this process or on a server.
+
+    import quintet
+
+    model = quintet.Model("flan-t5-base")  # in this process
+    model = quintet.Client("127.0.0.1:50051")  # on a server: the same methods
+    model.generate("translate English to German: hello", num_beams=4).text
+
+`AsyncModel` and `AsyncClient` have the same methods for asyncio. Client needs grpcio and protobuf,
+which are imported with it; Model needs neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from quintet.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    Error,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from quintet.results import (
+    Answer,
+    Answers,
+    Chunk,
+    Classification,
+    Generation,
+    LabelScore,
+    ModelInfo,
+    Scores,
+    Sequence,
+    TargetScore,
+    TokenClassification,
+    TokenLabel,
+    TokenLogprob,
+    Tokens,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from quintet.aio import AsyncModel
+    from quintet.client import AsyncClient, Client
+    from quintet.model import Model, Stream
+    from quintet.rpc import Tls
+
+# Imported when they are first used: a Client does not load the engine, and a Model not gRPC.
+_LATER = {
+    "Model": "quintet.model",
+    "Stream": "quintet.model",
+    "AsyncModel": "quintet.aio",
+    "Client": "quintet.client",
+    "AsyncClient": "quintet.client",
+    "Tls": "quintet.rpc",
+}
+
+__all__ = [
+    "Answer",
+    "Answers",
+    "AsyncClient",
+    "AsyncModel",
+    "CancelledError",
+    "Chunk",
+    "Classification",
+    "Client",
+    "DeadlineExceededError",
+    "Error",
+    "FailedPreconditionError",
+    "Generation",
+    "InternalError",
+    "InvalidArgumentError",
+    "LabelScore",
+    "Model",
+    "ModelInfo",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "Scores",
+    "Sequence",
+    "Stream",
+    "TargetScore",
+    "Tls",
+    "TokenClassification",
+    "TokenLabel",
+    "TokenLogprob",
+    "Tokens",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "Usage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'quintet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,267 @@
+"""The calls of Model and AsyncModel: checks of arguments, and the flow of inputs to the engine.
+
+A method of both models makes a `Plan` from its arguments; `Feed` then pushes inputs into the
+engine's call, at most a window of them at a time, so that iterators of any length take bounded
+memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from quintet import _engine, options as opt, results
+from quintet.errors import InvalidArgumentError, make_error
+
+_engine.set_types({"make_error": make_error, **vars(results)})
+GENERATION_OPTIONS = frozenset(_engine.generation_option_names())
+
+
+@dataclasses.dataclass
+class Plan:
+    """One call: its kind, its options under the engine's names, and its inputs."""
+
+    kind: str
+    options: dict[str, Any]
+    decoding: dict[str, Any]
+    inputs: Iterable
+    extras: Iterable | None  # the targets (score) or contexts (classify) of the inputs
+    raises: bool
+    progress: bool
+    one: bool  # a single input: the result is not in a list
+    size: int | None  # number of inputs; None: an iterator
+    array: bool = False  # encode: all results in one array
+
+    @property
+    def rows(self) -> int:
+        return self.size if self.array and self.size is not None else -1
+
+
+def plan(
+    kind: str,
+    inputs: Any,
+    *,
+    extras: tuple[str, Any] | None = None,
+    decoding: dict[str, Any] | None = None,
+    on_error: str = "raise",
+    progress: bool = False,
+    timeout: float | None = None,
+    array: bool = False,
+    **options: Any,
+) -> Plan:
+    """Checks the arguments that all methods share."""
+    shape = opt.shape_of(inputs, extras)
+    return Plan(
+        kind=kind,
+        options={**options, "one": shape.one, "timeout": opt.seconds("timeout", timeout)},
+        decoding=decoding or {},
+        inputs=shape.inputs,
+        extras=shape.extras,
+        raises=opt.choice("on_error", on_error, opt.ON_ERROR) == "raise",
+        progress=opt.flag("progress", progress),
+        one=shape.one,
+        size=shape.size,
+        array=array and not shape.one and shape.size is not None,
+    )
+
+
+def generate_plan(
+    method: str,
+    inputs: Any,
+    add_special_tokens: bool,
+    truncate: bool,
+    skip_special_tokens: bool,
+    timeout: float | None,
+    on_error: str,
+    progress: bool,
+    options: dict[str, Any],
+    stream: bool = False,
+) -> Plan:
+    if stream and not opt.is_one_input(inputs):
+        opt.check_inputs("input", inputs)
+        raise TypeError("input: expected one str or one list of token ids, got several inputs")
+    return plan(
+        "generate",
+        inputs,
+        decoding=opt.decoding_options(method, options, GENERATION_OPTIONS),
+        on_error=on_error,
+        progress=progress,
+        timeout=timeout,
+        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
+        truncate=opt.flag("truncate", truncate),
+        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
+        stream=stream,
+    )
+
+
+def encode_plan(
+    inputs: Any,
+    pooling: str,
+    normalize: bool,
+    add_special_tokens: bool,
+    truncate: bool,
+    timeout: float | None,
+    on_error: str,
+    progress: bool,
+) -> Plan:
+    return plan(
+        "encode",
+        inputs,
+        on_error=on_error,
+        progress=progress,
+        timeout=timeout,
+        array=opt.choice("pooling", pooling, opt.POOLINGS) != "none",
+        pooling=pooling,
+        normalize=opt.flag("normalize", normalize),
+        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
+        truncate=opt.flag("truncate", truncate),
+    )
+
+
+def score_plan(
+    inputs: Any,
+    targets: Any,
+    top_logprobs: int,
+    sliding_window: int,
+    prefix_lm: bool,
+    target_special_tokens: bool,
+    add_special_tokens: bool,
+    truncate: bool,
+    timeout: float | None,
+    on_error: str,
+    progress: bool,
+) -> Plan:
+    return plan(
+        "score",
+        inputs,
+        extras=("targets", targets),
+        on_error=on_error,
+        progress=progress,
+        timeout=timeout,
+        top_logprobs=opt.integer("top_logprobs", top_logprobs),
+        sliding_window=opt.integer("sliding_window", sliding_window),
+        prefix_lm=opt.flag("prefix_lm", prefix_lm),
+        target_special_tokens=opt.flag("target_special_tokens", target_special_tokens),
+        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
+        truncate=opt.flag("truncate", truncate),
+    )
+
+
+def classify_plan(
+    inputs: Any,
+    contexts: Any,
+    top_k: int,
+    max_answer_tokens: int,
+    add_special_tokens: bool,
+    truncate: bool,
+    timeout: float | None,
+    on_error: str,
+    progress: bool,
+    head: str,
+) -> Plan:
+    questions = head == "question answering"
+    if questions and contexts is None:
+        raise InvalidArgumentError("contexts: this model answers questions; pass their contexts")
+    if not questions and contexts is not None:
+        raise InvalidArgumentError(f"contexts: this model has the head {head!r}, which takes none")
+    return plan(
+        "classify",
+        inputs,
+        extras=("contexts", contexts) if questions else None,
+        on_error=on_error,
+        progress=progress,
+        timeout=timeout,
+        top_k=opt.integer("top_k", top_k),
+        max_answer_tokens=opt.integer("max_answer_tokens", max_answer_tokens),
+        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
+        truncate=opt.flag("truncate", truncate),
+    )
+
+
+class Feed:
+    """Pushes the inputs of a plan into a call, at most `window` that are not finished."""
+
+    SLOW_S = 0.005  # inputs that arrive more slowly are pushed one by one
+    MOST = 256  # inputs of one push
+
+    def __init__(self, call: _engine.Call, plan_: Plan, window: int):
+        self._call = call
+        self._inputs: Iterator = iter(plan_.inputs)
+        self._extras = None if plan_.extras is None else iter(plan_.extras)
+        self._window = window
+        self._pending = 0
+        self.exhausted = False
+
+    def done(self, count: int) -> None:
+        """Says that `count` results have been taken."""
+        self._pending -= count
+
+    @property
+    def full(self) -> bool:
+        """Whether no input can be pushed before a result is taken."""
+        return self.exhausted or self._pending >= self._window
+
+    def fill(self) -> bool:
+        """Pushes inputs until the window is full or an input was slow to arrive. Returns whether
+        anything is in flight."""
+        while not self.exhausted and self._pending < self._window:
+            inputs, slow = self._take(min(self.MOST, self._window - self._pending))
+            if inputs:
+                extras = None if self._extras is None else self._take_extras(len(inputs))
+                self._call.push(inputs, extras)
+                self._pending += len(inputs)
+            if slow:
+                break
+        return self._pending > 0
+
+    def _take(self, most: int) -> tuple[list, bool]:
+        inputs: list = []
+        begin = time.monotonic()
+        for item in self._inputs:
+            inputs.append(item)
+            if len(inputs) >= most:
+                return inputs, False
+            if time.monotonic() - begin > self.SLOW_S:
+                return inputs, True
+        self.exhausted = True
+        return inputs, False
+
+    def _take_extras(self, count: int) -> list:
+        extras = []
+        for extra in self._extras or ():
+            extras.append(extra)
+            if len(extras) == count:
+                return extras
+        raise InvalidArgumentError("there are fewer targets or contexts than inputs")
+
+
+def run(model: _engine.Model, plan_: Plan) -> Iterator:
+    """Yields the results of a plan in the order of its inputs, as they are finished."""
+    call = model.begin(plan_.kind, plan_.options, plan_.decoding, plan_.rows, plan_.raises)
+    feed = Feed(call, plan_, model.window())
+    told = opt.progress_bar(plan_.progress, plan_.size)
+    try:
+        while feed.fill():
+            results_ = call.pop(feed.full)
+            feed.done(len(results_))
+            told(len(results_))
+            yield from results_
+        if plan_.array:
+            yield call.array()
+    finally:
+        call.cancel()
+        told(-1)
+
+
+def collect(plan_: Plan, values: Iterator) -> Any:
+    """What a method returns for the results of its plan."""
+    if plan_.array:
+        last = None
+        for last in values:
+            pass
+        return last
+    if plan_.one:
+        return next(iter(list(values)))
+    return list(values) if plan_.size is not None else values

@@ -1,0 +1,493 @@
+"""Requests and responses of Client and AsyncClient: arguments to messages, messages to results."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy
+
+from quintet import options as opt, results
+from quintet.errors import Error, InvalidArgumentError
+from quintet.wire import pb
+
+ENCODE_INPUTS = 32  # inputs of one Encode request, if they are pooled
+REQUEST_BYTES = 1 << 20  # of text in one request, unless a single input is longer
+_EARLY_STOPPING = {
+    False: pb.EARLY_STOPPING_HEURISTIC,
+    True: pb.EARLY_STOPPING_FIRST,
+    "never": pb.EARLY_STOPPING_NEVER,
+}
+_FINISH = {
+    pb.FINISH_REASON_EOS: "eos",
+    pb.FINISH_REASON_STOP: "stop",
+    pb.FINISH_REASON_LENGTH: "length",
+}
+_FIELDS = {field.name: field for field in pb.DecodingOptions.DESCRIPTOR.fields}
+# Fields of the message that are arguments of the methods, or always set.
+GENERATION_OPTIONS = frozenset(_FIELDS) - {"skip_special_tokens", "return_text", "return_token_ids"}
+
+
+@dataclasses.dataclass
+class Batch:
+    """One request and its inputs."""
+
+    call: Call
+    request: Any
+    first: int  # number of the first input
+    inputs: list
+    extras: list | None
+
+    @property
+    def method(self) -> str:
+        return self.call.method
+
+    @property
+    def size(self) -> int:
+        return len(self.inputs)
+
+    def read(self, answer: Any) -> list:
+        """The results of the inputs, in their order."""
+        return self.call.read(answer, self.inputs)
+
+    def split(self) -> list[Batch]:
+        """Requests with one input each."""
+        return [
+            self.call.batch(self.first + i, [value], self.extras and [self.extras[i]])
+            for i, value in enumerate(self.inputs)
+        ]
+
+
+@dataclasses.dataclass
+class Call:
+    """How one method of Client becomes requests."""
+
+    method: str
+    make: Callable[[list, list | None], Any]  # inputs and extras to a request
+    read: Callable[[Any, list], list]  # a response and the inputs to results
+    most: int = 1  # inputs of one request
+    array: bool = False  # results are stacked
+
+    def batch(self, first: int, inputs: list, extras: list | None) -> Batch:
+        try:
+            return Batch(self, self.make(inputs, extras), first, inputs, extras)
+        except Error as error:
+            error.index = first
+            raise
+
+    def batches(self, inputs: Iterable, extras: Iterable | None) -> Iterator[Batch]:
+        source, others = iter(inputs), None if extras is None else iter(extras)
+        first, held = 0, list(itertools.islice(source, 1))
+        while held:
+            chunk, size = held, _bytes(held[0])
+            held = []
+            while len(chunk) < self.most:
+                held = list(itertools.islice(source, 1))
+                if not held or size + _bytes(held[0]) > REQUEST_BYTES:
+                    break
+                chunk, size = chunk + held, size + _bytes(held[0])
+                held = []
+            belonging = None
+            if others is not None:
+                belonging = list(itertools.islice(others, len(chunk)))
+                if len(belonging) < len(chunk):
+                    raise InvalidArgumentError("there are fewer targets or contexts than inputs")
+            yield self.batch(first, chunk, belonging)
+            first += len(chunk)
+            held = held or list(itertools.islice(source, 1))
+
+
+def _bytes(value: Any) -> int:
+    """About the size of an input in a message."""
+    return 4 * len(value) if hasattr(value, "__len__") else 0
+
+
+@dataclasses.dataclass
+class Job:
+    """One call of a method with its inputs."""
+
+    call: Call
+    inputs: Iterable
+    extras: Iterable | None
+    raises: bool
+    progress: bool
+    one: bool
+    size: int | None
+
+    def batches(self) -> Iterator[Batch]:
+        return self.call.batches(self.inputs, self.extras)
+
+    def progress_bar(self) -> Callable[[int], Any]:
+        return opt.progress_bar(self.progress, self.size)
+
+    def collect(self, values: Iterable) -> Any:
+        if self.one:
+            return next(iter(list(values)))
+        if self.size is None:
+            return values
+        return _stack(list(values)) if self.call.array else list(values)
+
+
+def _stack(rows: list) -> numpy.ndarray:
+    """[inputs, d_model] f32; a failed input is a row of NaN."""
+    width = next((len(row) for row in rows if not isinstance(row, Error)), 0)
+    array = numpy.full((len(rows), width), numpy.nan, dtype=numpy.float32)
+    for i, row in enumerate(rows):
+        if not isinstance(row, Error):
+            array[i] = row
+    return array
+
+
+def job(
+    call: Call, inputs: Any, extras: tuple[str, Any] | None, on_error: str, progress: bool
+) -> Job:
+    shape = opt.shape_of(inputs, extras)
+    return Job(
+        call=call,
+        inputs=shape.inputs,
+        extras=shape.extras,
+        raises=opt.choice("on_error", on_error, opt.ON_ERROR) == "raise",
+        progress=opt.flag("progress", progress),
+        one=shape.one,
+        size=shape.size,
+    )
+
+
+# ---- Requests ----
+
+
+def call_options(model: str, priority: str | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"model": model}
+    if priority is not None:
+        options["priority"] = getattr(pb, f"PRIORITY_{priority.upper()}")
+    return options
+
+
+def _call(base: Mapping[str, Any], add_special_tokens: bool, truncate: bool) -> Any:
+    return pb.CallOptions(
+        **base,
+        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
+        truncate=opt.flag("truncate", truncate),
+    )
+
+
+def make_input(value: Any, where: str = "input") -> Any:
+    """A text or token ids as a message."""
+    if isinstance(value, str):
+        try:
+            return pb.Input(text=value)
+        except (UnicodeEncodeError, ValueError):
+            raise InvalidArgumentError(
+                f"{where}: the text contains a surrogate (U+D800 to U+DFFF), which is not a "
+                'character; decode the bytes with errors="replace"'
+            ) from None
+    return pb.Input(token_ids=pb.TokenIds(ids=_ids(where, value)))
+
+
+def _ids(where: str, value: Any) -> list[int]:
+    opt.check_inputs(where, value)
+    ids = [opt.integer(f"{where}[{i}]", item) for i, item in enumerate(value)]
+    for i, number in enumerate(ids):
+        if not 0 <= number < 2**31:
+            raise InvalidArgumentError(
+                f"{where}[{i}]: {number} is not a token id; expected 0 to {2**31 - 1}"
+            )
+    return ids
+
+
+def one_input(value: Any) -> list:
+    opt.check_inputs("input", value)
+    if not opt.is_one_input(value):
+        raise TypeError("input: expected one str or one list of token ids, got several inputs")
+    return [value]
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        if not hasattr(value, "__index__") or isinstance(value, bool):
+            raise TypeError(f"{name}: expected a float, got {type(value).__name__}")
+    return float(value)
+
+
+def _value_of(name: str, value: Any) -> Any:
+    """The value of a field of DecodingOptions."""
+    field = _FIELDS[name]
+    if name == "early_stopping":
+        if not isinstance(value, (bool, str)) or value not in _EARLY_STOPPING:
+            raise InvalidArgumentError(
+                f'early_stopping: expected True, False or "never", got {value!r}'
+            )
+        return _EARLY_STOPPING[value]
+    if name == "decoder_prefix":
+        return make_input(value, name)
+    if name == "bad_words_ids":
+        opt.check_inputs(name, value)
+        return [pb.TokenIds(ids=_ids(f"{name}[{i}]", ids)) for i, ids in enumerate(value)]
+    if name == "stop":
+        texts = [value] if isinstance(value, str) else value
+        opt.check_inputs(name, texts)
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"{name}[{i}]: expected a str, got {type(text).__name__}")
+        return list(texts)
+    if field.is_repeated:
+        return _ids(name, [value] if hasattr(value, "__index__") else value)
+    if field.type == field.TYPE_BOOL:
+        return opt.flag(name, value)
+    if field.type == field.TYPE_FLOAT:
+        return _number(name, value)
+    number = opt.integer(name, value)
+    most = 2**64 if field.type == field.TYPE_UINT64 else 2**32
+    if not 0 <= number < most:
+        raise InvalidArgumentError(f"{name}: {number} is not in [0, {most})")
+    return number
+
+
+def generate(
+    base: Mapping[str, Any],
+    given: Mapping[str, Any],
+    method: str,
+    add_special_tokens: bool,
+    truncate: bool,
+    skip_special_tokens: bool,
+) -> Call:
+    """Generate and GenerateStream."""
+    chosen = opt.decoding_options(method, given, GENERATION_OPTIONS)
+    decoding = pb.DecodingOptions(
+        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
+        **{name: _value_of(name, value) for name, value in chosen.items() if value is not None},
+    )
+    options = _call(base, add_special_tokens, truncate)
+
+    def make(inputs: list, _: list | None) -> Any:
+        return pb.GenerateRequest(call=options, input=make_input(inputs[0]), decoding=decoding)
+
+    def read(answer: Any, _: list) -> list:
+        return [_generation(answer, decoding)]
+
+    return Call("Generate", make, read)
+
+
+def encode(
+    base: Mapping[str, Any],
+    pooling: str,
+    normalize: bool,
+    add_special_tokens: bool,
+    truncate: bool,
+) -> Call:
+    opt.choice("pooling", pooling, opt.POOLINGS)
+    options = pb.EncodeOptions(
+        pooling=getattr(pb, f"POOLING_{pooling.upper()}"),
+        normalize=opt.flag("normalize", normalize),
+    )
+    call = _call(base, add_special_tokens, truncate)
+
+    def make(inputs: list, _: list | None) -> Any:
+        return pb.EncodeRequest(
+            call=call, inputs=[make_input(value) for value in inputs], options=options
+        )
+
+    def read(answer: Any, _: list) -> list:
+        arrays = []
+        for embedding in answer.embeddings:
+            array = numpy.frombuffer(embedding.values, dtype="<f4")
+            if pooling == "none":
+                array = array.reshape(embedding.rows, embedding.columns)
+            arrays.append(array)
+        return arrays
+
+    pooled = pooling != "none"
+    return Call("Encode", make, read, most=ENCODE_INPUTS if pooled else 1, array=pooled)
+
+
+def score(
+    base: Mapping[str, Any],
+    top_logprobs: int,
+    sliding_window: int,
+    prefix_lm: bool,
+    add_special_tokens: bool,
+    truncate: bool,
+) -> Call:
+    numbers = {"top_logprobs": top_logprobs, "sliding_window": sliding_window}
+    for name, value in numbers.items():
+        if not 0 <= opt.integer(name, value) < 2**31:
+            raise InvalidArgumentError(f"{name}: {value} is not in [0, {2**31})")
+    opt.flag("prefix_lm", prefix_lm)
+    call = _call(base, add_special_tokens, truncate)
+
+    def make(inputs: list, extras: list | None) -> Any:
+        assert extras is not None
+        targets = [extras[0]] if opt.is_one_input(extras[0]) else extras[0]
+        opt.check_inputs("targets", targets)
+        return pb.ScoreRequest(
+            call=call,
+            input=make_input(inputs[0]),
+            targets=[make_input(value, f"targets[{i}]") for i, value in enumerate(targets)],
+            prefix_lm=prefix_lm,
+            **numbers,
+        )
+
+    def read(answer: Any, _: list) -> list:
+        targets = [
+            results.TargetScore(target.log_prob, _logprobs(target.logprobs))
+            for target in answer.scores
+        ]
+        return [results.Scores(targets, _usage(answer.info))]
+
+    return Call("Score", make, read)
+
+
+def classify(
+    base: Mapping[str, Any],
+    top_k: int,
+    max_answer_tokens: int,
+    add_special_tokens: bool,
+    truncate: bool,
+) -> Call:
+    for name, value, most in (("top_k", top_k, 20), ("max_answer_tokens", max_answer_tokens, 4096)):
+        if not 1 <= opt.integer(name, value) <= most:
+            raise InvalidArgumentError(f"{name}: {value} is not in [1, {most}]")
+    call = _call(base, add_special_tokens, truncate)
+
+    def make(inputs: list, extras: list | None) -> Any:
+        for extra in extras or ():
+            if not isinstance(extra, str):
+                raise TypeError(f"contexts: expected a str, got {type(extra).__name__}")
+        return pb.ClassifyRequest(
+            call=call,
+            inputs=[make_input(value) for value in inputs],
+            pairs=[make_input(value, "contexts") for value in extras or ()],
+            top_k=top_k,
+            max_answer_tokens=max_answer_tokens,
+        )
+
+    def read(answer: Any, inputs: list) -> list:
+        return [_classification(answer.results[0], answer.info, inputs[0])]
+
+    return Call("Classify", make, read)
+
+
+def tokenize(
+    base: Mapping[str, Any], text: str, add_special_tokens: bool
+) -> tuple[Any, Callable[[Any], results.Tokens]]:
+    if not isinstance(text, str):
+        raise TypeError(f"text: expected a str, got {type(text).__name__}")
+    make_input(text, "text")
+    request = pb.TokenizeRequest(call=_call(base, add_special_tokens, False), text=text)
+
+    def read(answer: Any) -> results.Tokens:
+        return results.Tokens(
+            [token.id for token in answer.tokens],
+            [token.piece for token in answer.tokens],
+            [(token.begin_byte, token.end_byte) for token in answer.tokens],
+        )
+
+    return request, read
+
+
+def detokenize(base: Mapping[str, Any], token_ids: Any, skip_special_tokens: bool) -> Any:
+    if isinstance(token_ids, str):
+        raise TypeError("token_ids: expected a list of token ids, got str")
+    return pb.DetokenizeRequest(
+        call=pb.CallOptions(**base),
+        token_ids=_ids("token_ids", token_ids),
+        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
+    )
+
+
+def info(base: Mapping[str, Any]) -> Any:
+    return pb.GetModelInfoRequest(model=base["model"])
+
+
+# ---- Responses ----
+
+
+def _usage(call_info: Any) -> results.Usage:
+    usage = call_info.usage
+    return results.Usage(
+        usage.input_tokens, usage.prefix_tokens, usage.output_tokens, usage.cached_tokens
+    )
+
+
+def _logprobs(tokens: Any) -> list[results.TokenLogprob]:
+    return [
+        results.TokenLogprob(
+            token.token_id, token.log_prob, [(top.token_id, top.log_prob) for top in token.top]
+        )
+        for token in tokens
+    ]
+
+
+def _generation(answer: Any, decoding: Any) -> results.Generation:
+    logprobs = decoding.logprobs or decoding.top_logprobs > 0
+    sequences = [
+        results.Sequence(
+            sequence.text,
+            list(sequence.token_ids),
+            _FINISH[sequence.finish_reason],
+            sequence.score if sequence.HasField("score") else None,
+            _logprobs(sequence.logprobs) if logprobs else None,
+            sequence.matched_stop or None,
+        )
+        for sequence in answer.sequences
+    ]
+    return results.Generation(sequences, _usage(answer.info), answer.seed or None)
+
+
+def read_chunk(chunk: Any) -> results.Chunk:
+    return results.Chunk(chunk.text, list(chunk.token_ids), chunk.index)
+
+
+def _labels(labels: Any) -> list[results.LabelScore]:
+    return [results.LabelScore(label.label, label.probability, label.logit) for label in labels]
+
+
+def _classification(result: Any, call_info: Any, value: Any) -> results.ClassifyResult:
+    usage = _usage(call_info)
+    if result.labels:
+        best = max(result.labels, key=lambda label: label.logit)
+        return results.Classification(best.label, _labels(result.labels), usage)
+    if result.tokens:
+        text = isinstance(value, str)
+        return results.TokenClassification(
+            [
+                results.TokenLabel(
+                    token.token_id,
+                    token.labels[0].label,
+                    token.labels[0].probability,
+                    _labels(token.labels),
+                    token.begin_byte if text else None,
+                    token.end_byte if text else None,
+                )
+                for token in result.tokens
+            ],
+            usage,
+        )
+    return results.Answers(
+        [
+            results.Answer(answer.text, answer.begin_byte, answer.end_byte, answer.score)
+            for answer in result.answers
+        ],
+        usage,
+    )
+
+
+def read_info(answer: Any) -> results.ModelInfo:
+    return results.ModelInfo(
+        model=answer.model,
+        family=answer.family,
+        head=answer.head,
+        device="",
+        dtype=answer.dtype,
+        parameters=answer.parameters,
+        vocab=answer.vocab,
+        d_model=answer.d_model,
+        encoder_layers=answer.encoder_layers,
+        decoder_layers=answer.decoder_layers,
+        labels=list(answer.labels),
+        eos_token_ids=list(answer.eos_token_ids),
+        max_input_tokens=answer.limits.max_input_tokens,
+        max_num_seqs=answer.limits.max_running_sequences,
+    )

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds wheels of the Python package quintet-engine that need no compiler and no Debian packages:
+#
+#   tools/wheel.sh [PYTHON...]     for each Python (default: python3), in build/wheel/
+#
+# Needs the packages of tools/setup.sh. Prints each wheel with its size and fails if one has more
+# than 40 MB. With nvcc in PATH, and unless QUINTET_CUDA=OFF, the wheel runs on NVIDIA GPUs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly max_bytes=40000000
+
+pythons=("$@")
+[ ${#pythons[@]} -gt 0 ] || pythons=(python3)
+out=build/wheel
+mkdir -p "$out"
+rm -f "$out"/*.whl
+for python in "${pythons[@]}"; do
+  environment=$out/venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  [ -x "$environment/bin/auditwheel" ] || {
+    "$python" -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement \
+      tools/python/requirements.txt
+  }
+  raw=$(mktemp -d)
+  trap 'rm -rf "$raw"' EXIT
+  PATH=$PWD/$environment/bin:$PATH "$environment/bin/python" -m build --wheel --no-isolation \
+    --outdir "$raw" -Cbuild-dir="$environment/build" \
+    -Ccmake.define.QUINTET_CUDA="${QUINTET_CUDA:-AUTO}" -Cinstall.strip=true .
+  PATH=$PWD/$environment/bin:$PATH "$environment/bin/auditwheel" repair --strip \
+    --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$out" "$raw"/*.whl
+done
+for wheel in "$out"/*.whl; do
+  bytes=$(stat -c %s "$wheel")
+  megabytes=$((bytes / 1000000)).$((bytes / 100000 % 10))
+  echo "$wheel: $megabytes MB, of $((max_bytes / 1000000)) allowed"
+  [ "$bytes" -le "$max_bytes" ] || exit 1
+done
