@@ -157,7 +157,7 @@ class PythonCall {
     return call_->pending();
   }
   void Cancel() {
-    CheckProcess(loaded_->pid);
+    if (getpid() != loaded_->pid) return;  // the call belongs to another process
     const nb::gil_scoped_release release;
     call_->Cancel();
   }
@@ -260,8 +260,8 @@ class PythonModel {
     auto call = std::make_shared<CallOptions>();
     call->session = loaded->session.get();
     call->kind = KindOf(kind);
-    OkOrThrow(CheckHead(call->kind, loaded->session->config));
     ReadOptions(options, call.get());
+    OkOrThrow(CheckHead(call->kind, loaded->session->config));
     if (call->kind == RequestKind::kGenerate) {
       if (!loaded->session->flags.ignore_generation_fields) {
         OkOrThrow(CheckGenerationSupported(loaded->session->defaults));

@@ -188,6 +188,8 @@ def make_input(value: Any, where: str = "input") -> Any:
 
 def _ids(where: str, value: Any) -> list[int]:
     opt.check_inputs(where, value)
+    if isinstance(value, str):
+        raise TypeError(f"{where}: expected a list of token ids, got str")
     ids = [opt.integer(f"{where}[{i}]", item) for i, item in enumerate(value)]
     for i, number in enumerate(ids):
         if not 0 <= number < 2**31:

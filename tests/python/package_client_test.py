@@ -1,0 +1,239 @@
+"""Tests quintet.Client and quintet.AsyncClient: a server gives the results of a model in the
+process, and one line switches between them."""
+
+import asyncio
+import dataclasses
+import inspect
+import itertools
+import threading
+import time
+
+import numpy
+import pytest
+
+import quintet
+from quintet import calls, messages
+from server_process import G2P, Server, words
+
+LINES = words(150)
+SMALL = {"cache_memory": 64}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Without the cache of encoder outputs, which a model in the process does not have."""
+    with Server(G2P, encoder_cache_bytes=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def model():
+    with quintet.Model(G2P, **SMALL) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def remote(server):
+    with quintet.Client(server.target) as client:
+        yield client
+
+
+def rounded(value):
+    """A result without what a message stores as a 32-bit float."""
+    if isinstance(value, float):
+        return float(numpy.float32(value))
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__, rounded(
+            [getattr(value, field.name) for field in dataclasses.fields(value)]
+        )
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 4, "num_return_sequences": 2, "return_scores": True, "early_stopping": True},
+        {"do_sample": True, "seed": 5, "temperature": 0.5, "logprobs": True, "top_logprobs": 2},
+        {"stop_strings": "AH0", "max_new_tokens": 9, "skip_special_tokens": False},
+        {"decoder_prefix": "K", "bad_words_ids": [[56, 64]], "eos_token_id": [1]},
+    ],
+)
+def test_generate_equals_that_of_a_model(model, remote, options):
+    assert rounded(remote.generate(LINES, **options)) == rounded(model.generate(LINES, **options))
+    assert rounded(remote.generate("a", **options)) == rounded(model.generate("a", **options))
+    far, near = remote.stream("a", **options), model.stream("a", **options)
+    assert "".join(c.text for c in far) == "".join(c.text for c in near)
+    assert rounded(far.result) == rounded(near.result)
+
+
+def test_encode_score_and_tokens_equal_those_of_a_model(model, remote):
+    assert numpy.array_equal(remote.encode(LINES), model.encode(LINES))
+    assert numpy.array_equal(remote.encode("a", normalize=True), model.encode("a", normalize=True))
+    for far, near in zip(
+        remote.encode(LINES[:9], pooling="none"),
+        model.encode(LINES[:9], pooling="none"),
+        strict=True,
+    ):
+        assert numpy.array_equal(far, near)
+    targets = [["EY1", "B"]] * 9
+    assert rounded(remote.score(LINES[:9], targets, top_logprobs=2)) == rounded(
+        model.score(LINES[:9], targets, top_logprobs=2)
+    )
+    assert remote.tokenize("phoneme x") == model.tokenize("phoneme x")
+    ids = model.tokenize("phoneme").ids
+    assert remote.detokenize(ids) == model.detokenize(ids)
+    assert remote.generate(numpy.array(ids)) == model.generate(ids)
+    same = ("family", "head", "dtype", "parameters", "vocab", "d_model", "eos_token_ids")
+    assert [getattr(remote.info(), name) for name in same] == [
+        getattr(model.info(), name) for name in same
+    ]
+
+
+def test_classify_equals_that_of_a_model(tiny_models):
+    heads = ("t5-seqcls", "t5-tokcls", "t5-qa")
+    with Server(*(tiny_models[name] for name in heads), encoder_cache_bytes=0) as server:
+        for name in heads:
+            contexts = {"contexts": [f"{w} and more" for w in LINES[:9]]} if name == "t5-qa" else {}
+            with (
+                quintet.Client(server.target, model=name) as remote,
+                quintet.Model(tiny_models[name], **SMALL) as model,
+            ):
+                far = remote.classify(LINES[:9], **contexts)
+                near = model.classify(LINES[:9], **contexts)
+                assert rounded(far) == rounded(near)
+                ids = model.tokenize("abc").ids
+                if not contexts:
+                    assert rounded(remote.classify(ids)) == rounded(model.classify(ids))
+        with pytest.raises(quintet.NotFoundError, match="no model") as error:
+            quintet.Client(server.target, model="other").generate("a")
+        assert error.value.reason == "MODEL_NOT_FOUND"
+
+
+def test_methods_and_options_are_the_same():
+    assert calls.GENERATION_OPTIONS == messages.GENERATION_OPTIONS
+    pairs = itertools.product(
+        (quintet.Client, quintet.AsyncModel, quintet.AsyncClient),
+        ("generate", "stream", "encode", "score", "classify", "tokenize", "detokenize", "info"),
+    )
+    for kind, name in pairs:
+        theirs = set(inspect.signature(getattr(kind, name)).parameters)
+        ours = set(inspect.signature(getattr(quintet.Model, name)).parameters)
+        # A server adds special tokens to inputs and targets, or to neither.
+        assert ours - theirs <= {"target_special_tokens"} and not theirs - ours, (kind, name)
+
+
+def test_a_bare_string_is_one_input(remote):
+    assert remote.generate("ab") == remote.generate(["ab"])[0]
+    assert remote.encode("ab").shape == (256,)
+    assert remote.score("ab", "cd").logprobs.shape == (1,)
+
+
+def test_long_lists_are_sent_in_parallel(server):
+    with quintet.Client(server.target, concurrency=8) as client:
+        most = 0
+        done = threading.Event()
+
+        def watch():
+            nonlocal most
+            while not done.is_set():
+                most = max(most, int(server.metric("quintet_open_calls")))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        results = client.generate(["a"] * 60, ignore_eos=True, max_new_tokens=60)
+        done.set()
+        watcher.join()
+        # A call that has been answered is open for a moment longer.
+        assert len(results) == 60 and 2 <= most <= 12
+
+
+def test_iterators_take_bounded_memory(server):
+    taken = 0
+
+    def source():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "a"
+
+    with quintet.Client(server.target, concurrency=4) as client:
+        results = client.generate(source(), max_new_tokens=1)
+        for _ in range(30):
+            next(results)
+        results.close()
+        assert taken < 60
+        rows = client.encode(iter(LINES))
+        assert sum(1 for _ in rows) == len(LINES)
+
+
+def test_one_bad_input_does_not_fail_those_of_its_request(model, remote):
+    inputs = [*LINES[:20], [99999], *LINES[20:40]]
+    with pytest.raises(quintet.InvalidArgumentError) as error:
+        remote.encode(inputs)
+    assert error.value.index == 20 and error.value.reason == "INVALID_FIELD"
+    rows = remote.encode(inputs, on_error="return")
+    assert numpy.isnan(rows[20]).all()
+    assert numpy.array_equal(numpy.delete(rows, 20, 0), model.encode(LINES[:40]))
+    told = remote.generate(["a", [99999], "b"], on_error="return")
+    assert told[1].index == 1 and [told[0].text, told[2].text] == ["EY1", "B IY1"]
+
+
+def test_rejected_requests_are_retried_as_the_server_asks():
+    with Server(G2P, max_queue=2, max_running=1) as server:
+        with quintet.Client(server.target, concurrency=16, attempts=1) as client:
+            told = client.generate(["a"] * 60, on_error="return")
+            full = [value for value in told if isinstance(value, quintet.Error)]
+            assert full and {error.reason for error in full} == {"QUEUE_FULL"}
+            assert all(0 < error.retry_after <= 5 for error in full)
+        with quintet.Client(server.target, concurrency=3, attempts=5) as client:
+            assert [r.text for r in client.generate(["a"] * 30)] == ["EY1"] * 30
+
+
+def test_timeouts(server):
+    with quintet.Client(server.target, timeout=0.2) as client:
+        with pytest.raises(quintet.DeadlineExceededError):
+            client.generate("a", ignore_eos=True, max_new_tokens=4000)
+        assert client.generate("a", timeout=30).text == "EY1"
+        begin = time.monotonic()
+        with pytest.raises(quintet.DeadlineExceededError):
+            list(client.stream("a", timeout=0.3, ignore_eos=True, max_new_tokens=4000))
+        assert time.monotonic() - begin < 10
+
+
+def test_a_stream_can_be_closed(remote, server):
+    with remote.stream("a", ignore_eos=True, max_new_tokens=4000) as stream:
+        assert next(stream)
+    assert list(stream) == []
+    with pytest.raises(RuntimeError):
+        _ = stream.result
+
+
+def test_async_client_equals_a_model(model, server):
+    async def work():
+        async with quintet.AsyncClient(server.target) as client:
+            results = await asyncio.gather(*(client.generate(word) for word in LINES))
+            assert results == model.generate(LINES)
+            assert await client.generate(LINES[:20], num_beams=2) == model.generate(
+                LINES[:20], num_beams=2
+            )
+            assert numpy.array_equal(await client.encode(LINES), model.encode(LINES))
+            lazily = await client.generate(iter(LINES[:9]))
+            assert [r async for r in lazily] == model.generate(LINES[:9])
+            text = [chunk.text async for chunk in client.stream("extraordinarily")]
+            assert "".join(text) == model.generate("extraordinarily").text
+            assert await client.tokenize("a") == model.tokenize("a")
+            assert (await client.info()).d_model == 256
+            with pytest.raises(quintet.InvalidArgumentError):
+                await client.generate("a", num_beams=99)
+            task = asyncio.create_task(client.generate("a", ignore_eos=True, max_new_tokens=4000))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with pytest.raises(quintet.FailedPreconditionError):
+            await client.generate("a")
+
+    asyncio.run(work())
