@@ -6,3 +6,5 @@ cd "$(dirname "$0")/.."
 
 tools/build.sh
 tools/try_images.sh
+tools/wheel.sh
+tools/try_wheel.sh build/wheel/*.whl

@@ -24,7 +24,7 @@ for python in "${pythons[@]}"; do
   raw=$(mktemp -d)
   trap 'rm -rf "$raw"' EXIT
   PATH=$PWD/$environment/bin:$PATH "$environment/bin/python" -m build --wheel --no-isolation \
-    --outdir "$raw" -Cbuild-dir="$environment/build" \
+    --outdir "$raw" -Cbuild-dir="$out/cmake" \
     -Ccmake.define.QUINTET_CUDA="${QUINTET_CUDA:-AUTO}" -Cinstall.strip=true .
   PATH=$PWD/$environment/bin:$PATH "$environment/bin/auditwheel" repair --strip \
     --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$out" "$raw"/*.whl

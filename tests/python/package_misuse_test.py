@@ -1,6 +1,7 @@
 """Wrong uses of the Python package: each is a clear exception, without a crash or a hang.
 
-The table runs on a Model and on a Client of a server with the same model: both raise the same class.
+The table runs on a Model and on a Client of a server with the same model: both raise the same
+class.
 """
 
 import os
@@ -282,7 +283,7 @@ def test_a_forked_process_cannot_use_the_model():
         "results = model.generate(iter(['a'] * 1000))\n"
         "next(results)\n"
         "if os.fork() == 0:\n"
-        "    for call in (lambda: model.generate('a'), lambda: list(results), lambda: model.info(),\n"
+        "    for call in (lambda: model.generate('a'), lambda: list(results), model.info,\n"
         "                 lambda: model.stream('a'), lambda: model.tokenize('a'), model.close):\n"
         "        try:\n"
         "            call()\n"
@@ -352,4 +353,4 @@ def test_every_public_name_exists():
         assert getattr(quintet, name).__doc__, name
     assert pathlib.Path(quintet.__file__).with_name("py.typed").exists()
     with pytest.raises(AttributeError):
-        quintet.Modle  # noqa: B018
+        quintet.NoSuchName  # noqa: B018
