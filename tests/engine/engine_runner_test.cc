@@ -1,0 +1,181 @@
+#include "engine/engine_runner.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/catch.h"
+#include "tests/engine/engine_harness.h"
+
+namespace quintet {
+namespace {
+
+// A generate request for the fake model that fails to be prepared if its input is empty.
+class TestItem : public WorkItem {
+ public:
+  TestItem(const Model& model, std::vector<int32_t> input, DecodingOptions options)
+      : model_(model), input_(std::move(input)), options_(std::move(options)) {}
+
+  absl::StatusOr<Request> Prepare() override {
+    if (input_.empty()) return absl::InvalidArgumentError("no tokens");
+    Request request = GenerateRequest(model_, input_, options_);
+    request.stream = true;
+    return request;
+  }
+  absl::Status Finish(Result taken) override {
+    result = std::move(taken);
+    return input_[0] == 39 ? absl::DataLossError("not converted") : absl::OkStatus();
+  }
+
+  Result result;
+
+ private:
+  const Model& model_;
+  const std::vector<int32_t> input_;
+  const DecodingOptions options_;
+};
+
+struct RunnerTest {
+  RunnerTest() {
+    session.pool = std::make_unique<ThreadPool>(1);
+    session.model = std::make_unique<FakeModel>(FakeOptions(), session.pool.get());
+    EngineLimits limits;
+    limits.max_running_sequences = 32;
+    limits.max_queue_requests = RequestsInFlight(32);
+    session.engine = *Engine::Create(session.model.get(), nullptr, limits);
+    runner = EngineRunner::Create(&session, 2);
+  }
+  std::unique_ptr<WorkItem> Item(std::vector<int32_t> input, int32_t max_new_tokens = 6) const {
+    return std::make_unique<TestItem>(*session.model, std::move(input),
+                                      DecodingOptions{.max_new_tokens = max_new_tokens});
+  }
+  Result Alone(const std::vector<int32_t>& input) const {
+    return RunAlone(FakeOptions(),
+                    GenerateRequest(*session.model, input, DecodingOptions{.max_new_tokens = 6}),
+                    nullptr);
+  }
+
+  Session session;
+  std::unique_ptr<EngineRunner> runner;
+};
+
+std::vector<std::unique_ptr<WorkItem>> ListOf(std::unique_ptr<WorkItem> item) {
+  std::vector<std::unique_ptr<WorkItem>> items;
+  items.push_back(std::move(item));
+  return items;
+}
+
+// Takes all items of a call.
+std::vector<std::unique_ptr<WorkItem>> TakeAll(EngineCall* call,
+                                               std::vector<TokenChunk>* chunks = nullptr) {
+  std::vector<std::unique_ptr<WorkItem>> items;
+  while (call->pending() > 0) call->Pop(10'000'000, &items, chunks);
+  return items;
+}
+
+const Result& ResultOf(const WorkItem& item) { return static_cast<const TestItem&>(item).result; }
+
+}  // namespace
+
+TEST_CASE("Results of a call have the order of its inputs, whatever fails between them") {
+  RunnerTest test;
+  const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+  for (int32_t i = 0; i < 400; ++i) {
+    std::vector<int32_t> input;  // empty: fails in Prepare; 39: in Finish; 40: in the engine
+    if (i % 7 != 0) input = {i % 5 == 0 ? 40 : i % 11 == 0 ? 39 : 2 + i % 30, 3};
+    call->Push(ListOf(test.Item(input, 1 + i % 9)));
+  }
+  const std::vector<std::unique_ptr<WorkItem>> items = TakeAll(call.get());
+  REQUIRE(items.size() == 400);
+  for (int32_t i = 0; i < 400; ++i) {
+    INFO(i);
+    const WorkItem& item = *items[static_cast<size_t>(i)];
+    if (i % 7 == 0 || i % 5 == 0) {
+      CHECK(absl::IsInvalidArgument(item.status));
+    } else if (i % 11 == 0) {
+      CHECK(absl::IsDataLoss(item.status));
+    } else {
+      CHECK(item.status.ok());
+      CHECK(ResultOf(item).sequences.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("Calls of many threads share the engine and get their own results") {
+  RunnerTest test;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int32_t thread = 0; thread < 8; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int32_t i = 0; i < 20; ++i) {
+        const std::vector<int32_t> input = {2 + thread, 2 + i};
+        const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+        call->Push(ListOf(test.Item(input)));
+        std::vector<TokenChunk> chunks;
+        const auto items = TakeAll(call.get(), &chunks);
+        const bool same =
+            items[0]->status.ok() && SameResult(ResultOf(*items[0]), test.Alone(input));
+        std::vector<int32_t> streamed;
+        for (const TokenChunk& chunk : chunks) {
+          streamed.insert(streamed.end(), chunk.ids.begin(), chunk.ids.end());
+        }
+        if (!same || streamed != ResultOf(*items[0]).sequences[0].token_ids) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(static_cast<FakeModel&>(*test.session.model).errors.empty());
+}
+
+TEST_CASE("A cancelled or dropped call leaves the engine to the others") {
+  RunnerTest test;
+  {
+    const std::unique_ptr<EngineCall> dropped = test.runner->Begin(nullptr);
+    for (int i = 0; i < 500; ++i) dropped->Push(ListOf(test.Item({2, 3}, 400)));
+  }
+  const std::unique_ptr<EngineCall> cancelled = test.runner->Begin(nullptr);
+  cancelled->Push(ListOf(test.Item({2, 3}, 400)));
+  cancelled->Cancel();
+  cancelled->Push(ListOf(test.Item({2, 3})));
+  for (const auto& item : TakeAll(cancelled.get())) CHECK(absl::IsCancelled(item->status));
+  const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+  call->Push(ListOf(test.Item({2, 3})));
+  const auto items = TakeAll(call.get());
+  CHECK(SameResult(ResultOf(*items[0]), test.Alone({2, 3})));
+}
+
+TEST_CASE("Close ends unfinished items, and calls may outlive the runner") {
+  auto test = std::make_unique<RunnerTest>();
+  const std::unique_ptr<EngineCall> call = test->runner->Begin(nullptr);
+  for (int i = 0; i < 300; ++i) call->Push(ListOf(test->Item({2, 3}, 700)));
+  std::thread other([&] { test->runner->Close(); });
+  test->runner->Close();
+  other.join();
+  call->Push(ListOf(test->Item({2, 3})));
+  std::vector<std::unique_ptr<WorkItem>> items = TakeAll(call.get());
+  REQUIRE(items.size() == 301);
+  CHECK(absl::IsUnavailable(items.back()->status));
+  test.reset();  // the engine ends what it still held
+  call->Cancel();
+}
+
+TEST_CASE("A notifier learns of every call that has something to take") {
+  struct Counter : CallNotifier {
+    void Ready() override { ++ready; }
+    std::atomic<int> ready{0};
+  };
+  RunnerTest test;
+  const auto counter = std::make_shared<Counter>();
+  const std::unique_ptr<EngineCall> call = test.runner->Begin(counter);
+  call->Push(ListOf(test.Item({2, 3})));
+  std::vector<std::unique_ptr<WorkItem>> items;
+  for (int seen = 0; items.empty();) {
+    while (counter->ready == seen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = counter->ready;
+    call->Pop(0, &items, nullptr);
+  }
+  CHECK(items[0]->status.ok());
+}
+
+}  // namespace quintet
