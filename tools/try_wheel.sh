@@ -26,7 +26,7 @@ with quintet.Model("deploy/models/g2p") as model:
     assert model.generate("phoneme", num_beams=4).text == "F OW1 N IY0 M"
 '
   echo "try_wheel: $(basename "$wheel"): installed and run in $(($(date +%s) - begin)) s"
-  site=$("$venv/bin/python" -c 'import quintet, pathlib; print(pathlib.Path(quintet.__file__).parent)')
+  site=$("$venv/bin/python" -c 'import os, quintet; print(os.path.dirname(quintet.__file__))')
   for file in "$site"/_engine*.so "$site/bin/quintet"; do
     echo "$(basename "$file"): $(ldd "$file" | awk '{print $1}' | tr '\n' ' ')"
     ! ldd "$file" | grep 'not found'

@@ -49,7 +49,8 @@ from quintet.results import (
 
 if TYPE_CHECKING:
     from quintet.aio import AsyncModel
-    from quintet.client import AsyncClient, Client
+    from quintet.async_client import AsyncClient
+    from quintet.client import Client
     from quintet.model import Model, Stream
     from quintet.rpc import Tls
 
@@ -59,7 +60,7 @@ _LATER = {
     "Stream": "quintet.model",
     "AsyncModel": "quintet.aio",
     "Client": "quintet.client",
-    "AsyncClient": "quintet.client",
+    "AsyncClient": "quintet.async_client",
     "Tls": "quintet.rpc",
 }
 

@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     import numpy
     from typing_extensions import Unpack
 
-    from quintet.options import GenerationOptions
+    from quintet.options import (
+        ClassifyOptions,
+        EncodeOptions,
+        GenerateOptions,
+        GenerationOptions,
+        ScoreOptions,
+    )
 
     OneInput = str | Sequence[int] | numpy.ndarray
-    Inputs = Iterable[OneInput]
     OnError = Literal["raise", "return"]
     Pooling = Literal["mean", "first", "last", "none"]
 
@@ -162,44 +167,17 @@ class Model:
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        inputs: OneInput,
-        *,
-        add_special_tokens: bool = ...,
-        truncate: bool = ...,
-        skip_special_tokens: bool = ...,
-        timeout: float | None = ...,
-        on_error: OnError = ...,
-        progress: bool = ...,
-        **options: Unpack[GenerationOptions],
+        self, inputs: OneInput, **options: Unpack[GenerateOptions]
     ) -> Generation: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        inputs: Sequence[OneInput],
-        *,
-        add_special_tokens: bool = ...,
-        truncate: bool = ...,
-        skip_special_tokens: bool = ...,
-        timeout: float | None = ...,
-        on_error: OnError = ...,
-        progress: bool = ...,
-        **options: Unpack[GenerationOptions],
+        self, inputs: Sequence[OneInput], **options: Unpack[GenerateOptions]
     ) -> list[Generation]: ...
 
     @overload
     def generate(
-        self,
-        inputs: Inputs,
-        *,
-        add_special_tokens: bool = ...,
-        truncate: bool = ...,
-        skip_special_tokens: bool = ...,
-        timeout: float | None = ...,
-        on_error: OnError = ...,
-        progress: bool = ...,
-        **options: Unpack[GenerationOptions],
+        self, inputs: Iterable[OneInput], **options: Unpack[GenerateOptions]
     ) -> Iterator[Generation]: ...
 
     def generate(
@@ -274,32 +252,36 @@ class Model:
     # ---- Embeddings ----
 
     @overload
-    def encode(
+    def encode(  # type: ignore[overload-overlap]
         self,
         inputs: OneInput | Sequence[OneInput],
         *,
         pooling: Literal["mean", "first", "last"] = ...,
-        normalize: bool = ...,
-        add_special_tokens: bool = ...,
-        truncate: bool = ...,
-        timeout: float | None = ...,
-        on_error: OnError = ...,
-        progress: bool = ...,
+        **options: Unpack[EncodeOptions],
     ) -> numpy.ndarray: ...
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self, inputs: OneInput, *, pooling: Literal["none"], **options: Unpack[EncodeOptions]
+    ) -> numpy.ndarray: ...
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self,
+        inputs: Sequence[OneInput],
+        *,
+        pooling: Literal["none"],
+        **options: Unpack[EncodeOptions],
+    ) -> list[numpy.ndarray]: ...
 
     @overload
     def encode(
         self,
-        inputs: Any,
+        inputs: Iterable[OneInput],
         *,
         pooling: Pooling = ...,
-        normalize: bool = ...,
-        add_special_tokens: bool = ...,
-        truncate: bool = ...,
-        timeout: float | None = ...,
-        on_error: OnError = ...,
-        progress: bool = ...,
-    ) -> numpy.ndarray | list[numpy.ndarray] | Iterator[numpy.ndarray]: ...
+        **options: Unpack[EncodeOptions],
+    ) -> Iterator[numpy.ndarray]: ...
 
     def encode(
         self,
@@ -331,6 +313,30 @@ class Model:
         return calls.collect(plan, calls.run(self._engine, plan))
 
     # ---- Scores and labels ----
+
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self,
+        inputs: OneInput,
+        targets: OneInput | Sequence[OneInput],
+        **options: Unpack[ScoreOptions],
+    ) -> Scores: ...
+
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self,
+        inputs: Sequence[OneInput],
+        targets: Iterable[OneInput | Sequence[OneInput]],
+        **options: Unpack[ScoreOptions],
+    ) -> list[Scores]: ...
+
+    @overload
+    def score(
+        self,
+        inputs: Iterable[OneInput],
+        targets: Iterable[OneInput | Sequence[OneInput]],
+        **options: Unpack[ScoreOptions],
+    ) -> Iterator[Scores]: ...
 
     def score(
         self,
@@ -375,6 +381,30 @@ class Model:
             progress,
         )
         return calls.collect(plan, calls.run(self._engine, plan))
+
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self,
+        inputs: OneInput,
+        contexts: str | None = ...,
+        **options: Unpack[ClassifyOptions],
+    ) -> ClassifyResult: ...
+
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self,
+        inputs: Sequence[OneInput],
+        contexts: Iterable[str] | None = ...,
+        **options: Unpack[ClassifyOptions],
+    ) -> list[ClassifyResult]: ...
+
+    @overload
+    def classify(
+        self,
+        inputs: Iterable[OneInput],
+        contexts: Iterable[str] | None = ...,
+        **options: Unpack[ClassifyOptions],
+    ) -> Iterator[ClassifyResult]: ...
 
     def classify(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from typing import Any, Literal, TypedDict
 
 from quintet.errors import InvalidArgumentError
@@ -67,6 +67,44 @@ class GenerationOptions(TypedDict, total=False):
     top_logprobs: int | None  # default 0; range [0, 20]; needs logprobs=True
     return_scores: bool | None  # default False: Sequence.score
     echo: bool | None  # default False: the prompt or prefix comes first
+
+
+class CallOptions(TypedDict, total=False):
+    """Arguments that the methods share; `quintet.Model` describes them."""
+
+    add_special_tokens: bool
+    truncate: bool
+    timeout: float | None
+    on_error: Literal["raise", "return"]
+    progress: bool
+
+
+class GenerateOptions(GenerationOptions, CallOptions, total=False):
+    """Arguments of generate."""
+
+    skip_special_tokens: bool
+
+
+class EncodeOptions(CallOptions, total=False):
+    """Arguments of encode, except pooling."""
+
+    normalize: bool
+
+
+class ScoreOptions(CallOptions, total=False):
+    """Arguments of score."""
+
+    top_logprobs: int
+    sliding_window: int
+    prefix_lm: bool
+    target_special_tokens: bool
+
+
+class ClassifyOptions(CallOptions, total=False):
+    """Arguments of classify."""
+
+    top_k: int
+    max_answer_tokens: int
 
 
 def decoding_options(method: str, given: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
@@ -170,7 +208,7 @@ def shape_of(inputs: Any, extras: tuple[str, Any] | None) -> Shape:
     """`extras`: the name and value of what belongs to each input."""
     check_inputs("inputs", inputs)
     one = is_one_input(inputs)
-    size = 1 if one else len(inputs) if hasattr(inputs, "__len__") else None
+    size = 1 if one else len(inputs) if isinstance(inputs, Sized) else None
     paired = None
     if extras is not None:
         name, value = extras
@@ -183,7 +221,7 @@ def _paired(name: str, value: Any, size: int | None) -> Iterable:
         raise TypeError(
             f"{name}: expected one entry for each input, in a list, got {type(value).__name__}"
         )
-    if size is not None and hasattr(value, "__len__") and len(value) != size:
+    if size is not None and isinstance(value, Sized) and len(value) != size:
         raise InvalidArgumentError(
             f"{name}: expected {size} entries, one for each input, got {len(value)}"
         )
