@@ -1,6 +1,9 @@
-# Sets QUINTET_BUILD_EXTENSION, and finds Python and nanobind if it is true.
+# Sets QUINTET_BUILD_EXTENSION, and finds Python and nanobind if it is true. A sanitizer's library
+# would have to be loaded before Python, so AUTO is OFF with one.
 set(QUINTET_BUILD_EXTENSION OFF)
-if(QUINTET_EXTENSION AND NOT QUINTET_FUZZ)
+if(QUINTET_EXTENSION STREQUAL AUTO AND (QUINTET_SANITIZE OR QUINTET_FUZZ))
+  message(STATUS "Python extension: not built with sanitizers or fuzzers")
+elseif(QUINTET_EXTENSION)
   set(required "")
   if(NOT QUINTET_EXTENSION STREQUAL AUTO)
     set(required REQUIRED)
