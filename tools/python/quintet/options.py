@@ -180,7 +180,8 @@ def is_one_input(value: Any) -> bool:
     if len(value) == 0 or not hasattr(value, "__getitem__"):
         return False
     first = next(iter(value))
-    return not isinstance(first, bool) and hasattr(first, "__index__")
+    scalar = not isinstance(first, bool) and getattr(first, "ndim", 0) == 0
+    return scalar and hasattr(first, "__index__")
 
 
 def check_inputs(name: str, value: Any) -> None:
