@@ -1,5 +1,7 @@
-"""quintet.Model against the recorded outputs of transformers and FAT5 (tests/golden/README.md): every
-model family and head, with token ids and with the options of Hugging Face's generate as they are."""
+"""quintet.Model against the recorded outputs of transformers and FAT5 (tests/golden/README.md).
+
+Every model family and head, with token ids and the options of Hugging Face's generate as they are.
+"""
 
 import json
 import pathlib
