@@ -345,8 +345,10 @@ def test_errors_name_the_input_and_keep_the_results_before_it(model):
         "Generation",
     ]
     assert isinstance(mixed[1], ValueError) and mixed[1].index == 1
-    rows = model.encode(["a", [99999], "b"], on_error="return")
-    assert numpy.isnan(rows).all(axis=1).tolist() == [False, True, False]
+    unreadable = model.generate(["a", "\ud800", "b"], on_error="return")
+    assert unreadable[1].index == 1 and unreadable[2].text == "B IY1"
+    rows = model.encode(["a", [99999], "b", "\ud800"], on_error="return")
+    assert numpy.isnan(rows).all(axis=1).tolist() == [False, True, False, True]
 
 
 def test_results_and_errors_can_be_pickled(model):

@@ -82,9 +82,7 @@ class EncodeItem : public Item {
   EncodeItem(std::shared_ptr<const CallOptions> options, Input input,
              std::shared_ptr<Embeddings> embeddings, int64_t row)
       : Item(std::move(options), std::move(input)), embeddings_(std::move(embeddings)), row_(row) {
-    if (embeddings_ == nullptr) return;
-    // The row of an input that fails.
-    std::fill_n(Row(), embeddings_->columns, std::numeric_limits<float>::quiet_NaN());
+    if (embeddings_ != nullptr) embeddings_->FillWithNan(row_);
   }
 
   absl::Status Complete(Request* request) override {
@@ -95,7 +93,7 @@ class EncodeItem : public Item {
 
   absl::Status Finish(Result result) override {
     if (embeddings_ == nullptr) return Item::Finish(std::move(result));
-    std::copy(result.values.begin(), result.values.end(), Row());
+    std::copy(result.values.begin(), result.values.end(), embeddings_->Row(row_));
     return absl::OkStatus();
   }
 
@@ -106,8 +104,6 @@ class EncodeItem : public Item {
   }
 
  private:
-  float* Row() const { return embeddings_->values.get() + row_ * embeddings_->columns; }
-
   const std::shared_ptr<Embeddings> embeddings_;
   const int64_t row_;
 };
@@ -250,6 +246,10 @@ class ClassifyItem : public Item {
 };
 
 }  // namespace
+
+void Embeddings::FillWithNan(int64_t row) {
+  std::fill_n(Row(row), columns, std::numeric_limits<float>::quiet_NaN());
+}
 
 int64_t Item::DeadlineOf(const CallOptions& options) {
   if (options.timeout_s <= 0) return std::numeric_limits<int64_t>::max();

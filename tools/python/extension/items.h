@@ -38,6 +38,8 @@ struct Embeddings {
       : rows(row_count),
         columns(column_count),
         values(new float[static_cast<size_t>(row_count * column_count)]) {}
+  float* Row(int64_t row) const { return values.get() + row * columns; }
+  void FillWithNan(int64_t row);  // the row of an input that fails
   int64_t rows, columns;
   std::unique_ptr<float[]> values;
 };

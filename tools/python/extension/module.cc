@@ -80,6 +80,17 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
+// An input that cannot be read.
+class FailedItem : public WorkItem {
+ public:
+  explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
+  absl::StatusOr<Request> Prepare() override { return error_; }
+  absl::Status Finish(Result) override { return error_; }
+
+ private:
+  const absl::Status error_;
+};
+
 class PythonCall {
  public:
   PythonCall(LoadedPtr loaded, std::shared_ptr<const CallOptions> options, int64_t rows,
@@ -109,13 +120,12 @@ class PythonCall {
     std::vector<std::unique_ptr<WorkItem>> items;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const nb::object extra = extras.is_none() ? nb::none() : nb::object(extras[i]);
-      std::unique_ptr<Item> item;
       try {
-        item = MakeItem(options_, inputs[i], extra, embeddings_, pushed_);
-      } catch (const StatusError& error) {
-        throw StatusError(error.status(), Number(pushed_));
+        items.push_back(MakeItem(options_, inputs[i], extra, embeddings_, pushed_));
+      } catch (const StatusError& error) {  // fails in its turn, after the inputs before it
+        if (embeddings_ != nullptr) embeddings_->FillWithNan(pushed_);
+        items.push_back(std::make_unique<FailedItem>(error.status()));
       }
-      items.push_back(std::move(item));
       ++pushed_;
     }
     const nb::gil_scoped_release release;
