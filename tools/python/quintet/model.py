@@ -494,6 +494,7 @@ class Stream(Iterator[Chunk]):
     def close(self) -> None:
         """Ends the generation; the iterator is then exhausted."""
         self._ended = True
+        self._chunks = []  # those that had arrived together with the last one
         self._call.cancel()
 
     @property
