@@ -9,6 +9,8 @@
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/cores.h"
+#include "models/checkpoint/find_model.h"
+#include "models/checkpoint/foreign_files.h"
 
 namespace quintet {
 namespace {
@@ -28,6 +30,8 @@ absl::Status LoadTokenizer(Session* session, TokenizerNeed need) {
 }
 
 absl::Status LoadModel(Session* session, const SessionNeeds& needs, const SessionLog& log) {
+  QT_ASSIGN_OR_RETURN(session->flags.model,
+                      FindModel(session->flags.model, session->flags.follow_symlinks));
   const SessionOptions& flags = session->flags;
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(flags.model));
   QT_ASSIGN_OR_RETURN(session->defaults, ReadGenerationDefaults(flags.model));
@@ -47,6 +51,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   QT_RETURN_IF_ERROR(LoadTokenizer(session, needs.tokenizer));
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
+  options.follow_symlinks = flags.follow_symlinks;
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   LimitRequest limits = LimitRequestOf(flags);
   limits.decodes = needs.kind != RequestKind::kEncode;
@@ -55,6 +60,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
   session->config = session->model->config();
   if (!session->config.logit_scale_warning.empty()) log.warn(session->config.logit_scale_warning);
+  for (const std::string& unused : UnusedFileWarnings(flags.model)) log.warn(unused);
   return WarmUp(session->model.get(), needs.warm_up, log.warn);
 }
 

@@ -24,7 +24,8 @@ inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one
 
 // The options of a session. Messages about them use the names of the command line's flags.
 struct SessionOptions {
-  std::string model;  // directory
+  std::string model;             // directory or hub id (FindModel)
+  bool follow_symlinks = false;  // read model files that are symbolic links to anywhere
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
@@ -40,7 +41,7 @@ LimitRequest LimitRequestOf(const SessionOptions& options);
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
 
 struct Session {
-  SessionOptions flags;
+  SessionOptions flags;  // `model` is the directory that was found, `threads` is resolved
   ModelConfig config;
   GenerationDefaults defaults;
   std::unique_ptr<Device> device;  // null: the CPU

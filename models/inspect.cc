@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/tokenizers/tokenizer.h"
@@ -191,7 +192,9 @@ absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follo
                       PlanWeights(files, &result.config, &destinations));
   QT_RETURN_IF_ERROR(ReadTokenizer(directory, &result.tokenizer));
   result.files = ListFiles(directory);
-  result.warnings = FindWarnings(result);
+  result.warnings = UnusedFileWarnings(directory);
+  const std::vector<std::string> mistakes = FindWarnings(result);
+  result.warnings.insert(result.warnings.end(), mistakes.begin(), mistakes.end());
   return result;
 }
 

@@ -28,7 +28,7 @@ struct Inspection {
   std::vector<std::pair<std::string, int64_t>> files;  // name and bytes, sorted by name
   std::map<std::string, int64_t> stored_values;        // "BF16" -> number of values of that dtype
   std::string weights_sha256;                          // from `quintet convert`, else empty
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings;                   // UnusedFileWarnings and FindWarnings
 };
 
 // Returns a summary of the model directory, or the error that loading the model would return.

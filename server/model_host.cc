@@ -9,6 +9,7 @@
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/foreign_files.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -97,6 +98,9 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   QT_ASSIGN_OR_RETURN(model_, options_.load_model(options_.directory, load_, pool_));
   if (!config().logit_scale_warning.empty()) {
     spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
+  }
+  for (const std::string& unused : UnusedFileWarnings(options_.directory)) {
+    spdlog::warn("model {}: {}", options_.name, unused);
   }
   QT_RETURN_IF_ERROR(WarmUp(model_.get(), WarmUpShapes::kAll, [](absl::string_view problem) {
     spdlog::warn("{}", std::string(problem));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/device_waits.h"
+#include "models/checkpoint/find_model.h"
 #include "nlohmann/json.hpp"
 #include "tools/conditions.h"
 #include "tools/decoding_flags.h"
@@ -291,7 +292,8 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
 // Raises the limits in `model` (input tokens, running sequences, KV cache) to fit the largest
 // shape.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
-  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model->model));
+  QT_ASSIGN_OR_RETURN(const std::string directory, FindModel(model->model, model->follow_symlinks));
+  QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
   const double token_bytes = 8.0 * static_cast<double>(config.decoder_layers * config.inner());
   constexpr int64_t kLeastRunning = 64, kLeastCacheMib = 1024;
   for (const Shape& shape : Shapes(flags)) {

@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/runtime/cores.h"
+#include "models/checkpoint/find_model.h"
 #include "models/verify.h"
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/flag_values.h"
 #include "tools/interrupt.h"
+#include "tools/session.h"
 
 namespace quintet {
 namespace {
@@ -95,7 +97,10 @@ int ExitCodeOf(const std::string& model, const absl::Status& status) {
   }
 }
 
-int Run(const ConvertFlags& flags) {
+int Run(ConvertFlags flags) {
+  absl::StatusOr<std::string> source = FindModel(flags.model, flags.follow_symlinks);
+  if (!source.ok()) return FailModel(flags.model, source.status());
+  flags.model = *std::move(source);
   ConvertOptions options;
   options.source = flags.model;
   options.target = flags.out;
@@ -148,19 +153,14 @@ void AddConvertCommand(CommandLine& line) {
   auto flags = std::make_shared<ConvertFlags>();
   CLI::App* command =
       line.AddCommand({"convert", "Write a checkpoint in Quintet's packed form, or as FAT5 or T5.",
-                       "quintet convert --model t5-base --out t5-base-int8 --dtype int8 --verify"},
+                       "quintet convert t5-base t5-base-int8 --dtype int8 --verify"},
                       [flags] { return Run(*flags); });
-  line.Require(command->add_option("--model", flags->model, "Checkpoint directory to read.")
-                   ->type_name("DIR")
-                   ->group("Files"));
-  line.Require(command->add_option("--out", flags->out, "Output directory to create.")
+  AddModelArgument(line, command, &flags->model);
+  AddFollowSymlinksFlag(command, &flags->follow_symlinks);
+  line.Require(command->add_option("out,--out", flags->out, "Output directory to create.")
                    ->type_name("DIR")
                    ->group("Files"));
   command->add_flag("--force", flags->force, "Replace --out if it exists.")->group("Files");
-  command
-      ->add_flag("--follow-symlinks", flags->follow_symlinks,
-                 "Follow symbolic links to weight files, as in Hugging Face hub caches.")
-      ->group("Files");
   command
       ->add_option(
           "--dtype", flags->dtype,

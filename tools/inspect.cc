@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/kv_pool.h"
 #include "engine/memory_plan.h"
+#include "models/checkpoint/find_model.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
 #include "tools/flag_values.h"
@@ -249,7 +250,10 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
-int Run(const InspectFlags& flags) {
+int Run(InspectFlags flags) {
+  absl::StatusOr<std::string> directory = FindModel(flags.model, flags.follow_symlinks);
+  if (!directory.ok()) return FailModel(flags.model, directory.status());
+  flags.model = *std::move(directory);
   absl::StatusOr<Inspection> inspection = InspectModel(flags.model, flags.follow_symlinks);
   if (!inspection.ok()) return FailModel(flags.model, inspection.status());
   const ModelConfig& config = inspection->config;
@@ -280,13 +284,8 @@ void AddInspectCommand(CommandLine& line) {
       line.AddCommand({"inspect", "Show the contents of a model directory and the memory it needs.",
                        "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
                       [flags] { return Run(*flags); });
-  line.Require(command->add_option("model,--model", flags->model, "Model directory.")
-                   ->type_name("DIR")
-                   ->group("Model"));
-  command
-      ->add_flag("--follow-symlinks", flags->follow_symlinks,
-                 "Follow symbolic links to weight files, as in Hugging Face hub caches.")
-      ->group("Model");
+  AddModelArgument(line, command, &flags->model);
+  AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
                          const char* text) {
     command->add_option(name, *value, text)

@@ -64,7 +64,9 @@ int Run(const ServeFlags& flags) {
   DisableLockOrderChecks();
   QueueLog();
   RouteGrpcLog();
-  ServerOptions options = ServerOptionsOf(flags);
+  absl::StatusOr<ServerOptions> resolved = ServerOptionsOf(flags);
+  if (!resolved.ok()) return FailModel("serve", resolved.status());
+  ServerOptions options = *std::move(resolved);
   options.log_lines_dropped = LogLinesDropped;
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.

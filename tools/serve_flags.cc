@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/runtime/cores.h"
+#include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
 #include "tools/version.h"
@@ -23,9 +25,13 @@ int64_t DefaultEncoderCacheBytes(const Placement& placement) {
   return DeviceOrdinal(placement) < 0 ? int64_t{256} << 20 : 0;
 }
 
-// Returns the last component of a path, which may end in a slash.
-std::string NameOf(const std::string& directory) {
-  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+// Returns the name under which clients know a model: the id of a repository without its revision,
+// otherwise the last component of the path, which may end in a slash.
+std::string NameOf(const std::string& model, const std::string& directory) {
+  if (model != directory) {
+    if (const std::optional<HubId> id = ParseHubId(model)) return id->repository;
+  }
+  const std::filesystem::path path = std::filesystem::path(model).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
@@ -39,11 +45,19 @@ LimitRequest LimitsOf(const ServeFlags& flags) {
           .models = static_cast<int64_t>(flags.models.size())};
 }
 
-HostOptions HostOf(const ServeFlags& flags, const std::string& model) {
+absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const std::string& argument) {
   HostOptions host;
-  const size_t equals = model.find('=');
-  host.directory = equals == std::string::npos ? model : model.substr(equals + 1);
-  host.name = equals == std::string::npos ? NameOf(host.directory) : model.substr(0, equals);
+  const size_t equals = argument.find('=');
+  const std::string model = equals == std::string::npos ? argument : argument.substr(equals + 1);
+  absl::StatusOr<std::string> directory = FindModel(model, flags.follow_symlinks);
+  if (!directory.ok()) {
+    return absl::Status(directory.status().code(),
+                        absl::StrCat(model, ": ", directory.status().message()));
+  }
+  host.directory = *std::move(directory);
+  host.name =
+      equals == std::string::npos ? NameOf(model, host.directory) : argument.substr(0, equals);
+  host.load.follow_symlinks = flags.follow_symlinks;
   // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
@@ -64,12 +78,14 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   line.Require(
       command
           ->add_option(
-              "--model", flags->models,
-              "Model directory, optionally with the name that clients use (default: the name of "
-              "the directory). Repeat the flag to serve several models.")
+              "model,--model", flags->models,
+              "Model: a directory, or the id of a model in the Hugging Face cache, optionally with "
+              "the name that clients use (default: the name of the directory, or the id). Repeat "
+              "the flag to serve several models.")
           ->allow_extra_args(false)
-          ->type_name("[NAME=]DIR")
+          ->type_name("[NAME=]MODEL")
           ->group(kGroup));
+  AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
@@ -204,13 +220,13 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
     std::vector<std::string> notes;
     for (const std::string& model : flags->models) {
       notes.push_back(
-          LimitsNote(HostOf(*flags, model).directory, flags->placement, LimitsOf(*flags)));
+          LimitsNote(model.substr(model.find('=') + 1), flags->placement, LimitsOf(*flags)));
     }
     return absl::StrJoin(notes, "\n# ");
   });
 }
 
-ServerOptions ServerOptionsOf(const ServeFlags& flags) {
+absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions server = flags.server;
   server.threads =
       flags.threads == 0 ? DefaultThreads(DeviceOrdinal(flags.placement) >= 0) : flags.threads;
@@ -219,7 +235,10 @@ ServerOptions ServerOptionsOf(const ServeFlags& flags) {
   server.drain_delay_us = Micros(flags.drain_delay_s);
   server.drain_timeout_us = Micros(flags.drain_timeout_s);
   server.stall_timeout_us = Micros(flags.stall_timeout_s);
-  for (const std::string& model : flags.models) server.models.push_back(HostOf(flags, model));
+  for (const std::string& model : flags.models) {
+    QT_ASSIGN_OR_RETURN(HostOptions host, HostOf(flags, model));
+    server.models.push_back(std::move(host));
+  }
   return server;
 }
 

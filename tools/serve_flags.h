@@ -14,7 +14,8 @@
 namespace quintet {
 
 struct ServeFlags {
-  std::vector<std::string> models;  // DIR or NAME=DIR
+  std::vector<std::string> models;  // MODEL or NAME=MODEL (FindModel)
+  bool follow_symlinks = false;
   Placement placement;
   int threads = 0;
   ServerOptions server;
@@ -30,7 +31,8 @@ struct ServeFlags {
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
-// Returns the server options that result from the flags, with all defaults resolved.
-ServerOptions ServerOptionsOf(const ServeFlags& flags);
+// Returns the server options that result from the flags, with all defaults resolved. Errors: those
+// of FindModel for the first model that is not found; the message begins with the model.
+absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags);
 
 }  // namespace quintet

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "models/checkpoint/find_model.h"
 #include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
 
@@ -25,24 +26,22 @@ void KeepFreedMemory() {
 
 std::string LimitsNote(const std::string& model, const Placement& placement,
                        const LimitRequest& request) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(model);
+  const absl::StatusOr<std::string> directory = FindModel(model);
+  if (!directory.ok()) return "";
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(*directory);
   const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(placement);
   if (!config.ok() || !device.ok()) return "";
   LoadOptions options = LoadOptionsOf(placement, *config, device->get());
   ThreadPool pool(1);
-  if (!PlanMemory(model, request, &options, &pool).ok()) return "";
+  if (!PlanMemory(*directory, request, &options, &pool).ok()) return "";
   return absl::StrCat(model, " on ", placement.device, ": ",
                       DescribeLimits(request, options, *config));
 }
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
-  line.Require(
-      command
-          ->add_option("--model", flags->model,
-                       "Model directory: Hugging Face files or the output of quintet convert.")
-          ->type_name("DIR")
-          ->group(kGroup));
+  AddModelArgument(line, command, &flags->model);
+  AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
@@ -71,6 +70,26 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   line.AddConfigNote(command, [flags] {
     return LimitsNote(flags->model, flags->placement, LimitRequestOf(*flags));
   });
+}
+
+void AddModelArgument(CommandLine& line, CLI::App* command, std::string* model) {
+  const bool positional = command->get_name() != "bench";
+  line.Require(
+      command
+          ->add_option(positional ? "model,--model" : "--model", *model,
+                       "Model: a directory with Hugging Face files or the output of quintet "
+                       "convert, or the id of a model in the Hugging Face cache, with @REVISION "
+                       "if it is not the main one.")
+          ->type_name("MODEL")
+          ->group("Model"));
+}
+
+CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow) {
+  return command
+      ->add_flag("--follow-symlinks", *follow,
+                 "Follow all symbolic links to model files. Without it only links within a "
+                 "repository's folder of the Hugging Face cache are followed.")
+      ->group("Model");
 }
 
 CLI::Option* AddAutomaticFlag(CLI::App* command, const char* name, int64_t* value, int64_t most,

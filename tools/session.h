@@ -16,6 +16,10 @@ namespace quintet {
 
 using ModelFlags = SessionOptions;
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
+// Adds --model and requires it. It is also the first argument, except in a command that has
+// subcommands (bench), where a misspelt subcommand would be taken for a model.
+void AddModelArgument(CommandLine& line, CLI::App* command, std::string* model);
+CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: DefaultThreads

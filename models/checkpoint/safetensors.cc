@@ -18,6 +18,8 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/checked_math.h"
+#include "models/checkpoint/find_model.h"
+#include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors_header.h"
 
@@ -70,32 +72,17 @@ bool IsPlainFileName(const std::string& name) {
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-absl::Status NoWeights(const std::string& directory) {
-  for (const char* name : {"/pytorch_model.bin", "/pytorch_model.bin.index.json"}) {
-    if (!Exists(directory + name)) continue;
-    return absl::InvalidArgumentError(
-        "the directory has pytorch_model.bin but no model.safetensors; pickle files are not "
-        "supported. Convert it with: "
-        "python3 -c \"import sys, transformers as t; p = sys.argv[1]; c = "
-        "t.AutoConfig.from_pretrained(p); "
-        "getattr(t, c.architectures[0]).from_pretrained(p).save_pretrained(p, "
-        "safe_serialization=True)\" DIRECTORY");
-  }
-  return absl::NotFoundError(
-      "no weights: expected model.safetensors or model.safetensors.index.json in the model "
-      "directory");
-}
-
 absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& where,
                                    bool follow_symlinks) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
-  const int descriptor = open(path.c_str(), flags);
-  if (descriptor >= 0) return descriptor;
-  if (errno == ELOOP) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": is a symbolic link; use a copy of the file, or convert --follow-symlinks"));
+  std::string target = path;
+  if (!follow_symlinks) {
+    QT_ASSIGN_OR_RETURN(target, ResolveLink(path));
   }
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: the target may have been
+  // replaced by a link since it was resolved.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
+  const int descriptor = open(target.c_str(), flags);
+  if (descriptor >= 0) return descriptor;
   if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(where, ": no such file"));
   return absl::InvalidArgumentError(
       absl::StrCat(where, ": cannot be opened: ", std::strerror(errno)));
@@ -210,7 +197,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& dir
   } else if (Exists(directory + "/model.safetensors.index.json")) {
     QT_RETURN_IF_ERROR(reader.AddShards(directory, follow_symlinks));
   } else {
-    return NoWeights(directory);
+    return ExplainNoWeights(directory);
   }
   return reader;
 }

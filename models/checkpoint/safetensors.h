@@ -63,7 +63,8 @@ class SafetensorsReader {
   // checks their headers: length <= 100,000,000 bytes and within the file, a JSON object, nesting
   // depth <= 8, no duplicate keys, <= 100,000 tensors, known dtypes, tensor sizes that fit 64 bits,
   // and offsets that cover the data without gaps. Shard names must be plain file names. Symbolic
-  // links are refused unless `follow_symlinks`. NOT_FOUND if there are no weights. Messages of
+  // links are refused unless `follow_symlinks`, or within a repository's folder of a hub cache
+  // (ResolveLink). Without weights, the error is that of ExplainNoWeights. Messages of
   // INVALID_ARGUMENT give the file, the tensor, the expected value and the actual one.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);

@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/linear/linear.h"
 #include "models/checkpoint/atomic_directory.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/config/config.h"
@@ -123,7 +124,7 @@ struct Source {
 absl::StatusOr<Source> OpenSource(const ConvertOptions& options) {
   const std::string path = options.source + "/config.json";
   if (!options.follow_symlinks) {
-    QT_RETURN_IF_ERROR(RefuseSymlink(path));
+    QT_RETURN_IF_ERROR(ResolveLink(path).status());
   }
   QT_ASSIGN_OR_RETURN(nlohmann::json file, ReadJsonFile(path, kMaxConfigBytes));
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.source));

@@ -1,7 +1,6 @@
 #include "models/convert/files.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 
 namespace quintet {
@@ -48,14 +48,6 @@ absl::Status WriteFailed(const std::string& name) {
 
 }  // namespace
 
-absl::Status RefuseSymlink(const std::string& path) {
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      path.substr(path.rfind('/') + 1),
-      " is a symbolic link; pass --follow-symlinks to read such files (hub caches use them)"));
-}
-
 absl::Status CopyCompanions(const std::string& source, const std::string& target,
                             bool follow_symlinks) {
   std::vector<std::string> names;
@@ -67,7 +59,7 @@ absl::Status CopyCompanions(const std::string& source, const std::string& target
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(source, "/", name);
     if (!follow_symlinks) {
-      QT_RETURN_IF_ERROR(RefuseSymlink(path));
+      QT_RETURN_IF_ERROR(ResolveLink(path).status());
     }
     QT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxCompanionBytes));
     QT_RETURN_IF_ERROR(WriteFile(absl::StrCat(target, "/", name), text));

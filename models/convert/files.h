@@ -9,12 +9,9 @@
 
 namespace quintet {
 
-// FAILED_PRECONDITION if `path` is a symbolic link.
-absl::Status RefuseSymlink(const std::string& path);
-
 // Copies the tokenizer files, generation_config.json and licence texts of `source`.
-// FAILED_PRECONDITION for symbolic links unless follow_symlinks; INVALID_ARGUMENT for files larger
-// than 256 MiB.
+// INVALID_ARGUMENT for files larger than 256 MiB and, unless follow_symlinks, for symbolic links
+// that ResolveLink refuses.
 absl::Status CopyCompanions(const std::string& source, const std::string& target,
                             bool follow_symlinks);
 

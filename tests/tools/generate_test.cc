@@ -145,7 +145,7 @@ TEST_CASE("serve names the model and its directory in warnings about its files")
   ScratchDirectory scratch;
   const std::string model = scratch / "model";
   std::filesystem::copy(G2pModel(), model);
-  std::filesystem::remove(model + "/model.safetensors");
+  WriteText(model + "/model.safetensors", "damaged");
   WriteText(model + "/generation_config.json", R"({"penalty_alpha": 0.6})");
   const Outcome outcome = RunBinary({{"serve", "--model", "a=" + model, "--listen", "127.0.0.1:0",
                                       "--http-listen", "", "--ignore-generation-fields"},

@@ -19,7 +19,7 @@ using Catch::Matchers::ContainsSubstring;
 class Settled {
  public:
   explicit Settled(const std::string& arguments, const std::string& file = "",
-                   const std::string& model = "DIR") {
+                   const std::string& model = QUINTET_SOURCE_DIR "/deploy/models/g2p") {
     app_.option_defaults()->always_capture_default();
     AddServeFlags(line_, &app_, &flags_);
     app_.parse("--model " + model + " " + arguments);
@@ -31,9 +31,9 @@ class Settled {
   }
 
   int64_t EncoderCacheBytes() const {
-    return ServerOptionsOf(flags_).models.at(0).engine.encoder_cache_bytes;
+    return ServerOptionsOf(flags_)->models.at(0).engine.encoder_cache_bytes;
   }
-  HostOptions Host() const { return ServerOptionsOf(flags_).models.at(0); }
+  HostOptions Host() const { return ServerOptionsOf(flags_)->models.at(0); }
   std::string Printed() const { return PrintConfig(app_); }
   std::string Help() const { return app_.get_option("--encoder-cache-bytes")->get_default_str(); }
 
@@ -103,10 +103,12 @@ TEST_CASE("serve runs a converted directory in its own type where the device com
       config["quintet"] = {{"format", 1}, {"dtype", c.held}, {"scale_logits", false}};
     }
     WriteText(scratch / "config.json", config.dump());
+    WriteText(scratch / "model.safetensors", "");
     CHECK(Settled(c.arguments, "", scratch / "").Host().load.weights == c.type);
   }
-  // A directory that cannot be read is reported when it is loaded.
-  CHECK(Settled("").Host().load.weights == WeightType::kF32);
+  // A config.json that cannot be read is reported when the model is loaded.
+  WriteText(scratch / "config.json", "{");
+  CHECK(Settled("", "", scratch / "").Host().load.weights == WeightType::kF32);
   CHECK_FALSE(Settled("").Host().ignore_generation_fields);
   CHECK(Settled("--ignore-generation-fields").Host().ignore_generation_fields);
 }

@@ -1,0 +1,258 @@
+#include "models/checkpoint/foreign_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
+#include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
+
+namespace quintet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxJsonBytes = int64_t{16} << 20;
+constexpr char kWeights[] = "model.safetensors";
+constexpr char kIndex[] = "model.safetensors.index.json";
+
+bool Has(const std::string& directory, const std::string& name) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(directory + "/" + name, error);
+  return !error && fs::exists(status);
+}
+
+bool HasWeights(const std::string& directory) {
+  return Has(directory, kWeights) || Has(directory, kIndex);
+}
+
+std::vector<std::string> Names(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin.
+bool IsVariant(const std::string& name) {
+  absl::string_view rest = name;
+  if (!absl::ConsumePrefix(&rest, "model.") && !absl::ConsumePrefix(&rest, "pytorch_model.")) {
+    return false;
+  }
+  return name != kWeights &&
+         (absl::ConsumeSuffix(&rest, ".safetensors") || absl::ConsumeSuffix(&rest, ".bin")) &&
+         !rest.empty();
+}
+
+bool IsShard(const std::string& name) {
+  return absl::StartsWith(name, "model-") && absl::EndsWith(name, ".safetensors");
+}
+
+bool IsAdapter(const std::string& name) {
+  return name == "adapter_config.json" || name == "adapter_model.safetensors" ||
+         name == "adapter_model.bin";
+}
+
+// A file name, or the beginning of several.
+struct Format {
+  bool (*matches)(const std::string& name);
+  const char* what;  // follows the file's name
+};
+
+constexpr char kConvertBin[] =
+    ": pickle files are not supported. Convert it with: python3 -c \"import sys, transformers as "
+    "t; p = sys.argv[1]; c = t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0])"
+    ".from_pretrained(p).save_pretrained(p, safe_serialization=True)\" DIRECTORY";
+
+// In order of priority: the first format that matches a file of the directory explains it.
+const Format kFormats[] = {
+    {IsAdapter,
+     ": a PEFT adapter is not a model of its own. Merge it into its base model with: python3 -c "
+     "\"import sys, peft; peft.AutoPeftModelForSeq2SeqLM.from_pretrained(sys.argv[1])"
+     ".merge_and_unload().save_pretrained(sys.argv[2])\" DIRECTORY MERGED, and copy the base "
+     "model's tokenizer files to MERGED"},
+    {[](const std::string& name) { return absl::EndsWith(name, ".gguf"); },
+     ": GGUF files are not supported; use the checkpoint that it was made from, with "
+     "model.safetensors"},
+    {[](const std::string& name) {
+       return absl::StartsWith(name, "pytorch_model") && !IsVariant(name);
+     },
+     kConvertBin},
+    {IsVariant,
+     ": variants are not read; rename the file to model.safetensors (a pytorch_model.*.bin to "
+     "pytorch_model.bin, which must then be converted), or download the repository without a "
+     "variant"},
+    {IsShard,
+     ": a shard without model.safetensors.index.json, which lists the shards; copy or download "
+     "that file as well"},
+    {[](const std::string& name) {
+       return absl::StartsWith(name, "tf_model") || name == "saved_model.pb" ||
+              absl::EndsWith(name, ".ckpt.index") || absl::EndsWith(name, ".h5");
+     },
+     ": TensorFlow weights are not supported. With transformers 4 and TensorFlow they are "
+     "converted by: python3 -c \"import sys, transformers as t; p = sys.argv[1]; c = "
+     "t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0]).from_pretrained(p, "
+     "from_tf=True).save_pretrained(p)\" DIRECTORY"},
+    {[](const std::string& name) { return absl::EndsWith(name, ".msgpack"); },
+     ": Flax weights are not supported. With transformers 4 and Flax they are converted by: "
+     "python3 -c \"import sys, transformers as t; p = sys.argv[1]; c = "
+     "t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0]).from_pretrained(p, "
+     "from_flax=True).save_pretrained(p)\" DIRECTORY"},
+    {[](const std::string& name) { return absl::EndsWith(name, ".onnx") || name == "onnx"; },
+     ": ONNX models are not supported; use the checkpoint that it was made from"},
+    {[](const std::string& name) { return absl::StartsWith(name, "openvino_model"); },
+     ": OpenVINO models are not supported; use the checkpoint that it was made from"},
+    {[](const std::string& name) { return name == "model.bin"; },
+     ": a CTranslate2 model is not supported; use the checkpoint that it was made from"},
+    {[](const std::string& name) { return absl::EndsWith(name, ".safetensors"); },
+     ": expected the name model.safetensors, or an index model.safetensors.index.json"},
+    {[](const std::string& name) {
+       for (const char* suffix : {".pt", ".pth", ".ckpt", ".bin", ".nemo"}) {
+         if (absl::EndsWith(name, suffix)) return true;
+       }
+       return false;
+     },
+     ": training checkpoints are not supported; save the model with save_pretrained"},
+    {[](const std::string& name) { return name == "snapshots"; },
+     ": this is a repository's folder in the Hugging Face cache; pass the repository's id or one of "
+     "these directories"},
+};
+
+std::optional<std::string> ForeignFormat(const std::vector<std::string>& names) {
+  for (const Format& format : kFormats) {
+    for (const std::string& name : names) {
+      if (format.matches(name)) return absl::StrCat(Printable(name), format.what);
+    }
+  }
+  return std::nullopt;
+}
+
+// Sub-directories that hold models: those of a trainer's output or of a pipeline.
+std::string ModelsBelow(const std::string& directory, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    if (Has(path, "config.json") && HasWeights(path)) found.push_back(Printable(name));
+  }
+  constexpr size_t kMost = 5;
+  if (found.size() > kMost) found.resize(kMost);
+  return absl::StrJoin(found, ", ");
+}
+
+std::string CompleteDownload(const std::string& directory) {
+  if (Has(directory, "snapshots")) return "";
+  const std::optional<HubId> id = HubIdOfSnapshot(directory);
+  return id ? absl::StrCat("; complete the download with: ", id->DownloadCommand()) : "";
+}
+
+absl::Status Explain(const std::string& directory, const char* missing) {
+  const std::vector<std::string> names = Names(directory);
+  if (const std::string models = ModelsBelow(directory, names); !models.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no ", missing, ", but there are models in its sub-directories: ", models,
+                     "; pass one of these"));
+  }
+  if (const std::optional<std::string> format = ForeignFormat(names)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no ", missing, "; found ", *format, CompleteDownload(directory)));
+  }
+  return absl::NotFoundError(absl::StrCat("no ", missing, " in the model directory",
+                                          CompleteDownload(directory)));
+}
+
+// The shards that the index names. Empty if the index cannot be read: loading reports that.
+std::set<std::string> IndexedShards(const std::string& directory) {
+  std::set<std::string> shards;
+  const auto index = ReadJsonFile(absl::StrCat(directory, "/", kIndex), kMaxJsonBytes);
+  if (!index.ok() || !index->is_object()) return shards;
+  const auto map = index->find("weight_map");
+  if (map == index->end() || !map->is_object()) return shards;
+  for (const auto& [tensor, shard] : map->items()) {
+    if (shard.is_string()) shards.insert(shard.get<std::string>());
+  }
+  return shards;
+}
+
+// Whether config.json names code of the checkpoint (auto_map) that Quintet does not replace: FAT5's
+// own code (flash_t5) is implemented here.
+bool NamesForeignCode(const std::string& directory) {
+  const auto config = ReadJsonFile(directory + "/config.json", kMaxJsonBytes);
+  return config.ok() && config->is_object() && config->contains("auto_map") &&
+         config->value("model_type", nlohmann::json()) != "flash_t5";
+}
+
+constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bpe.model",
+                                            "sentencepiece.model", "source.spm", "target.spm"};
+
+// Why a file could change results; empty if it could not.
+std::string Effect(const std::string& directory, const std::string& name,
+                   const std::set<std::string>& shards, bool has_tokenizer) {
+  if (IsAdapter(name)) {
+    return name == "adapter_config.json" ? "the PEFT adapter is not applied; merge it first" : "";
+  }
+  const bool single = Has(directory, kWeights);
+  if (name == kIndex && single) return "model.safetensors is used instead";
+  if (IsVariant(name) && absl::EndsWith(name, ".safetensors")) {
+    return absl::StrCat(single ? kWeights : kIndex, " is used instead of this variant");
+  }
+  if (absl::EndsWith(name, ".safetensors") && name != kWeights && (single || !shards.count(name))) {
+    return IsShard(name) && single ? "model.safetensors is used instead of the shards"
+                                   : "its tensors are not read";
+  }
+  for (const char* other : kOtherTokenizers) {
+    if (name == other && !has_tokenizer) {
+      return "tokenizers are read from tokenizer.json, spiece.model, or vocab.json with merges.txt";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status CheckModelFiles(const std::string& directory) {
+  if (!Has(directory, "config.json")) return Explain(directory, "config.json");
+  return HasWeights(directory) ? absl::OkStatus() : ExplainNoWeights(directory);
+}
+
+absl::Status ExplainNoWeights(const std::string& directory) {
+  return Explain(directory, "weights: expected model.safetensors or model.safetensors.index.json");
+}
+
+std::string ExplainFile(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (name != kWeights && name != kIndex && name != "config.json") {
+    if (const std::optional<std::string> format = ForeignFormat({name})) return *format;
+  }
+  return "is not a directory; pass the directory that holds config.json and model.safetensors";
+}
+
+std::vector<std::string> UnusedFileWarnings(const std::string& directory) {
+  const std::vector<std::string> names = Names(directory);
+  const std::set<std::string> shards = IndexedShards(directory);
+  const bool has_tokenizer = Has(directory, "tokenizer.json") || Has(directory, "spiece.model") ||
+                             Has(directory, "vocab.json");
+  std::vector<std::string> warnings;
+  for (const std::string& name : names) {
+    std::string effect = Effect(directory, name, shards, has_tokenizer);
+    if (effect.empty()) continue;
+    warnings.push_back(absl::StrCat(Printable(name), ": not used: ", effect));
+  }
+  if (NamesForeignCode(directory)) {
+    warnings.push_back(
+        "config.json: auto_map: the code of the checkpoint is never run; results may differ from "
+        "those of transformers with trust_remote_code");
+  }
+  return warnings;
+}
+
+}  // namespace quintet
