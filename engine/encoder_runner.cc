@@ -139,7 +139,7 @@ Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
   RowRange rows{0, 0};
   if (request.kind == RequestKind::kEncode) {
-    rows = PooledRows(request.pooling, host.dim[0]);
+    rows = PooledRows(request, host.dim[0]);
   }
   if (cache_->enabled()) rows = {0, host.dim[0]};
   const Tensor wanted = host.Rows(rows.begin, rows.end);

@@ -1,5 +1,5 @@
-// Pools hidden states into the result of an encode request: mean, first, last or all rows,
-// optionally scaled to unit length.
+// Pools hidden states into the result of an encode request, applies the modules of a
+// sentence-transformers directory, and optionally scales the result to unit length.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace quintet {
 struct RowRange {
   int64_t begin, end;
 };
-RowRange PooledRows(Pooling pooling, int64_t rows);
+RowRange PooledRows(const Request& request, int64_t rows);
 
-// Pools `states` [rows, width], which holds only the rows of PooledRows, and sets result->values,
-// rows and columns. `states` may be result->values itself.
+// Pools `states` [rows, width], which holds only the rows of PooledRows, applies the request's
+// modules, and sets result->values, rows and columns. `states` may be result->values itself.
 void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
                 Result* result);
 
@@ -52,7 +52,7 @@ class PoolingQueue {
     EncodedStates states;
 
     Tensor pooled_states() const {
-      const RowRange rows = PooledRows(job->request.pooling, states.host.dim[0]);
+      const RowRange rows = PooledRows(job->request, states.host.dim[0]);
       return states.host.Rows(rows.begin, rows.end);
     }
   };

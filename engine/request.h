@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/options.h"
+#include "models/config/sentence_modules.h"
 
 namespace quintet {
 
@@ -17,8 +18,6 @@ enum class RequestKind : uint8_t { kGenerate, kEncode, kScore, kClassify };
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 enum class FinishReason : uint8_t { kEos, kStop, kLength, kDone, kCancelled, kDeadline, kError };
 const char* FinishReasonName(FinishReason reason);  // "eos", "stop", ...
-
-enum class Pooling : uint8_t { kNone, kMean, kFirst, kLast };
 
 struct TokenLogProb {
   int32_t token = 0;
@@ -51,7 +50,8 @@ struct Timing {
 struct Result {
   std::vector<GeneratedSequence> sequences;  // kGenerate: best first
   std::vector<ScoredTarget> targets;         // kScore: in the order of the request
-  // kEncode: hidden states [rows, d_model], one row per token for Pooling::kNone, else one row.
+  // kEncode: hidden states [rows, d_model] for Pooling::kNone, one row per token; else one row, of
+  // d_model columns or those of the modules.
   // kClassify: raw logits [rows, labels].
   std::vector<float> values;
   int64_t rows = 0, columns = 0;
@@ -93,8 +93,11 @@ struct Request {
   bool detokenize = true;
 
   // kEncode.
-  Pooling pooling = Pooling::kMean;
-  bool normalize = false;  // to unit length
+  Pooling pooling = Pooling::kModules;
+  bool normalize = false;  // to unit length, after the modules
+  // Applied after the pooling unless it is kNone; outlives the request. Null: none.
+  const SentenceModules* modules = nullptr;
+  int64_t prompt_tokens = 0;  // first rows that the pooling leaves out
 
   // kScore. Token ids of each target (a continuation to score). The engine adds no eos: it is
   // scored only where a target contains it.

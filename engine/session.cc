@@ -49,6 +49,10 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
     log.warn(fallback);
   }
   QT_RETURN_IF_ERROR(LoadTokenizer(session, needs.tokenizer));
+  if (needs.kind == RequestKind::kEncode) {
+    QT_ASSIGN_OR_RETURN(session->modules,
+                        ReadSentenceModules(flags.model, config, flags.follow_symlinks));
+  }
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
   options.follow_symlinks = flags.follow_symlinks;

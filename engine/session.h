@@ -14,6 +14,7 @@
 #include "engine/memory_plan.h"
 #include "engine/placement.h"
 #include "engine/warm_up.h"
+#include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
 
@@ -46,7 +47,8 @@ struct Session {
   GenerationDefaults defaults;
   std::unique_ptr<Device> device;  // null: the CPU
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<const Tokenizer> tokenizer;  // null if not requested or absent
+  std::unique_ptr<const Tokenizer> tokenizer;      // null if not requested or absent
+  std::unique_ptr<const SentenceModules> modules;  // null without modules.json
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;

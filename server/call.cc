@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
@@ -58,7 +59,16 @@ absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
   for (ModelHost* host : hosts) {
     if (host->options().name == model) found = host;
   }
-  if (found == nullptr) return absl::NotFoundError("call.model: no model of this name is loaded");
+  if (found == nullptr) {
+    constexpr size_t kMostNames = 16;
+    std::vector<std::string> names;
+    for (const ModelHost* host : hosts) {
+      if (names.size() < kMostNames) names.push_back(host->options().name);
+    }
+    return absl::NotFoundError(absl::StrCat(
+        "call.model: no model of this name is loaded; loaded: ", absl::StrJoin(names, ", "),
+        hosts.size() > kMostNames ? ", ..." : ""));
+  }
   return found;
 }
 

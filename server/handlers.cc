@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/answer_spans.h"
+#include "engine/embedding.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -53,11 +54,40 @@ constexpr int64_t kFloatForms = 3 * sizeof(float);
 // Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
 constexpr int64_t kTokenBytes = 200;
 
+// Values of an embedding row.
+int64_t EncodeColumns(const ModelConfig& config, const SentenceModules* modules) {
+  return modules == nullptr ? config.d_model : std::max(config.d_model, modules->columns);
+}
+
+absl::StatusOr<Pooling> PoolingOf(v1::Pooling pooling) {
+  switch (pooling) {
+    case v1::POOLING_UNSPECIFIED:
+      return Pooling::kModules;
+    case v1::POOLING_MEAN:
+      return Pooling::kMean;
+    case v1::POOLING_NONE:
+      return Pooling::kNone;
+    case v1::POOLING_FIRST:
+      return Pooling::kFirst;
+    case v1::POOLING_LAST:
+      return Pooling::kLast;
+    case v1::POOLING_MAX:
+      return Pooling::kMax;
+    case v1::POOLING_MEAN_SQRT_LEN:
+      return Pooling::kMeanSqrtLen;
+    case v1::POOLING_WEIGHTED_MEAN:
+      return Pooling::kWeightedMean;
+    default:
+      return UnknownEnumValue("options.pooling", pooling, v1::Pooling_MAX);
+  }
+}
+
 int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
   const int64_t rows = static_cast<int64_t>(request.input.size());
   switch (request.kind) {
     case RequestKind::kEncode:
-      return kFloatForms * config.d_model * (request.pooling == Pooling::kNone ? rows : 1);
+      return kFloatForms * EncodeColumns(config, request.modules) *
+             (request.pooling == Pooling::kNone ? rows : 1);
     case RequestKind::kClassify: {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
       // Bytes of a LabelScore with its name: message + serialized message.
@@ -95,16 +125,30 @@ int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& hos
   return bytes;
 }
 
+namespace {
+
+size_t PromptBytes(const v1::EncodeOptions& options, const ModelHost& host) {
+  if (options.has_prompt()) return options.prompt().size();
+  if (host.modules() == nullptr) return 0;
+  const std::map<std::string, std::string>& prompts = host.modules()->prompts;
+  const auto found = prompts.find(options.has_prompt_name() ? options.prompt_name()
+                                                            : host.modules()->default_prompt);
+  return found == prompts.end() ? 0 : found->second.size();
+}
+
+}  // namespace
+
 int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
                             const ModelHost& host, const InputLimits& limits) {
   // For text, an upper bound of the token count: each token covers at least one byte, and the
   // tokenizer adds one end-of-sequence token.
-  const int64_t tokens = input.content_case() == v1::Input::kText
-                             ? static_cast<int64_t>(input.text().size()) + 1
-                             : input.token_ids().ids_size();
+  const int64_t tokens =
+      input.content_case() == v1::Input::kText
+          ? static_cast<int64_t>(PromptBytes(options, host) + input.text().size()) + 1
+          : input.token_ids().ids_size();
   const int64_t rows =
       options.pooling() == v1::POOLING_NONE ? std::min(tokens, limits.max_tokens) : 1;
-  return kFloatForms * host.config().d_model * rows;
+  return kFloatForms * EncodeColumns(host.config(), host.modules()) * rows;
 }
 
 int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
@@ -163,30 +207,28 @@ void WriteGenerate(const v1::GenerateRequest& proto, const Result& result,
 absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::EncodeOptions& options,
                                         const v1::CallOptions& call, const ModelHost& host,
                                         const InputLimits& limits, const std::string& field) {
-  Request request;
-  request.kind = RequestKind::kEncode;
-  switch (options.pooling()) {
-    case v1::POOLING_UNSPECIFIED:
-    case v1::POOLING_MEAN:
-      request.pooling = Pooling::kMean;
-      break;
-    case v1::POOLING_NONE:
-      request.pooling = Pooling::kNone;
-      break;
-    case v1::POOLING_FIRST:
-      request.pooling = Pooling::kFirst;
-      break;
-    case v1::POOLING_LAST:
-      request.pooling = Pooling::kLast;
-      break;
-    default:
-      return UnknownEnumValue("options.pooling", options.pooling(), v1::Pooling_MAX);
-  }
+  EmbeddingOptions asked;
+  QT_ASSIGN_OR_RETURN(asked.pooling, PoolingOf(options.pooling()));
+  asked.normalize = options.normalize();
+  if (options.has_prompt()) asked.prompt = options.prompt();
+  if (options.has_prompt_name()) asked.prompt_name = options.prompt_name();
   if (!v1::VectorType_IsValid(options.vector_type())) {
     return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
-  QT_ASSIGN_OR_RETURN(request.input, TokenizeInput(input, call, host.tokenizer(), limits, field));
-  request.normalize = options.normalize();
+  const absl::StatusOr<Embedding> embedding =
+      Embedding::Create(asked, host.config(), host.modules(), host.tokenizer());
+  if (!embedding.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("options.", embedding.status().message()));
+  }
+  if (input.content_case() == v1::Input::kTokenIds) {
+    if (const absl::Status status = embedding->CheckTokenIds(); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("options.", status.message()));
+    }
+  }
+  Request request;
+  QT_ASSIGN_OR_RETURN(request.input,
+                      TokenizeInput(input, call, host.tokenizer(), limits, field, &*embedding));
+  embedding->Fill(input.content_case() == v1::Input::kText, &request);
   return request;
 }
 
@@ -425,6 +467,14 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   if (config.pad_id >= 0) response->set_pad_token_id(static_cast<uint32_t>(config.pad_id));
   if (config.decoder_start_id >= 0) {
     response->set_decoder_start_token_id(static_cast<uint32_t>(config.decoder_start_id));
+  }
+  const SentenceModules* const modules = host.modules();
+  response->set_embedding_columns(
+      static_cast<uint32_t>(modules == nullptr ? config.d_model : modules->columns));
+  if (modules != nullptr) {
+    for (const auto& [name, prompt] : modules->prompts) response->add_prompt_names(name);
+    response->set_embedding_max_tokens(static_cast<uint32_t>(
+        std::min<int64_t>(modules->max_tokens, std::numeric_limits<uint32_t>::max())));
   }
   const HostOptions& options = host.options();
   v1::Limits* limits = response->mutable_limits();

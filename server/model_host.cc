@@ -52,6 +52,9 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   }
   QT_ASSIGN_OR_RETURN(defaults_, ReadGenerationDefaults(options_.directory));
   QT_RETURN_IF_ERROR(CheckDefaults());
+  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
+  QT_ASSIGN_OR_RETURN(
+      modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   load_ = options_.load;
   if (options_.gpu >= 0) {
     QT_ASSIGN_OR_RETURN(device_, Device::Open(options_.gpu));
@@ -59,7 +62,6 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   }
   QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
   QT_ASSIGN_OR_RETURN(const MemoryPlan plan, MeasureMemory(options_.directory, load_, pool_));
-  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
   spdlog::info("model {}: {}", options_.name, DescribeLimits(options_.limits, load_, config));
   if (load_.device != nullptr) metrics_->SetGpuMemory(plan);
   ModelHostMemory memory;

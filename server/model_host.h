@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
 #include "server/admission.h"
@@ -78,6 +79,8 @@ class ModelHost {
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
+  // Null if the model directory has no modules.json.
+  const SentenceModules* modules() const { return modules_.get(); }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
 
@@ -111,6 +114,7 @@ class ModelHost {
   std::unique_ptr<Model> model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;
+  std::unique_ptr<const SentenceModules> modules_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<WeightsHash> weights_hash_;
   std::thread thread_;

@@ -144,11 +144,9 @@ absl::Status CheckCallOptions(const v1::CallOptions& call) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
-                                                   const v1::CallOptions& call,
-                                                   const Tokenizer* tokenizer,
-                                                   const InputLimits& limits,
-                                                   const std::string& field) {
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(
+    const v1::Input& input, const v1::CallOptions& call, const Tokenizer* tokenizer,
+    const InputLimits& limits, const std::string& field, const Embedding* embedding) {
   std::vector<int32_t> ids;
   switch (input.content_case()) {
     case v1::Input::CONTENT_NOT_SET:
@@ -159,7 +157,8 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
       break;
     }
     case v1::Input::kText: {
-      const int64_t bytes = static_cast<int64_t>(input.text().size());
+      const std::string prompt = embedding == nullptr ? "" : embedding->prompt();
+      const int64_t bytes = static_cast<int64_t>(prompt.size() + input.text().size());
       if (bytes > limits.max_text_bytes) {
         return InvalidField(field + ".text", absl::StrCat("must be at most ", limits.max_text_bytes,
                                                           " bytes, got ", bytes));
@@ -169,10 +168,11 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
             absl::StrCat(field, ".text: this model has no tokenizer; send token_ids"));
       }
       absl::StatusOr<std::vector<int32_t>> encoded = tokenizer->Encode(
-          input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
+          prompt + input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
       if (!encoded.ok())
         return InvalidField(field + ".text", std::string(encoded.status().message()));
       ids = *std::move(encoded);
+      if (embedding != nullptr) embedding->Truncate(tokenizer, &ids);
       break;
     }
   }

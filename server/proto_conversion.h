@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/embedding.h"
 #include "engine/request.h"
 #include "models/tokenizers/tokenizer.h"
 #include "quintet/v1/inference.pb.h"
@@ -42,11 +43,9 @@ absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
 // errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
-absl::StatusOr<std::vector<int32_t>> TokenizeInput(const v1::Input& input,
-                                                   const v1::CallOptions& call,
-                                                   const Tokenizer* tokenizer,
-                                                   const InputLimits& limits,
-                                                   const std::string& field);
+absl::StatusOr<std::vector<int32_t>> TokenizeInput(
+    const v1::Input& input, const v1::CallOptions& call, const Tokenizer* tokenizer,
+    const InputLimits& limits, const std::string& field, const Embedding* embedding = nullptr);
 
 absl::StatusOr<DecodingRequest> DecodingFromProto(const v1::DecodingOptions& decoding,
                                                   const Tokenizer* tokenizer,

@@ -3,8 +3,12 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "engine/embedding.h"
 #include "kernels/base/status_macros.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -15,15 +19,34 @@ namespace {
 struct EncodeFlags {
   ModelFlags model;
   LineFlags lines;
-  std::string pooling = "mean";
-  bool normalize = false;
+  std::string pooling = "auto";
+  EmbeddingOptions embedding;
 };
 
-Pooling PoolingOf(const std::string& name) {
-  return name == "none"    ? Pooling::kNone
-         : name == "first" ? Pooling::kFirst
-         : name == "last"  ? Pooling::kLast
-                           : Pooling::kMean;
+constexpr std::pair<const char*, Pooling> kPoolings[] = {{"auto", Pooling::kModules},
+                                                         {"none", Pooling::kNone},
+                                                         {"mean", Pooling::kMean},
+                                                         {"first", Pooling::kFirst},
+                                                         {"last", Pooling::kLast},
+                                                         {"max", Pooling::kMax},
+                                                         {"mean_sqrt_len", Pooling::kMeanSqrtLen},
+                                                         {"weighted_mean", Pooling::kWeightedMean}};
+
+EmbeddingOptions OptionsOf(const EncodeFlags& flags) {
+  EmbeddingOptions options = flags.embedding;
+  for (const auto& [name, pooling] : kPoolings) {
+    if (flags.pooling == name) options.pooling = pooling;
+  }
+  return options;
+}
+
+// An error of Embedding::Create in the spelling of the flags: "prompt_name: ..." becomes
+// "--prompt-name: ...".
+absl::Status UnderFlags(const absl::Status& status) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(status.message(), absl::MaxSplits(':', 1));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", absl::StrReplaceAll(parts.first, {{"_", "-"}}), ":", parts.second));
 }
 
 std::string FormatJson(int64_t number, const Result& result, bool pooled) {
@@ -59,14 +82,13 @@ std::string NpyHeader(int64_t rows, int64_t columns) {
   return header + "\n";
 }
 
-absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags, int64_t number,
+absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags,
+                                const Embedding& embedding, int64_t number,
                                 const std::string& line) {
-  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line, {}, &embedding));
   LineJob job;
-  job.request.kind = RequestKind::kEncode;
   job.request.input = std::move(input.ids);
-  job.request.pooling = PoolingOf(flags.pooling);
-  job.request.normalize = flags.normalize;
+  embedding.Fill(!input.fields.contains("token_ids"), &job.request);
   const bool json = flags.lines.output == "json";
   job.format = [number, json, pooled = flags.pooling != "none"](const Result& result,
                                                                 std::string* out) {
@@ -93,12 +115,15 @@ int Run(const EncodeFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
+  const absl::StatusOr<Embedding> embedding = Embedding::Create(
+      OptionsOf(flags), session->config, session->modules.get(), session->tokenizer.get());
+  if (!embedding.ok()) return Fail(kExitUsage, UnderFlags(embedding.status()));
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
-    return MakeJob(*session, flags, number, line);
+    return MakeJob(*session, flags, *embedding, number, line);
   };
   // Columns of binary output (--output f32 or npy), in which a failed line becomes a row of NaN.
-  const int64_t columns = session->config.d_model;
+  const int64_t columns = embedding->columns();
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());
   command.format_error = [&](int64_t number, const absl::Status& error) {
@@ -120,8 +145,10 @@ void AddEncodeCommand(CommandLine& line) {
       {"encode", "Embed text: pooled hidden states for each line of standard input.",
        "quintet encode --model DIR --pooling mean --normalize "
        "--output npy < lines.txt > embeddings.npy",
+       "The modules of a sentence-transformers directory (modules.json) are applied; texts are "
+       "truncated to its\nmax_seq_length.\n\n"
        "Outputs: json, one object per line; f32, raw little-endian values [rows, "
-       "d_model]; npy, the same as a\n"
+       "columns]; npy, the same as a\n"
        "NumPy file. A failed line becomes an object with \"error\" or a row of NaN, "
        "and the exit code is 1."},
       [flags] { return Run(*flags); });
@@ -129,12 +156,28 @@ void AddEncodeCommand(CommandLine& line) {
   AddLineFlags(command, &flags->lines, {"json", "f32", "npy"});
   command
       ->add_option("--pooling", flags->pooling,
-                   "Pooling of the hidden states: mean, first, last, or none (one row per token).")
-      ->check(CLI::IsMember({"none", "mean", "first", "last"}))
+                   "Pooling of the hidden states. auto: that of the directory's modules.json, "
+                   "otherwise mean. Another pooling replaces it; the modules after it are applied "
+                   "as well. none: one row of hidden states per token, without any module.")
+      ->check(CLI::IsMember(
+          {"auto", "none", "mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean"}))
       ->type_name("POOLING")
       ->group("Encoding");
-  command->add_flag("--normalize", flags->normalize, "Scale embeddings to unit length.")
+  command
+      ->add_flag("--normalize", flags->embedding.normalize,
+                 "Scale embeddings to unit length, after the modules of the directory.")
       ->group("Encoding");
+  const auto prompt = [&](const char* name, std::optional<std::string>* value, const char* help) {
+    command
+        ->add_option_function<std::string>(
+            name, [value](const std::string& text) { *value = text; }, help)
+        ->type_name("TEXT")
+        ->group("Encoding");
+  };
+  prompt("--prompt-name", &flags->embedding.prompt_name,
+         "Name of a prompt of config_sentence_transformers.json to put before every text. "
+         "Default: its default_prompt_name. An empty name is no prompt.");
+  prompt("--prompt", &flags->embedding.prompt, "Text to put before every text.");
 }
 
 }  // namespace quintet

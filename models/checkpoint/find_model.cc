@@ -44,9 +44,9 @@ bool IsRevision(absl::string_view revision) {
   if (revision.empty() || revision.size() > 255) return false;
   const std::vector<absl::string_view> parts = absl::StrSplit(revision, '/');
   return std::all_of(parts.begin(), parts.end(), [](absl::string_view part) {
-    return !part.empty() && part[0] != '.' &&
-           std::all_of(part.begin(), part.end(),
-                       [](char c) { return IsNameCharacter(c) || c == '+' || c == '='; });
+    return !part.empty() && part[0] != '.' && std::all_of(part.begin(), part.end(), [](char c) {
+      return IsNameCharacter(c) || c == '+' || c == '=';
+    });
   });
 }
 
@@ -111,14 +111,13 @@ absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId&
   const std::string revision = id.revision.empty() ? "main" : id.revision;
   constexpr int64_t kMaxRefBytes = 256;
   std::string commit = revision;
-  absl::StatusOr<std::string> ref = ReadFile(absl::StrCat(folder, "/refs/", revision),
-                                             kMaxRefBytes);
+  absl::StatusOr<std::string> ref =
+      ReadFile(absl::StrCat(folder, "/refs/", revision), kMaxRefBytes);
   if (ref.ok()) {
     commit = std::string(absl::StripAsciiWhitespace(*ref));
     if (!IsRevision(commit) || absl::StrContains(commit, "/")) {
-      return absl::InvalidArgumentError(absl::StrCat("refs/", revision, " in ", folder,
-                                                     ": expected a commit, got ",
-                                                     Printable(commit)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "refs/", revision, " in ", folder, ": expected a commit, got ", Printable(commit)));
     }
   }
   const std::string snapshot = absl::StrCat(folder, "/snapshots/", commit);
@@ -127,21 +126,20 @@ absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId&
 
 absl::StatusOr<std::string> FindInCache(const std::string& model, const HubId& id) {
   const std::string cache = HubCacheDirectory();
-  const std::string folder = absl::StrCat(
-      cache, "/", kFolderPrefix, absl::StrReplaceAll(id.repository, {{"/", "--"}}));
+  const std::string folder =
+      absl::StrCat(cache, "/", kFolderPrefix, absl::StrReplaceAll(id.repository, {{"/", "--"}}));
   QT_ASSIGN_OR_RETURN(const std::string snapshot, FindSnapshot(folder, id));
   if (!snapshot.empty()) return snapshot;
   const std::string known = KnownRevisions(folder);
   if (!known.empty()) {
-    return absl::NotFoundError(absl::StrCat(
-        "revision ", id.revision.empty() ? "main" : id.revision, " of ", id.repository,
-        " is not in the Hugging Face cache ", cache, ", which has: ", known,
-        "; download it with: ", id.DownloadCommand()));
+    return absl::NotFoundError(
+        absl::StrCat("revision ", id.revision.empty() ? "main" : id.revision, " of ", id.repository,
+                     " is not in the Hugging Face cache ", cache, ", which has: ", known,
+                     "; download it with: ", id.DownloadCommand()));
   }
-  return absl::NotFoundError(
-      absl::StrCat("no such directory, and no such model in the Hugging Face cache ", cache,
-                   "; if ", model, " is a model on the hub, download it with: ",
-                   id.DownloadCommand()));
+  return absl::NotFoundError(absl::StrCat(
+      "no such directory, and no such model in the Hugging Face cache ", cache, "; if ", model,
+      " is a model on the hub, download it with: ", id.DownloadCommand()));
 }
 
 // The folder models--* of the hub cache that holds `directory`; empty if none does. `directory` is
@@ -223,8 +221,8 @@ absl::StatusOr<std::string> ResolveLink(const std::string& path) {
   if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
   const fs::path link(path);
   const std::string where = Printable(link.filename().string());
-  const fs::path directory = fs::canonical(link.has_parent_path() ? link.parent_path() : ".",
-                                           error);
+  const fs::path directory =
+      fs::canonical(link.has_parent_path() ? link.parent_path() : ".", error);
   const std::string folder = error ? "" : CacheFolder(directory);
   const fs::path target = fs::canonical(link, error);
   if (error) {

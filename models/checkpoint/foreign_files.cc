@@ -124,7 +124,8 @@ const Format kFormats[] = {
      },
      ": training checkpoints are not supported; save the model with save_pretrained"},
     {[](const std::string& name) { return name == "snapshots"; },
-     ": this is a repository's folder in the Hugging Face cache; pass the repository's id or one of "
+     ": this is a repository's folder in the Hugging Face cache; pass the repository's id or one "
+     "of "
      "these directories"},
 };
 
@@ -157,7 +158,8 @@ std::string CompleteDownload(const std::string& directory) {
 
 absl::Status Explain(const std::string& directory, const char* missing) {
   const std::vector<std::string> names = Names(directory);
-  if (const std::string models = ModelsBelow(directory, names); !models.empty()) {
+  const std::string models = Has(directory, "snapshots") ? "" : ModelsBelow(directory, names);
+  if (!models.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", missing, ", but there are models in its sub-directories: ", models,
                      "; pass one of these"));
@@ -166,8 +168,8 @@ absl::Status Explain(const std::string& directory, const char* missing) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", missing, "; found ", *format, CompleteDownload(directory)));
   }
-  return absl::NotFoundError(absl::StrCat("no ", missing, " in the model directory",
-                                          CompleteDownload(directory)));
+  return absl::NotFoundError(
+      absl::StrCat("no ", missing, " in the model directory", CompleteDownload(directory)));
 }
 
 // The shards that the index names. Empty if the index cannot be read: loading reports that.

@@ -65,13 +65,6 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &unused) == 0;
 }
 
-// Shard names come from the index file, which is untrusted. Only plain file names are accepted,
-// because they cannot refer to files outside the directory.
-bool IsPlainFileName(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
-         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-}
-
 absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& where,
                                    bool follow_symlinks) {
   std::string target = path;
@@ -165,6 +158,11 @@ StoredType ToStoredType(DType type) {
       return StoredType::kI64;
   }
   return StoredType::kF32;
+}
+
+bool IsPlainFileName(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
 std::string Describe(StoredType type, const std::vector<int64_t>& shape) {

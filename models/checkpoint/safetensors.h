@@ -56,6 +56,10 @@ std::string Describe(StoredType type, const std::vector<int64_t>& shape);
 // escaped, at most 200 bytes.
 std::string Printable(std::string_view name);
 
+// Whether a name that was read from a file is a plain file name: not hidden, without '/' and NUL,
+// at most 255 bytes. Such a name cannot refer to a file outside its directory.
+bool IsPlainFileName(const std::string& name);
+
 // The open files of a checkpoint. Immutable after Open and thread safe.
 class SafetensorsReader {
  public:

@@ -13,6 +13,7 @@
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
+#include "models/config/sentence_modules.h"
 
 namespace quintet {
 namespace {
@@ -28,6 +29,9 @@ constexpr const char* kCompanions[] = {
     "spiece.model",
     "vocab.json",
     "merges.txt",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 };
 
 // Whether a file of the source directory is copied: the files in kCompanions, and licence texts,
@@ -46,6 +50,35 @@ absl::Status WriteFailed(const std::string& name) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", name));
 }
 
+// Copies one file of `source` under the same name to `target`.
+absl::Status CopyFile(const std::string& source, const std::string& target, const std::string& name,
+                      bool follow_symlinks) {
+  const std::string path = absl::StrCat(source, "/", name);
+  if (!follow_symlinks) {
+    QT_RETURN_IF_ERROR(ResolveLink(path).status());
+  }
+  QT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxCompanionBytes));
+  return WriteFile(absl::StrCat(target, "/", name), text);
+}
+
+// Copies the sub-directories of the sentence-transformers modules.
+absl::Status CopyModules(const std::string& source, const std::string& target,
+                         bool follow_symlinks) {
+  QT_ASSIGN_OR_RETURN(const std::vector<std::string> folders, SentenceModuleFolders(source));
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    std::filesystem::create_directory(absl::StrCat(target, "/", folder), error);
+    if (error) {
+      return absl::InternalError(absl::StrCat("cannot make ", folder, ": ", error.message()));
+    }
+    for (const char* name : {"/config.json", "/model.safetensors"}) {
+      if (!std::filesystem::exists(absl::StrCat(source, "/", folder, name), error)) continue;
+      QT_RETURN_IF_ERROR(CopyFile(source, target, folder + name, follow_symlinks));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CopyCompanions(const std::string& source, const std::string& target,
@@ -57,14 +90,9 @@ absl::Status CopyCompanions(const std::string& source, const std::string& target
     if (IsCompanion(name) && !entry.is_directory(error)) names.push_back(name);
   }
   for (const std::string& name : names) {
-    const std::string path = absl::StrCat(source, "/", name);
-    if (!follow_symlinks) {
-      QT_RETURN_IF_ERROR(ResolveLink(path).status());
-    }
-    QT_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxCompanionBytes));
-    QT_RETURN_IF_ERROR(WriteFile(absl::StrCat(target, "/", name), text));
+    QT_RETURN_IF_ERROR(CopyFile(source, target, name, follow_symlinks));
   }
-  return absl::OkStatus();
+  return CopyModules(source, target, follow_symlinks);
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {

@@ -9,7 +9,8 @@
 
 namespace quintet {
 
-// Copies the tokenizer files, generation_config.json and licence texts of `source`.
+// Copies the tokenizer files, generation_config.json, sentence-transformers modules and licence
+// texts of `source`.
 // INVALID_ARGUMENT for files larger than 256 MiB and, unless follow_symlinks, for symbolic links
 // that ResolveLink refuses.
 absl::Status CopyCompanions(const std::string& source, const std::string& target,

@@ -20,7 +20,7 @@ Request EncodeRequest(Pooling pooling, bool normalize = false) {
 
 // The result of pooling `states` [rows, width], of which only the rows of PooledRows are passed.
 Result Pooled(const Request& request, const std::vector<float>& states, int64_t width) {
-  const RowRange rows = PooledRows(request.pooling, static_cast<int64_t>(states.size()) / width);
+  const RowRange rows = PooledRows(request, static_cast<int64_t>(states.size()) / width);
   Result result;
   PoolStates(
       request,

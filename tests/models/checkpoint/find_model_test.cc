@@ -113,8 +113,8 @@ TEST_CASE("The cache's directory follows huggingface_hub's variables in their or
   }
   {
     const Environment hub(Values{{"HF_HUB_CACHE", "${QUINTET_TEST_ROOT}/c$NO_SUCH_VARIABLE_"},
-                           {"QUINTET_TEST_ROOT", "/r"},
-                           {"HUGGINGFACE_HUB_CACHE", "/o"}});
+                                 {"QUINTET_TEST_ROOT", "/r"},
+                                 {"HUGGINGFACE_HUB_CACHE", "/o"}});
     CHECK(HubCacheDirectory() == "/r/c$NO_SUCH_VARIABLE_");
   }
 }
@@ -132,8 +132,7 @@ TEST_CASE("A hub id is found by its main revision, a branch, a tag or a commit")
   CHECK_FALSE(HubIdOfSnapshot(GoldenDirectory("gpt2")).has_value());
 
   CHECK_THAT(Failure("acme/tiny@v2"), ContainsSubstring("which has: main, refs"));
-  CHECK_THAT(Failure("acme/tiny@v2"),
-             ContainsSubstring("hf download acme/tiny --revision v2"));
+  CHECK_THAT(Failure("acme/tiny@v2"), ContainsSubstring("hf download acme/tiny --revision v2"));
   CHECK_THAT(Failure("acme/other"), ContainsSubstring("hf download acme/other"));
   CHECK(absl::IsNotFound(FindModel("acme/other").status()));
   WriteBytes(cache.Repo("refs/evil"), "../../../etc");

@@ -49,9 +49,9 @@ TEST_CASE("A directory in another format is named, with what to do") {
     CHECK_THAT(Message(status), ContainsSubstring("no weights"));
     CHECK_THAT(Message(status), ContainsSubstring(std::string(c.file) + ":"));
     CHECK_THAT(Message(status), ContainsSubstring(c.expected));
-    CHECK_THAT(ExplainFile(directory / c.file),
-               ContainsSubstring(std::string(c.file) == "adapter_config.json" ? "adapter"
-                                                                              : c.expected));
+    CHECK_THAT(
+        ExplainFile(directory / c.file),
+        ContainsSubstring(std::string(c.file) == "adapter_config.json" ? "adapter" : c.expected));
   }
 }
 

@@ -1,0 +1,14 @@
+// Names of data types as people write them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace quintet {
+
+// The name that Quintet uses for a data type: f32 for fp32, float32, float and torch.float32, f16
+// for fp16, float16, half and torch.float16, bf16 for bfloat16 and torch.bfloat16. Letters may be
+// upper case. Other names are returned unchanged.
+std::string CanonicalDtype(std::string_view name);
+
+}  // namespace quintet
