@@ -425,11 +425,25 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab) {
   return check.status();
 }
 
+// A request with temperature 0, as clients of other servers write it, is one without sampling: the
+// parameters of sampling have no effect.
+static DecodingRequest WithoutSampling(DecodingRequest request) {
+  request.do_sample = false;
+  for (auto* field : {&request.temperature, &request.top_p, &request.typical_p, &request.min_p}) {
+    field->reset();
+  }
+  request.top_k.reset();
+  return request;
+}
+
 absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
                                                 const GenerationDefaults& defaults,
                                                 const ModelConfig& config,
                                                 const DecodingLimits& limits,
                                                 const std::vector<int32_t>& input) {
+  if (request.temperature == 0.0) {
+    return Resolver(WithoutSampling(request), defaults, config, limits, input).Run();
+  }
   return Resolver(request, defaults, config, limits, input).Run();
 }
 

@@ -84,7 +84,13 @@ std::string DtypeFallback(const Placement& placement, const ModelConfig& config)
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
   std::unique_ptr<Device> device;
   if (const int ordinal = DeviceOrdinal(placement); ordinal >= 0) {
-    QT_ASSIGN_OR_RETURN(device, Device::Open(ordinal));
+    absl::StatusOr<std::unique_ptr<Device>> opened = Device::Open(ordinal);
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(),
+                          absl::StrCat("--device ", placement.device, ": ",
+                                       opened.status().message(), "; use --device cpu"));
+    }
+    device = *std::move(opened);
   }
   if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -115,7 +115,7 @@ absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlag
                                       const std::string& line, std::vector<int32_t>* ids) {
   std::string context;
   if (flags.lines.input == "json") {
-    QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+    QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line, {"pair"}));
     const auto pair = input.fields.find("pair");
     if (pair == input.fields.end() || !pair->is_string()) {
       return absl::InvalidArgumentError("pair: expected the context as a string");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/runtime/cpu_features.h"
+#include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
 #include "tools/logging.h"
 #include "tools/version.h"
@@ -74,7 +75,8 @@ CommandLine::CommandLine() : app_("Quintet: inference for T5-family models and G
   app_.require_subcommand(0, 1);
   app_.allow_extras();  // so that ReportUnknown can suggest a name
   app_.footer(
-      "quintet SUBCOMMAND --help shows the flags of one subcommand.\n"
+      "quintet SUBCOMMAND --help, or quintet help SUBCOMMAND, shows the flags of one subcommand; "
+      "they come\nafter its name.\n"
       "A flag --some-flag may also be set by the variable QUINTET_SOME_FLAG or in a --config "
       "file;\n"
       "precedence: flag, variable, file, default.\n\n"
@@ -129,6 +131,7 @@ void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
 
 int CommandLine::Run(int argc, char** argv) {
   for (CLI::App* command : AllCommands(&app_)) AddCommonFlags(command, &commands_[command]);
+  if (argc > 1 && std::string(argv[1]) == "help") return ShowHelp({argv + 2, argv + argc});
   try {
     app_.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -147,7 +150,21 @@ int CommandLine::Run(int argc, char** argv) {
   return RunParsed(chosen);
 }
 
-int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) const {
+int CommandLine::ShowHelp(const std::vector<std::string>& path) {
+  CLI::App* command = &app_;
+  std::string parents;
+  for (const std::string& name : path) {
+    const std::vector<CLI::App*> below =
+        command->get_subcommands([&](CLI::App* app) { return app->get_name() == name; });
+    if (below.empty()) return ReportUnknown(command, name);
+    absl::StrAppend(&parents, parents.empty() ? "" : " ", command->get_name());
+    command = below.front();
+  }
+  std::fputs(command->help(parents).c_str(), stdout);
+  return kExitDone;
+}
+
+int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) {
   const bool is_flag = word.size() > 1 && word[0] == '-';
   const bool at_top = command == &app_;
   std::vector<std::string> candidates;
@@ -159,6 +176,18 @@ int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) const
     }
   }
   const std::string name = word.substr(0, word.find('='));
+  if (is_flag) {  // a flag of a subcommand, before its name
+    for (CLI::App* known : AllCommands(at_top ? &app_ : command->get_parent())) {
+      const std::vector<std::string> flags = FlagNames(*known);
+      if ((!at_top && known != command) ||
+          std::find(flags.begin(), flags.end(), name) == flags.end()) {
+        continue;
+      }
+      return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                                  name, ": flags come after the subcommand, for example: quintet ",
+                                  CommandPath(*known, " "), " ", name, " ...")));
+    }
+  }
   const std::string nearest = Nearest(name, candidates);
   const std::string kind = is_flag  ? "unknown flag "
                            : at_top ? "unknown subcommand "
@@ -190,6 +219,7 @@ int CommandLine::RunParsed(CLI::App* command) {
   }
   if (absl::Status isa = CheckIsaVariable(); !isa.ok()) return Fail(kExitUsage, isa);
   SetUpLogging(common.log_format, common.log_level);
+  for (const std::string& misspelt : MisspeltVariables(&app_)) spdlog::warn("{}", misspelt);
   return common.run();
 }
 

@@ -63,7 +63,9 @@ class CommandLine {
 
   static void AddCommonFlags(CLI::App* command, Common* common);
   int RunParsed(CLI::App* command);
-  int ReportUnknown(CLI::App* command, const std::string& word) const;
+  int ReportUnknown(CLI::App* command, const std::string& word);
+  // Prints the help of a subcommand: quintet help bench serve.
+  int ShowHelp(const std::vector<std::string>& path);
 
   CLI::App app_;
   std::map<const CLI::App*, Common> commands_;

@@ -167,6 +167,7 @@ void AddConvertCommand(CommandLine& line) {
           "Stored type of the weight matrices: f32, bf16, f16, int8, fp8 (e4m3, for GPUs; ffn_out "
           "keeps its type), or source (unchanged).")
       ->check(CLI::IsMember({"source", "f32", "bf16", "f16", "int8", "fp8"}))
+      ->transform(DtypeAliases())
       ->type_name("TYPE")
       ->group("Conversion");
   command

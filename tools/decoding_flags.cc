@@ -163,7 +163,8 @@ void AddSamplingFlags(CLI::App* command, DecodingFlags* flags) {
       "Sample instead of taking the most likely token; with --num-beams > 1, beam sampling.",
       &flags->do_sample);
   sampling.Value(
-      {"--temperature", "Sampling temperature: the logits are divided by it. Range [0.01, 100].",
+      {"--temperature",
+       "Sampling temperature: the logits are divided by it; 0 = no sampling. Range [0.01, 100].",
        "FACTOR", "1"},
       &r.temperature);
   sampling.Value({"--top-k", "Sample from the K most likely tokens; 0 = no limit.", "K", "50"},

@@ -1,5 +1,7 @@
 #include "tools/flag_values.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -8,11 +10,13 @@
 #include <regex>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -141,6 +145,34 @@ absl::Status ApplyEnvironment(CLI::App* command) {
     QT_RETURN_IF_ERROR(SetValues(option, {value}, variable));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> MisspeltVariables(CLI::App* root) {
+  // Variables that are not flags: of the kernels, the Python client and the tests.
+  std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
+                                    "QUINTET_CUDA_PORTABLE", "QUINTET_API_KEY",
+                                    "QUINTET_BINARY",        "QUINTET_CUDA_LONG_ATTENTION",
+                                    "QUINTET_WERROR",        "QUINTET_GOLDEN_DIR"};
+  for (const CLI::App* command : AllCommands(root)) {
+    for (const CLI::Option* option : command->get_options()) {
+      if (std::string name = VariableName(*option); !name.empty()) known.push_back(std::move(name));
+    }
+  }
+  std::vector<std::string> warnings;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::pair<std::string, std::string> variable =
+        absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    const std::string& name = variable.first;
+    if (!absl::StartsWith(name, "QUINTET_") || absl::StartsWith(variable.second, "tcp://") ||
+        std::find(known.begin(), known.end(), name) != known.end()) {
+      continue;  // Kubernetes sets QUINTET_PORT=tcp://... for a service named quintet
+    }
+    if (const std::string nearest = Nearest(name, known); !nearest.empty()) {
+      warnings.push_back(absl::StrCat(
+          name, ": no flag has this environment variable; did you mean ", nearest, "?"));
+    }
+  }
+  return warnings;
 }
 
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {

@@ -52,6 +52,10 @@ std::string VariableName(const CLI::Option& option);
 // INVALID_ARGUMENT names the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
+// One sentence for every environment variable that looks like a misspelt one of a flag of any
+// subcommand below `root`, or of those that are not flags: QUINTET_NUM_BEANS.
+std::vector<std::string> MisspeltVariables(CLI::App* root);
+
 // Sets every flag of `command` that has no value yet from a TOML file. INVALID_ARGUMENT for an
 // unreadable file, an unknown section or key, or a bad value; the message names the file and the
 // key.

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "tools/decoding_flags.h"
+#include "tools/decoding_json.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -60,10 +61,31 @@ void Detokenize(const Session& session, bool skip_special_tokens, Result* result
   }
 }
 
+// Fails if the request asks for values that the output format does not show. `dashes` comes before
+// the names of options in the message.
+absl::Status CheckShown(const DecodingRequest& decoding, const std::string& output,
+                        const char* dashes) {
+  if (output == "json") return absl::OkStatus();
+  const auto unseen = [&](const char* name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dashes, name, ": text output does not show it; use --output json"));
+  };
+  const bool flag = *dashes != '\0';
+  if (decoding.logprobs.value_or(false)) return unseen("logprobs");
+  if (decoding.top_logprobs.value_or(0) > 0) return unseen(flag ? "top-logprobs" : "top_logprobs");
+  if (decoding.return_scores.value_or(false)) {
+    return unseen(flag ? "return-scores" : "return_scores");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LineJob> MakeJob(const Session& session, const GenerateFlags& flags,
-                                const DecodingRequest& decoding, int64_t number,
-                                const std::string& line) {
-  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line));
+                                DecodingRequest decoding, int64_t number, const std::string& line) {
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line, DecodingJsonNames()));
+  if (!input.fields.is_null()) {
+    QT_RETURN_IF_ERROR(ReadDecodingJson(input.fields, session.tokenizer.get(), &decoding));
+  }
+  QT_RETURN_IF_ERROR(CheckShown(decoding, flags.lines.output, ""));
   QT_ASSIGN_OR_RETURN(DecodingOptions options,
                       ResolveDecoding(decoding, session.defaults, session.config,
                                       flags.decoding.limits, input.ids));
@@ -85,6 +107,12 @@ int Run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   flags.decoding.limits.max_input_tokens = static_cast<uint32_t>(flags.model.max_input_tokens);
   int exit_code = kExitDone;
+  DecodingRequest asked = flags.decoding.request;
+  asked.logprobs = flags.decoding.logprobs;
+  asked.return_scores = flags.decoding.return_scores;
+  if (absl::Status status = CheckShown(asked, flags.lines.output, "--"); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   const SessionNeeds needs = NeedsOf(RequestKind::kGenerate, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
@@ -115,7 +143,10 @@ void AddGenerateCommand(CommandLine& line) {
        "inside them are written \\n, \\r, \\t and \\\\. A failed line produces an empty line "
        "(--output json:\n"
        "an object with \"error\") and an error message; the other lines continue and the exit code "
-       "is 1."},
+       "is 1.\n\n"
+       "--input json: a line may set decoding options of its own, under the names of the flags "
+       "with underscores:\n"
+       "{\"text\": \"...\", \"num_beams\": 4}."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);

@@ -1,16 +1,33 @@
 #include "tools/line_format.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
+#include "models/checkpoint/safetensors.h"
+#include "tools/flag_values.h"
 
 namespace quintet {
 namespace {
 
 absl::Status Wrong(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+// Fails if the object of a line has a field that the command does not read.
+absl::Status CheckFields(const nlohmann::json& line, const std::vector<std::string>& fields) {
+  std::vector<std::string> known = {"text", "token_ids", "id", "meta"};
+  known.insert(known.end(), fields.begin(), fields.end());
+  for (const auto& [name, value] : line.items()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string nearest = Nearest(name, known);
+    return Wrong(absl::StrCat("input: unknown field \"", Printable(name), "\"",
+                              nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"),
+                              nearest.empty() ? "; put fields of your own into \"meta\"" : ""));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -19,7 +36,7 @@ void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::st
   command
       ->add_option("--input", flags->input,
                    "Format of the input lines: text, or json (an object with \"text\" or "
-                   "\"token_ids\").")
+                   "\"token_ids\"; \"id\" and \"meta\" are copied to --output json).")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT")
       ->group(kGroup);
@@ -80,7 +97,8 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
 }
 
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
-                                    const std::string& line) {
+                                    const std::string& line, const std::vector<std::string>& fields,
+                                    const Embedding* embedding) {
   LineInput input;
   std::vector<int32_t> ids;
   if (flags.input == "text") {
@@ -96,6 +114,7 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
       return Wrong(absl::StrCat("input: expected a JSON object, got ", object->type_name()));
     }
     input.fields = *std::move(object);
+    QT_RETURN_IF_ERROR(CheckFields(input.fields, fields));
     const bool has_text = input.fields.contains("text");
     const bool has_ids = input.fields.contains("token_ids");
     if (has_text == has_ids)
@@ -111,10 +130,31 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
     }
   }
   if (!input.fields.contains("token_ids")) {
-    QT_ASSIGN_OR_RETURN(ids, EncodeText(session, input.text, flags.add_special_tokens));
+    const std::string prompt = embedding == nullptr ? "" : embedding->prompt();
+    QT_ASSIGN_OR_RETURN(ids, EncodeText(session, prompt + input.text, flags.add_special_tokens));
+    if (embedding != nullptr) embedding->Truncate(session.tokenizer.get(), &ids);
+  } else if (embedding != nullptr) {
+    QT_RETURN_IF_ERROR(embedding->CheckTokenIds());
   }
   QT_ASSIGN_OR_RETURN(input.ids, TruncateInput(session, std::move(ids), flags.truncate));
   return input;
+}
+
+nlohmann::ordered_json CarriedFields(const std::string& line) {
+  nlohmann::ordered_json carried = nlohmann::ordered_json::object();
+  const absl::StatusOr<nlohmann::json> object = ParseJson(line, "input");
+  if (!object.ok() || !object->is_object()) return carried;
+  for (const char* name : {"id", "meta"}) {
+    if (object->contains(name)) carried[name] = (*object)[name];
+  }
+  return carried;
+}
+
+std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields) {
+  if (fields.empty()) return output;
+  QT_CHECK(output.size() > 3 && output.compare(output.size() - 2, 2, "}\n") == 0);
+  const std::string more = JsonLine(fields);  // {...} and a newline
+  return absl::StrCat(output.substr(0, output.size() - 2), ",", more.substr(1));
 }
 
 std::string JsonLine(const nlohmann::ordered_json& value) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/embedding.h"
 #include "engine/request.h"
 #include "nlohmann/json.hpp"
 #include "tools/session.h"
@@ -32,8 +33,18 @@ struct LineInput {
   std::vector<int32_t> ids;  // with special tokens; length checked (TruncateInput)
   nlohmann::json fields;     // the JSON object; null for text lines
 };
+// A JSON object may have the fields text, token_ids, id, meta and those in `fields`; others are
+// INVALID_ARGUMENT. `embedding`, for encode: its prompt comes before a text, which is then
+// truncated as it says.
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
-                                    const std::string& line);
+                                    const std::string& line,
+                                    const std::vector<std::string>& fields = {},
+                                    const Embedding* embedding = nullptr);
+// The fields id and meta of a line of JSON input, as they appear in its output: {"id": 7}. Empty if
+// it has none or is not an object. Sets nothing else: ReadInput reports errors.
+nlohmann::ordered_json CarriedFields(const std::string& line);
+// Appends the fields to the object in `output`, which is a line that JsonLine made.
+std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields);
 // Reads a JSON array of token ids. INVALID_ARGUMENT names `field`.
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field);

@@ -8,7 +8,23 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/match.h"
+
 namespace quintet {
+namespace {
+
+// INVALID_ARGUMENT if the first bytes of the input are not those of a text: they contain a NUL, as
+// nearly all binary formats do, and text in UTF-16.
+absl::Status CheckText(absl::string_view bytes) {
+  constexpr size_t kLooked = 8000;
+  if (bytes.substr(0, kLooked).find('\0') == absl::string_view::npos) return absl::OkStatus();
+  const bool utf16 = absl::StartsWith(bytes, "\xff\xfe") || absl::StartsWith(bytes, "\xfe\xff");
+  return absl::InvalidArgumentError(
+      utf16 ? "the input is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+            : "the input is binary: neither text nor gzip nor zstd");
+}
+
+}  // namespace
 
 LineReader::LineReader(int fd, size_t max_line_bytes) : fd_(fd), max_line_bytes_(max_line_bytes) {
   struct stat info;
@@ -72,6 +88,11 @@ LineReader::Fill LineReader::FillBuffer(int timeout_ms) {
   }
   if (const Fill fill = Read(timeout_ms, &buffer_); fill != Fill::kMore) return fill;
   if (!detected_) DetectCompression();
+  if (detected_ && !checked_ && decompressor_ == nullptr) {
+    checked_ = true;
+    error_ = CheckText(buffer_);
+    if (!error_.ok()) return Fill::kError;
+  }
   end_ = fd_end_ && decompressor_ == nullptr;
   return Fill::kMore;
 }

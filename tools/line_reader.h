@@ -23,7 +23,8 @@ class LineReader {
   // signal arrived. kError: see error().
   Outcome Next(int timeout_ms, std::string* line);
 
-  // The reason of kError: a failed read, or compressed data that is damaged or ends early.
+  // The reason of kError: a failed read, compressed data that is damaged or ends early, or binary
+  // data that is not compressed.
   const absl::Status& error() const { return error_; }
   // Bytes read from the descriptor, before decompression.
   int64_t bytes_read() const { return bytes_read_; }
@@ -50,6 +51,7 @@ class LineReader {
   bool end_ = false;                            // buffer_ gets no more bytes
   bool fd_end_ = false;                         // the descriptor is at its end
   bool detected_ = false;                       // whether the input is compressed is known
+  bool checked_ = false;                        // whether the input is text is known
   std::unique_ptr<Decompressor> decompressor_;  // null if the input is not compressed
   std::string compressed_;                      // bytes that have not been decompressed yet
   int64_t bytes_read_ = 0, total_bytes_ = -1;

@@ -18,6 +18,7 @@
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/cores.h"
+#include "models/tokenizers/unicode.h"
 #include "spdlog/spdlog.h"
 #include "tools/interrupt.h"
 #include "tools/line_format.h"
@@ -43,7 +44,8 @@ struct Line {
   int64_t number = 0;
   std::string text;
   absl::Status error;
-  std::optional<LineJob> job;  // unset if parsing failed
+  nlohmann::ordered_json carried;  // fields of JSON input that the output repeats
+  std::optional<LineJob> job;      // unset if parsing failed
   Result result;
   std::string output;
   int64_t bytes = 0;   // of the text
@@ -101,13 +103,15 @@ std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
 
 class LineRunner {
  public:
-  LineRunner(Session& session, const LineCommand& command, LineOutput* output, bool quiet)
+  LineRunner(Session& session, const LineFlags& flags, const LineCommand& command,
+             LineOutput* output)
       : session_(session),
         command_(command),
         output_(output),
+        carries_(flags.input == "json" && flags.output == "json"),
         most_lines_(RequestsInFlight(session.model->limits().max_step_sequences)),
         reader_(STDIN_FILENO, kMaxLineBytes),
-        progress_(quiet) {}
+        progress_(flags.quiet) {}
 
   int Run() {
     if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
@@ -265,6 +269,11 @@ class LineRunner {
 
   void Parse(Line* line) const {
     line->error = CatchOutOfMemory([&]() -> absl::Status {
+      if (!IsUtf8(line->text)) {
+        return absl::InvalidArgumentError(
+            "the line is not UTF-8; convert the input, for example with iconv -t UTF-8");
+      }
+      if (carries_) line->carried = CarriedFields(line->text);
       QT_ASSIGN_OR_RETURN(line->job, command_.parse(line->number, line->text));
       line->text = std::string();
       return absl::OkStatus();
@@ -349,6 +358,7 @@ class LineRunner {
     }
     line->job.reset();
     if (!line->error.ok()) line->output = command_.format_error(line->number, line->error);
+    if (carries_) line->output = WithFields(line->output, line->carried);
   }
 
   void WriteLines() {
@@ -437,6 +447,7 @@ class LineRunner {
   Session& session_;
   const LineCommand& command_;
   LineOutput* const output_;
+  const bool carries_;  // id and meta from input to output
   const int64_t most_lines_;
   std::vector<std::thread> threads_;
   LineReader reader_;  // used by the reading thread; total_bytes() by all
@@ -472,7 +483,7 @@ int RunLines(Session& session, const LineFlags& flags, const LineCommand& comman
     return Fail(absl::IsInvalidArgument(output.status()) ? kExitUsage : kExitFailed,
                 output.status());
   }
-  return LineRunner(session, command, output->get(), flags.quiet).Run();
+  return LineRunner(session, flags, command, output->get()).Run();
 }
 
 }  // namespace quintet

@@ -63,7 +63,7 @@ void SetUpLogging(const std::string& format, const std::string& level) {
   if (log.json) {
     log.formatter = std::make_unique<JsonFormatter>();
   } else {
-    log.formatter = std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %l %v");
+    log.formatter = std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S %l %v");
   }
   log.level = spdlog::level::from_str(level);
   UseSink(std::make_shared<spdlog::sinks::stderr_sink_mt>());

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/dtype_names.h"
+
 namespace quintet {
 
 void AddPlacementFlags(CLI::App* command, Placement* placement) {
@@ -23,8 +25,18 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
           "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
           "fp8 weights.")
       ->check(CLI::IsMember(dtypes))
+      ->transform(DtypeAliases())
       ->type_name("TYPE")
       ->group(kGroup);
+}
+
+CLI::Validator DtypeAliases() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        name = CanonicalDtype(name);
+        return "";
+      },
+      "");
 }
 
 }  // namespace quintet

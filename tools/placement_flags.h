@@ -7,5 +7,7 @@
 namespace quintet {
 
 void AddPlacementFlags(CLI::App* command, Placement* placement);
+// Replaces other names of a data type (fp16, bfloat16, ...) by those of --dtype (CanonicalDtype).
+CLI::Validator DtypeAliases();
 
 }  // namespace quintet

@@ -77,7 +77,8 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
   std::vector<std::string> columns = {line};
   const bool is_text = flags.lines.input == "text";
   if (is_text) columns = absl::StrSplit(line, '\t');
-  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, columns.front()));
+  QT_ASSIGN_OR_RETURN(LineInput input,
+                      ReadInput(session, flags.lines, columns.front(), {"targets"}));
   if (is_text) {
     for (size_t i = 1; i < columns.size(); ++i) {
       QT_RETURN_IF_ERROR(AddTextTarget(session, flags, columns[i], &job.request.targets));
@@ -102,6 +103,10 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
 }
 
 int Run(const ScoreFlags& flags) {
+  if (flags.top_logprobs > 0 && flags.lines.output != "json") {
+    return Fail(kExitUsage, absl::InvalidArgumentError(
+                                "--top-logprobs: text output does not show it; use --output json"));
+  }
   int exit_code = kExitDone;
   const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);

@@ -23,7 +23,7 @@ TOO_LARGE = 2**31
 FLOATS = {
     "length_penalty": (BEAMS, [-10.1, 10.1]),
     "patience": ({**BEAMS, "early_stopping": "EARLY_STOPPING_FIRST"}, [-1.0, 0.0, 4.1]),
-    "temperature": (SAMPLE, [-1.0, 0.0, 0.009, 100.1]),
+    "temperature": (SAMPLE, [-1.0, 0.009, 100.1]),
     "top_p": (SAMPLE, [-0.1, 0.0, 1.1]),
     "typical_p": (SAMPLE, [-0.1, 0.0, 1.1]),
     "min_p": (SAMPLE, [-0.1, 1.0]),
