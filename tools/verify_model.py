@@ -125,6 +125,12 @@ class Comparison:
         self.directory, self.quintet, self.tolerance = directory, quintet, tolerance
         self.config = quintet.inspect()["config"]
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        # Some checkpoints have fewer embeddings than their tokenizer has ids.
+        self.texts = [
+            text
+            for text in TEXTS
+            if max(self.tokenizer(text)["input_ids"], default=0) < self.config["vocab"]
+        ]
         self.rows: list[Row] = []
 
     def model(self, auto: str):
@@ -141,7 +147,7 @@ class Comparison:
             if head == "language model":
                 causal = self.config["encoder_layers"] == 0
                 model = self.model("AutoModelForCausalLM" if causal else "AutoModelForSeq2SeqLM")
-                texts = [text for text in TEXTS if not causal or text.strip()]
+                texts = [text for text in self.texts if not causal or text.strip()]
                 targets = self.generate(model, texts)
                 if not causal:
                     self.token_ids(texts)
@@ -150,7 +156,7 @@ class Comparison:
             elif head == "sequence classification":
                 self.labels(self.model("AutoModelForSequenceClassification"))
             elif head in ("none", "encoder"):
-                self.states(self.encoder(), TEXTS)
+                self.states(self.encoder(), self.texts)
             else:
                 raise CannotVerify(f"models with the head {head} are not compared")
             if (pathlib.Path(self.directory) / "modules.json").exists():
@@ -234,10 +240,10 @@ class Comparison:
         self.rows.append(compare_states(self.torch, "hidden states", ours, theirs, self.tolerance))
 
     def labels(self, model) -> None:
-        lines = [{"token_ids": self.ids(text)[0].tolist()} for text in TEXTS]
+        lines = [{"token_ids": self.ids(text)[0].tolist()} for text in self.texts]
         answers = self.quintet.run("classify", lines)
         ours = [[label["logit"] for label in answer["labels"]] for answer in answers]
-        theirs = [model(input_ids=self.ids(text)).logits[0] for text in TEXTS]
+        theirs = [model(input_ids=self.ids(text)).logits[0] for text in self.texts]
         self.rows.append(compare_states(self.torch, "label logits", ours, theirs, self.tolerance))
 
     def embeddings(self) -> None:
@@ -248,9 +254,9 @@ class Comparison:
         model = SentenceTransformer(
             self.directory, device="cpu", model_kwargs={"dtype": self.torch.float32}
         )
-        answers = self.quintet.run("encode", [{"text": text} for text in TEXTS])
+        answers = self.quintet.run("encode", [{"text": text} for text in self.texts])
         ours = [answer["embedding"] for answer in answers]
-        theirs = list(model.encode(TEXTS, batch_size=1, convert_to_tensor=True))
+        theirs = list(model.encode(self.texts, batch_size=1, convert_to_tensor=True))
         self.rows.append(compare_states(self.torch, "embeddings", ours, theirs, self.tolerance))
 
 
