@@ -26,10 +26,9 @@ absl::StatusOr<std::string> PromptOf(const EmbeddingOptions& options,
   }
   const auto found = modules->prompts.find(name);
   if (found != modules->prompts.end()) return found->second;
-  const std::string known =
-      absl::StrJoin(modules->prompts, ", ", [](std::string* out, const auto& prompt) {
-        absl::StrAppend(out, Printable(prompt.first));
-      });
+  const std::string known = absl::StrJoin(
+      modules->prompts, ", ",
+      [](std::string* out, const auto& prompt) { absl::StrAppend(out, Printable(prompt.first)); });
   return absl::InvalidArgumentError(
       absl::StrCat("prompt_name: expected one of ", known, ", got ", Printable(name)));
 }

@@ -31,8 +31,8 @@ class Embedding {
   // `modules` may be null. `modules` and `tokenizer` (null: inputs are token ids) outlive the
   // requests. INVALID_ARGUMENT: both prompts are set, a prompt's name is unknown, or the pooling
   // has another width than the modules after it expect; the message begins with the field's name.
-  static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options, const ModelConfig& config,
-                                          const SentenceModules* modules,
+  static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options,
+                                          const ModelConfig& config, const SentenceModules* modules,
                                           const Tokenizer* tokenizer);
 
   // The text to tokenize for an input text, and the limit to which its ids are truncated: an

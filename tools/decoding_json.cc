@@ -32,8 +32,7 @@ absl::Status Read(const std::string& field, const json& value, std::optional<dou
 }
 
 absl::Status Read(const std::string& field, const json& value, std::optional<int64_t>* to) {
-  if (!value.is_number_unsigned() ||
-      value.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
     return Expected(field, "a whole number from 0 to 4294967295", value);
   }
   *to = static_cast<int64_t>(value.get<uint64_t>());
@@ -93,8 +92,7 @@ absl::Status ReadPrefix(const json& value, const Tokenizer* tokenizer, std::vect
     return absl::OkStatus();
   }
   if (tokenizer == nullptr) {
-    return absl::InvalidArgumentError(
-        "decoder_prefix: the model has no tokenizer; pass token ids");
+    return absl::InvalidArgumentError("decoder_prefix: the model has no tokenizer; pass token ids");
   }
   QT_ASSIGN_OR_RETURN(*to, tokenizer->Encode(value.get_ref<const std::string&>(),
                                              /*add_special_tokens=*/false));

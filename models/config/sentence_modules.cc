@@ -69,8 +69,7 @@ class Fields {
     return static_cast<int64_t>(value->get<uint64_t>());
   }
 
-  absl::Status Wrong(const std::string& field, const std::string& expected,
-                     const json& got) const {
+  absl::Status Wrong(const std::string& field, const std::string& expected, const json& got) const {
     return absl::InvalidArgumentError(absl::StrCat(where_, field.empty() ? "" : ": ", field,
                                                    ": expected ", expected, ", got ", Shown(got)));
   }
@@ -107,7 +106,8 @@ absl::StatusOr<std::string> ModuleKind(const std::string& type) {
   return absl::UnimplementedError(absl::StrCat(
       kModulesFile, ": type ", Printable(type),
       " is not supported; expected the modules Transformer, Pooling, Dense and Normalize of "
-      "sentence_transformers. To embed without modules, remove ", kModulesFile));
+      "sentence_transformers. To embed without modules, remove ",
+      kModulesFile));
 }
 
 absl::StatusOr<ModuleEntry> ReadEntry(const json& value, size_t index) {
@@ -150,9 +150,11 @@ absl::StatusOr<std::vector<ModuleEntry>> ReadEntries(const std::string& director
     const bool expected_first = entry.kind == "Transformer";
     const bool expected_second = entry.kind == "Pooling";
     if (expected_first != (i == 0) || expected_second != (i == 1)) {
-      return absl::UnimplementedError(absl::StrCat(
-          kModulesFile, "[", i, "]: expected Transformer, then Pooling, then Dense and Normalize; "
-          "got ", entry.kind));
+      return absl::UnimplementedError(
+          absl::StrCat(kModulesFile, "[", i,
+                       "]: expected Transformer, then Pooling, then Dense and Normalize; "
+                       "got ",
+                       entry.kind));
     }
     if (expected_first && !entry.folder.empty()) {
       return absl::UnimplementedError(
@@ -234,8 +236,8 @@ absl::Status CheckInput(const Fields& fields) {
   for (const char* field : {"module_input_name", "module_output_name"}) {
     QT_ASSIGN_OR_RETURN(const std::string name, fields.String(field, "sentence_embedding"));
     if (name == "sentence_embedding") continue;
-    return fields.Unsupported(
-        field, absl::StrCat("expected sentence_embedding, got ", Printable(name)));
+    return fields.Unsupported(field,
+                              absl::StrCat("expected sentence_embedding, got ", Printable(name)));
   }
   return absl::OkStatus();
 }
@@ -296,10 +298,12 @@ absl::StatusOr<SafetensorsReader> OpenDense(const std::string& directory, const 
       SafetensorsReader::OpenFile(path + "/model.safetensors", follow_symlinks);
   if (files.ok() || !absl::IsNotFound(files.status())) return files;
   return absl::InvalidArgumentError(absl::StrCat(
-      folder, "/model.safetensors: no such file. If there is a pytorch_model.bin, which is not "
+      folder,
+      "/model.safetensors: no such file. If there is a pytorch_model.bin, which is not "
       "supported, convert it with: python3 -c \"import sys, torch, safetensors.torch as s; p = "
       "sys.argv[1]; s.save_file(torch.load(p + '/pytorch_model.bin', weights_only=True), p + "
-      "'/model.safetensors')\" DIRECTORY/", folder));
+      "'/model.safetensors')\" DIRECTORY/",
+      folder));
 }
 
 absl::StatusOr<SentenceLayer> ReadDense(const std::string& directory, const std::string& folder,
@@ -318,8 +322,7 @@ absl::StatusOr<SentenceLayer> ReadDense(const std::string& directory, const std:
   QT_ASSIGN_OR_RETURN(layer.activation, ReadActivation(fields));
   QT_ASSIGN_OR_RETURN(const bool bias, fields.Bool("bias", true));
   QT_ASSIGN_OR_RETURN(const bool residual, fields.Bool("use_residual", false));
-  QT_ASSIGN_OR_RETURN(const SafetensorsReader files,
-                      OpenDense(directory, folder, follow_symlinks));
+  QT_ASSIGN_OR_RETURN(const SafetensorsReader files, OpenDense(directory, folder, follow_symlinks));
   const std::string where = absl::StrCat(folder, "/model.safetensors");
   const std::vector<int64_t> shape = {layer.out, layer.in};
   QT_ASSIGN_OR_RETURN(const std::vector<float> weight,
@@ -380,8 +383,8 @@ absl::Status ReadOwnFile(const std::string& directory, SentenceModules* modules)
   QT_ASSIGN_OR_RETURN(const Fields own, Fields::Read(directory, kOwnFile));
   QT_ASSIGN_OR_RETURN(const std::string kind, own.String("model_type", "SentenceTransformer"));
   if (kind != "SentenceTransformer") {
-    return own.Unsupported("model_type", absl::StrCat("expected SentenceTransformer, got ",
-                                                      Printable(kind)));
+    return own.Unsupported("model_type",
+                           absl::StrCat("expected SentenceTransformer, got ", Printable(kind)));
   }
   modules->prompts = {{"query", ""}, {"document", ""}};
   if (const json* const prompts = own.Find("prompts")) {
@@ -408,9 +411,9 @@ absl::Status ReadOwnFile(const std::string& directory, SentenceModules* modules)
 // say.
 bool IsInstructor(const std::string& directory) {
   const std::optional<HubId> id = HubIdOfSnapshot(directory);
-  return id && (id->repository == "hkunlp/instructor-base" ||
-                id->repository == "hkunlp/instructor-large" ||
-                id->repository == "hkunlp/instructor-xl");
+  return id &&
+         (id->repository == "hkunlp/instructor-base" ||
+          id->repository == "hkunlp/instructor-large" || id->repository == "hkunlp/instructor-xl");
 }
 
 float Activated(SentenceLayer::Activation activation, float x) {

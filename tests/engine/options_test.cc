@@ -76,6 +76,23 @@ TEST_CASE("options: built-in defaults apply without other values") {
   CHECK(o.forced_bos_token_id == -1);
 }
 
+TEST_CASE("A temperature of 0 turns sampling off, with its other parameters") {
+  Case c;
+  c.request.do_sample = true;
+  c.request.temperature = 0.0;
+  c.request.top_k = 5;
+  c.request.top_p = 0.5;
+  const auto options = c.Resolve();
+  REQUIRE(options.ok());
+  CHECK_FALSE(options->do_sample);
+  c.request = DecodingRequest();
+  c.request.temperature = 0.0;  // without do_sample, where another temperature is an error
+  c.defaults.do_sample = true;
+  const auto plain = c.Resolve();
+  REQUIRE(plain.ok());
+  CHECK_FALSE(plain->do_sample);
+}
+
 struct FloatField {
   const char* name;
   std::optional<double> DecodingRequest::*field;
@@ -98,7 +115,7 @@ TEST_CASE("options: every float field refuses NaN, infinities and values out of 
        true,
        false,
        {0.01f, 1, 100},
-       {0, 0.009f, 101, -1}},
+       {0.009f, 101, -1}},
       {"top_p", &DecodingRequest::top_p, true, false, {0.001f, 1}, {0, 1.001f, -1}},
       {"typical_p", &DecodingRequest::typical_p, true, false, {0.001f, 1}, {0, 1.001f, -1}},
       {"min_p", &DecodingRequest::min_p, true, false, {0, 0.999f}, {1, -0.001f}},

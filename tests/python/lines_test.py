@@ -90,7 +90,6 @@ def test_options_of_a_line_replace_those_of_the_flags():
         "temperature": 0.7,
         "top_k": 5,
         "seed": 3,
-        
         "stop": ".",
         "suppress_tokens": [9],
         "bad_words_ids": [[8, 9]],

@@ -1,7 +1,7 @@
-"""Tests directories of sentence-transformers against its recorded vectors (tools/sentence_oracle.py).
+"""Tests directories of sentence-transformers against its recorded vectors.
 
-The directories are put together from the modules in tests/data/sentence, a golden case and the
-tokenizer of the shipped model, as the recorder did.
+tools/sentence_oracle.py recorded them. The directories are put together from the modules in
+tests/data/sentence, a golden case and the tokenizer of the shipped model, as the recorder did.
 """
 
 import array
@@ -107,9 +107,7 @@ def test_the_server_gives_the_same_vectors(models):
                 answer = client.stub.Encode(request)
                 found = [floats(embedding.values) for embedding in answer.embeddings]
                 assert difference(found, call["vectors"]) <= TOLERANCE
-            info = client.stub.GetModelInfo(
-                pb.GetModelInfoRequest(model=folder.name)
-            )
+            info = client.stub.GetModelInfo(pb.GetModelInfoRequest(model=folder.name))
             assert info.embedding_columns == len(found[0])
             assert "query" in info.prompt_names
 
