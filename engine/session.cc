@@ -49,7 +49,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
     log.warn(fallback);
   }
   QT_RETURN_IF_ERROR(LoadTokenizer(session, needs.tokenizer));
-  if (needs.kind == RequestKind::kEncode) {
+  if (needs.kind == RequestKind::kEncode || needs.encodes) {
     QT_ASSIGN_OR_RETURN(session->modules,
                         ReadSentenceModules(flags.model, config, flags.follow_symlinks));
   }

@@ -63,6 +63,7 @@ struct SessionNeeds {
   int64_t queue = 0;  // maximum number of queued requests; 0: RequestsInFlight
   WarmUpShapes warm_up = WarmUpShapes::kLargest;
   bool decodes = false;  // the session generates: use generation_config.json
+  bool encodes = false;  // the session makes embeddings: read modules.json
 };
 
 // Receives messages for logs: warnings, and details for debugging.

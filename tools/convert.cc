@@ -16,6 +16,7 @@
 #include "tools/command_line.h"
 #include "tools/flag_values.h"
 #include "tools/interrupt.h"
+#include "tools/placement_flags.h"
 #include "tools/session.h"
 
 namespace quintet {

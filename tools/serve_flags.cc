@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/runtime/cores.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
 #include "models/checkpoint/find_model.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"

@@ -13,7 +13,8 @@ import subprocess
 import grpc
 import pytest
 
-from quintet_rpc import Failure, pb
+from quintet.rpc import Failure
+from quintet.wire import pb
 from server_process import BINARY, CASES, G2P, SOURCE, Server
 
 DATA = SOURCE / "tests" / "data" / "sentence"

@@ -86,8 +86,7 @@ class EncodeItem : public Item {
   }
 
   absl::Status Complete(Request* request) override {
-    request->pooling = options_->pooling;
-    request->normalize = options_->normalize;
+    options_->embedding->Fill(input_.is_text, request);
     return absl::OkStatus();
   }
 
@@ -99,7 +98,8 @@ class EncodeItem : public Item {
 
   nb::object ToPython() override {
     if (embeddings_ != nullptr) return nb::none();
-    const int64_t rows = options_->pooling == Pooling::kNone ? result_.rows : -1;
+    const bool pooled = options_->embedding_options.pooling != Pooling::kNone;
+    const int64_t rows = pooled ? -1 : result_.rows;
     return ArrayOf(std::move(result_.values), rows, result_.columns);
   }
 
@@ -260,8 +260,10 @@ absl::StatusOr<Request> Item::Prepare() {
   Request request;
   request.kind = options_->kind;
   request.deadline_us = deadline_us_;
-  QT_ASSIGN_OR_RETURN(request.input, IdsOf(*options_->session, input_, options_->add_special_tokens,
-                                           options_->truncate));
+  const std::optional<Embedding>& embedding = options_->embedding;
+  QT_ASSIGN_OR_RETURN(request.input,
+                      IdsOf(*options_->session, input_, options_->add_special_tokens,
+                            options_->truncate, embedding.has_value() ? &*embedding : nullptr));
   QT_RETURN_IF_ERROR(Complete(&request));
   return request;
 }

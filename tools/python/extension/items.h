@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/answer_spans.h"
+#include "engine/embedding.h"
 #include "engine/engine_runner.h"
 #include "tools/python/extension/values.h"
 
@@ -23,8 +25,8 @@ struct CallOptions {
   DecodingRequest decoding;
   bool stream = false;
   // kEncode
-  Pooling pooling = Pooling::kMean;
-  bool normalize = false;
+  EmbeddingOptions embedding_options;
+  std::optional<Embedding> embedding;  // of these options and the session
   // kScore
   bool target_special_tokens = true, prefix_lm = false;
   int64_t top_logprobs = 0, sliding_window = 0;

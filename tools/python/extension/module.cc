@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/engine_runner.h"
 #include "kernels/runtime/cores.h"
+#include "models/checkpoint/dtype_names.h"
+#include "models/checkpoint/find_model.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
 #include "nanobind/stl/unique_ptr.h"
@@ -97,7 +99,7 @@ class PythonCall {
              bool raises, std::shared_ptr<CallNotifier> notifier)
       : loaded_(std::move(loaded)), options_(std::move(options)), raises_(raises) {
     if (rows >= 0) {
-      embeddings_ = std::make_shared<Embeddings>(rows, loaded_->session->config.d_model);
+      embeddings_ = std::make_shared<Embeddings>(rows, options_->embedding->columns());
     }
     call_ = loaded_->runner->Begin(std::move(notifier));
   }
@@ -209,11 +211,12 @@ void Set(const nb::dict& options, const char* name, T* to) {
 }
 
 Pooling PoolingOf(const std::string& name) {
+  if (name == "auto") return Pooling::kModules;
   if (name == "mean") return Pooling::kMean;
   if (name == "none") return Pooling::kNone;
   if (name == "first") return Pooling::kFirst;
   if (name == "last") return Pooling::kLast;
-  ThrowValue(absl::StrCat("pooling: expected mean, first, last or none, got ", name));
+  ThrowValue(absl::StrCat("pooling: expected auto, mean, first, last or none, got ", name));
 }
 
 void CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
@@ -226,7 +229,7 @@ class PythonModel {
  public:
   PythonModel(const SessionOptions& given, std::string device, std::string dtype) {
     SessionOptions options = given;
-    options.placement = {.device = std::move(device), .dtype = std::move(dtype)};
+    options.placement = {.device = std::move(device), .dtype = CanonicalDtype(dtype)};
     const nb::gil_scoped_release release;
     if (options.placement.device != kAutoPlacement) {
       OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
@@ -235,10 +238,13 @@ class PythonModel {
     if (const std::string note = ResolveAutoDevice(&options.placement); !note.empty()) {
       messages_.emplace_back(kInfo, note);
     }
+    absl::StatusOr<std::string> directory = FindModel(options.model, options.follow_symlinks);
+    OkOrThrow(Named(options.model.c_str(), directory.status()));
+    options.model = *std::move(directory);
     const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model);
     OkOrThrow(Named(options.model.c_str(), config.status()));
-    const SessionNeeds needs = {.kind = MainKind(config->head),
-                                .tokenizer = TokenizerNeed::kIfThere};
+    const SessionNeeds needs = {
+        .kind = MainKind(config->head), .tokenizer = TokenizerNeed::kIfThere, .encodes = true};
     const auto warn = [this](absl::string_view text) { messages_.emplace_back(kWarning, text); };
     const auto debug = [this](absl::string_view text) { messages_.emplace_back(kDebug, text); };
     auto loaded = std::make_shared<Loaded>();
@@ -272,6 +278,13 @@ class PythonModel {
     call->kind = KindOf(kind);
     ReadOptions(options, call.get());
     OkOrThrow(CheckHead(call->kind, loaded->session->config));
+    if (call->kind == RequestKind::kEncode) {
+      const Session& session = *loaded->session;
+      absl::StatusOr<Embedding> embedding = Embedding::Create(
+          call->embedding_options, session.config, session.modules.get(), session.tokenizer.get());
+      OkOrThrow(embedding.status());
+      call->embedding = *std::move(embedding);
+    }
     if (call->kind == RequestKind::kGenerate) {
       if (!loaded->session->flags.ignore_generation_fields) {
         OkOrThrow(CheckGenerationSupported(loaded->session->defaults));
@@ -408,7 +421,7 @@ class PythonModel {
     Set(options, "one", &call->one);
     Set(options, "timeout", &call->timeout_s);
     Set(options, "stream", &call->stream);
-    Set(options, "normalize", &call->normalize);
+    Set(options, "normalize", &call->embedding_options.normalize);
     Set(options, "target_special_tokens", &call->target_special_tokens);
     Set(options, "prefix_lm", &call->prefix_lm);
     Set(options, "top_logprobs", &call->top_logprobs);
@@ -416,7 +429,8 @@ class PythonModel {
     Set(options, "top_k", &call->top_k);
     Set(options, "max_answer_tokens", &call->max_answer_tokens);
     if (options.contains("pooling")) {
-      call->pooling = PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));
+      call->embedding_options.pooling =
+          PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));
     }
     CheckRange("top_logprobs", call->top_logprobs, 0, 20);
     CheckRange("sliding_window", call->sliding_window, 0, int64_t{1} << 31);

@@ -231,10 +231,14 @@ std::vector<std::string> GenerationOptionNames() {
 }
 
 absl::StatusOr<std::vector<int32_t>> IdsOf(const Session& session, const Input& input,
-                                           bool add_special_tokens, bool truncate) {
+                                           bool add_special_tokens, bool truncate,
+                                           const Embedding* embedding) {
   if (!input.is_text) return TruncateInput(session, input.ids, truncate);
-  absl::StatusOr<std::vector<int32_t>> ids = EncodeText(session, input.text, add_special_tokens);
+  const std::string prompt = embedding == nullptr ? "" : embedding->prompt();
+  absl::StatusOr<std::vector<int32_t>> ids =
+      EncodeText(session, prompt + input.text, add_special_tokens);
   if (!ids.ok()) return ids.status();
+  if (embedding != nullptr) embedding->Truncate(session.tokenizer.get(), &*ids);
   return TruncateInput(session, *std::move(ids), truncate);
 }
 

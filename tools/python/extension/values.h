@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/embedding.h"
 #include "engine/options.h"
 #include "engine/session.h"
 #include "tools/python/extension/errors.h"
@@ -28,8 +29,10 @@ bool IsOneInput(nb::handle value);
 DecodingRequest ReadDecoding(const nb::dict& options, const Session& session);
 std::vector<std::string> GenerationOptionNames();
 
-// Token ids of an input, after the checks of length. Needs no GIL.
+// Token ids of an input, after the checks of length. `embedding`: that of encode, whose prompt and
+// limit apply to texts; else null. Needs no GIL.
 absl::StatusOr<std::vector<int32_t>> IdsOf(const Session& session, const Input& input,
-                                           bool add_special_tokens, bool truncate);
+                                           bool add_special_tokens, bool truncate,
+                                           const Embedding* embedding);
 
 }  // namespace quintet::python

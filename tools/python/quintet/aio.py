@@ -170,7 +170,7 @@ class AsyncModel:
         self,
         inputs: Any,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling = "auto",
         normalize: bool = False,
         add_special_tokens: bool = True,
         truncate: bool = False,

@@ -110,7 +110,7 @@ class Client(Connection):
         self,
         inputs: Any,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling = "auto",
         normalize: bool = False,
         add_special_tokens: bool = True,
         truncate: bool = False,

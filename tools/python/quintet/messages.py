@@ -281,7 +281,7 @@ def encode(
 ) -> Call:
     opt.choice("pooling", pooling, opt.POOLINGS)
     options = pb.EncodeOptions(
-        pooling=getattr(pb, f"POOLING_{pooling.upper()}"),
+        pooling=getattr(pb, f"POOLING_{'UNSPECIFIED' if pooling == 'auto' else pooling.upper()}"),
         normalize=opt.flag("normalize", normalize),
     )
     call = _call(base, add_special_tokens, truncate)

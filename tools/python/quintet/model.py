@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     OneInput = str | Sequence[int] | numpy.ndarray
     OnError = Literal["raise", "return"]
-    Pooling = Literal["mean", "first", "last", "none"]
+    Pooling = Literal["auto", "mean", "first", "last", "none"]
 
 _log = logging.getLogger("quintet")
 _open_models: weakref.WeakSet[Model] = weakref.WeakSet()
@@ -256,7 +256,7 @@ class Model:
         self,
         inputs: OneInput | Sequence[OneInput],
         *,
-        pooling: Literal["mean", "first", "last"] = ...,
+        pooling: Literal["auto", "mean", "first", "last"] = ...,
         **options: Unpack[EncodeOptions],
     ) -> numpy.ndarray: ...
 
@@ -287,7 +287,7 @@ class Model:
         self,
         inputs: Any,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling = "auto",
         normalize: bool = False,
         add_special_tokens: bool = True,
         truncate: bool = False,
@@ -299,13 +299,15 @@ class Model:
 
         Args:
             inputs: one input or an iterable of inputs.
-            pooling: "mean", "first", "last", or "none": one row for each token.
+            pooling: "auto" (that of the model's modules.json, otherwise "mean"), "mean", "first",
+                "last", or "none": one row for each token.
             normalize: scales rows to unit length.
 
         Returns:
-            Arrays of f32, which share memory with the engine's results: [d_model] for one input,
-            [inputs, d_model] for a list, an iterator of [d_model] for an iterator. With pooling
-            "none": [tokens, d_model], or a list or iterator of these.
+            Arrays of f32, which share memory with the engine's results: [d] for one input,
+            [inputs, d] for a list, an iterator of [d] for an iterator; d is d_model or that of
+            the model's modules. With pooling "none": [tokens, d_model], or a list or iterator of
+            these.
         """
         plan = calls.encode_plan(
             inputs, pooling, normalize, add_special_tokens, truncate, timeout, on_error, progress

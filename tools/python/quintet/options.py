@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from quintet.errors import InvalidArgumentError
 
-POOLINGS = ("mean", "first", "last", "none")
+POOLINGS = ("auto", "mean", "first", "last", "none")
 ON_ERROR = ("raise", "return")
 
 # Hugging Face's names of options that Quintet has under another name.

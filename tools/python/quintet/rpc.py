@@ -199,7 +199,12 @@ class RpcClient:
         return self.stub.GenerateStream(self.generate_request(value, decoding), **self._sending)
 
     def encode(
-        self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"
+        self,
+        values,
+        *,
+        pooling: str = "UNSPECIFIED",
+        normalize: bool = False,
+        vector_type: str = "FP32",
     ) -> Any:  # pb.EncodeResponse
         options = _encode_options(pooling, normalize, vector_type)
         inputs = [make_input(value) for value in values]
@@ -208,7 +213,12 @@ class RpcClient:
         )
 
     def encode_stream(
-        self, values, *, pooling: str = "MEAN", normalize: bool = False, vector_type: str = "FP32"
+        self,
+        values,
+        *,
+        pooling: str = "UNSPECIFIED",
+        normalize: bool = False,
+        vector_type: str = "FP32",
     ):
         """Encodes an iterable of any length; yields EncodeStreamResponse in completion order,
         with item_id = index in `values`."""
