@@ -109,7 +109,8 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
     return request;
   }
   QT_ASSIGN_OR_RETURN(DecodingRequest decoding, BuildDecodingRequest(flags, nullptr));
-  if (decoding.do_sample.value_or(false)) decoding.seed = (*random)();
+  const bool samples = decoding.do_sample.value_or(false) && decoding.temperature.value_or(1) != 0;
+  if (samples) decoding.seed = (*random)();
   decoding.max_new_tokens = shape.new_tokens;
   decoding.num_beams = static_cast<uint32_t>(shape.beams);
   decoding.ignore_eos = true;

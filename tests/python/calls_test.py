@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from quintet.rpc import vectors
-from quintet.wire import SERVICE, pb
+from quintet.wire import POOL, SERVICE, pb
 from server_process import G2P, SOURCE, Server, run_quintet, words
 
 WORDS = words(24)
@@ -379,7 +379,7 @@ def test_reflection_tells_the_contract(client):
     database = ProtoReflectionDescriptorDatabase(client.channel)
     assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
     service = DescriptorPool(database).FindServiceByName(SERVICE)
-    ours = pb.DESCRIPTOR.services_by_name["Inference"]
+    ours = POOL.FindServiceByName(SERVICE)
     assert [method.name for method in service.methods] == [method.name for method in ours.methods]
     for method, expected in zip(service.methods, ours.methods, strict=True):
         assert [f.name for f in method.input_type.fields] == [
