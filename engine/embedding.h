@@ -1,4 +1,4 @@
-// What a client asks of an embedding, combined with the sentence-transformers modules of the model.
+// Embedding options of a client, combined with the sentence-transformers modules of the model.
 // Every front end makes its encode requests with this class.
 #pragma once
 

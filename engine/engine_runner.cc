@@ -142,7 +142,7 @@ class Call : public std::enable_shared_from_this<Call> {
   bool cancelled_ = false;
 };
 
-// What the caller holds; cancels the call when the caller drops it.
+// Handle of a call; destroying it cancels the call.
 class CallHandle : public EngineCall {
  public:
   explicit CallHandle(std::shared_ptr<Call> call) : call_(std::move(call)) { call_->Open(); }

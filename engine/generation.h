@@ -79,7 +79,7 @@ class Generation : public DecodeTask {
   // starts, where it can, with all its beams as copies of the prompt, so that the number of its
   // rows does not change after the first step.
   virtual void StartFannedOut() {}
-  // Loads the state that steps read into the cache, a while before it is used.
+  // Prefetches the members that every step reads.
   void Prefetch() const {
     constexpr size_t kLine = 64, kLines = 4;
     for (size_t i = 0; i < kLines; ++i) {
@@ -163,8 +163,8 @@ class Generation : public DecodeTask {
   // and its text begin with the prompt.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
-  // What steps read of every generation comes first, in as few cache lines as possible: a step has
-  // thousands of generations. Prefetch loads these lines.
+  // Members that every step reads, first and in few cache lines, because a step may have thousands
+  // of generations. Prefetch loads these lines.
   const bool is_beam_, samples_, wants_logprobs_, device_can_select_;
   bool first_ = true;  // no token chosen yet
   bool done_ = false;

@@ -22,7 +22,7 @@ enum class JobState : uint8_t { kQueued, kEncoding, kDecoding, kDone, kCancelled
 struct Job {
   Request request;
 
-  // What steps read of every job, in neighbouring cache lines (PrefetchAhead).
+  // Members that every step reads, in neighbouring cache lines (PrefetchAhead).
   uint64_t id = 0;
   JobState state = JobState::kQueued;
   bool encodes = false;           // its input is encoded as a whole before anything else
@@ -72,7 +72,7 @@ struct Job {
   }
 };
 
-// Loads what a step reads of the jobs soon after jobs[i] into the cache.
+// Prefetches the members that a step reads of the jobs shortly after jobs[i].
 inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;
   if (i + kJobs < jobs.size()) {
