@@ -57,8 +57,9 @@ def replaced(config: str, changes: dict[str, str]) -> str:
     return config
 
 
-def configuration(certificate, server, plain_port: int, tls_port: int) -> str:
-    """Returns our configuration with local paths and ports and only one of the three servers."""
+def configuration(certificate, server, plain_port: int, tls_port: int, changes=None) -> str:
+    """Returns our configuration with local paths and ports, only one of the three servers, and
+    further changes."""
     config = replaced(
         text("haproxy/haproxy.cfg"),
         {
@@ -68,6 +69,7 @@ def configuration(certificate, server, plain_port: int, tls_port: int) -> str:
             "maxconn 20000": "maxconn 100",
             "port 9464": f"port {server.http_port}",
             "quintet-1:50051": server.target,
+            **(changes or {}),
         },
     )
     return (
@@ -89,10 +91,10 @@ def test_haproxy_accepts_the_file(certificate, tmp_path):
     assert "[WARNING]" not in printed
 
 
-def haproxy(server, certificate, folder):
+def haproxy(server, certificate, folder, changes=None):
     def command(plain_port, tls_port):
         (folder / "haproxy.cfg").write_text(
-            configuration(certificate, server, plain_port, tls_port)
+            configuration(certificate, server, plain_port, tls_port, changes)
         )
         return ["/usr/sbin/haproxy", "-db", "-f", folder / "haproxy.cfg"]
 
@@ -250,6 +252,23 @@ def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
         finally:
             peer.close()
     assert b"application/grpc" in headers and b"grpc-status\x0212" in headers
+
+
+def test_haproxy_limits_the_calls_of_one_address(server, certificate, tmp_path):
+    """With a limit of 100 calls per minute instead of 5,000 per second, which no test can rely on
+    reaching."""
+    changes = {"http_req_rate(1s)": "http_req_rate(60s)", "gt 5000": "gt 100"}
+    with haproxy(server, certificate, tmp_path, changes) as (port, _):
+        with RpcClient(f"127.0.0.1:{port}", timeout_s=60.0) as client:
+            assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+            request = pb.GetModelInfoRequest()
+            served = 0
+            with pytest.raises(grpc.RpcError) as error:
+                for served in range(1000):
+                    client.stub.GetModelInfo(request, timeout=60)
+    assert 0 < served < 100
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.value.details() == "too many calls per second from one address"
 
 
 def test_proxies_cap_the_streams_of_a_connection(proxied):
