@@ -48,7 +48,7 @@ struct RowRules {
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct LogitsProcessorsArgs {
   Tensor logits;                     // [rows, vocab] f32, modified in place
-  absl::Span<const RowRules> rules;  // [n], at most one per row
+  absl::Span<const RowRules> rules;  // [n], at most one with an effect per row
   absl::Span<const int32_t> tokens;  // the array that every TokenRange indexes
   TokenHistory history;
   Tensor log_sums;    // [rows] f32, or undefined when no rule has log_softmax

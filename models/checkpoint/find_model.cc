@@ -86,20 +86,10 @@ bool IsDirectory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-std::vector<std::string> Names(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // The revisions of a cached repository that can be named: its refs, else its commits.
 std::string KnownRevisions(const std::string& folder) {
-  std::vector<std::string> names = Names(folder + "/refs");
-  if (names.empty()) names = Names(folder + "/snapshots");
+  std::vector<std::string> names = EntryNames(folder + "/refs");
+  if (names.empty()) names = EntryNames(folder + "/snapshots");
   constexpr size_t kMost = 8;
   if (names.size() > kMost) names.resize(kMost);
   for (std::string& name : names) name = Printable(name);
@@ -239,12 +229,12 @@ absl::StatusOr<std::string> ResolveLink(const std::string& path) {
 }
 
 absl::Status CheckLinks(const std::string& directory) {
-  for (const std::string& name : Names(directory)) {
+  for (const std::string& name : EntryNames(directory)) {
     const std::string path = absl::StrCat(directory, "/", name);
     if (IsModelFile(name)) {
       QT_RETURN_IF_ERROR(ResolveLink(path).status());
     } else if (IsDirectory(path)) {
-      for (const std::string& inner : Names(path)) {
+      for (const std::string& inner : EntryNames(path)) {
         if (!IsModelFile(inner)) continue;
         QT_RETURN_IF_ERROR(ResolveLink(absl::StrCat(path, "/", inner)).status());
       }

@@ -33,16 +33,6 @@ bool HasWeights(const std::string& directory) {
   return Has(directory, kWeights) || Has(directory, kIndex);
 }
 
-std::vector<std::string> Names(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin.
 bool IsVariant(const std::string& name) {
   absl::string_view rest = name;
@@ -157,7 +147,7 @@ std::string CompleteDownload(const std::string& directory) {
 }
 
 absl::Status Explain(const std::string& directory, const char* missing) {
-  const std::vector<std::string> names = Names(directory);
+  const std::vector<std::string> names = EntryNames(directory);
   const std::string models = Has(directory, "snapshots") ? "" : ModelsBelow(directory, names);
   if (!models.empty()) {
     return absl::InvalidArgumentError(
@@ -221,6 +211,17 @@ std::string Effect(const std::string& directory, const std::string& name,
 
 }  // namespace
 
+std::vector<std::string> EntryNames(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;  // the range-based loop would throw
+  for (fs::directory_iterator entry(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 absl::Status CheckModelFiles(const std::string& directory) {
   if (!Has(directory, "config.json")) return Explain(directory, "config.json");
   return HasWeights(directory) ? absl::OkStatus() : ExplainNoWeights(directory);
@@ -239,7 +240,7 @@ std::string ExplainFile(const std::string& path) {
 }
 
 std::vector<std::string> UnusedFileWarnings(const std::string& directory) {
-  const std::vector<std::string> names = Names(directory);
+  const std::vector<std::string> names = EntryNames(directory);
   const std::set<std::string> shards = IndexedShards(directory);
   const bool has_tokenizer = Has(directory, "tokenizer.json") || Has(directory, "spiece.model") ||
                              Has(directory, "vocab.json");

@@ -9,6 +9,9 @@
 
 namespace quintet {
 
+// Names of the entries of a directory, sorted; none if it cannot be read.
+std::vector<std::string> EntryNames(const std::string& directory);
+
 // OK if the directory has config.json, and model.safetensors or its index. Otherwise an error that
 // names what it holds instead (PyTorch, TensorFlow or Flax weights, GGUF, ONNX, a PEFT adapter, a
 // variant such as model.fp16.safetensors, sub-directories with models, ...) and what to do.
