@@ -102,19 +102,27 @@ TEST_CASE("Results of a call have the order of its inputs, whatever fails betwee
 }
 
 TEST_CASE("Calls of many threads share the engine and get their own results") {
+  constexpr int32_t kThreads = 8, kCalls = 20;
   RunnerTest test;
+  const auto input = [](int32_t thread, int32_t i) {
+    return std::vector<int32_t>{2 + thread, 2 + i};
+  };
+  // Computed before the threads start, because Catch2's assertions are not thread-safe.
+  std::vector<std::vector<Result>> expected(kThreads);
+  for (int32_t thread = 0; thread < kThreads; ++thread) {
+    for (int32_t i = 0; i < kCalls; ++i) expected[thread].push_back(test.Alone(input(thread, i)));
+  }
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
-  for (int32_t thread = 0; thread < 8; ++thread) {
+  for (int32_t thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] {
-      for (int32_t i = 0; i < 20; ++i) {
-        const std::vector<int32_t> input = {2 + thread, 2 + i};
+      for (int32_t i = 0; i < kCalls; ++i) {
         const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
-        call->Push(ListOf(test.Item(input)));
+        call->Push(ListOf(test.Item(input(thread, i))));
         std::vector<TokenChunk> chunks;
         const auto items = TakeAll(call.get(), &chunks);
         const bool same =
-            items[0]->status.ok() && SameResult(ResultOf(*items[0]), test.Alone(input));
+            items[0]->status.ok() && SameResult(ResultOf(*items[0]), expected[thread][i]);
         std::vector<int32_t> streamed;
         for (const TokenChunk& chunk : chunks) {
           streamed.insert(streamed.end(), chunk.ids.begin(), chunk.ids.end());
