@@ -6,6 +6,7 @@ DEADLINE_EXCEEDED at their deadline. Needs Debian's libfaketime, which shifts th
 server only; the clocks of the clients do not change.
 """
 
+import datetime
 import pathlib
 import tempfile
 import time
@@ -16,11 +17,10 @@ LIBRARY = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 HOUR_S = 3600
 
 
-def log_time(log: str, words: str) -> int:
-    """Returns the time of the log line with these words, in seconds since midnight."""
+def log_time(log: str, words: str) -> datetime.datetime:
+    """Returns the time of the first log line with these words."""
     line = next(line for line in log.splitlines() if words in line)
-    hours, minutes, seconds = map(int, line.split()[0].split(":"))
-    return 3600 * hours + 60 * minutes + seconds
+    return datetime.datetime.fromisoformat(" ".join(line.split()[:2]))
 
 
 def main() -> int:
@@ -118,13 +118,11 @@ def main() -> int:
             unaccounted = server.unaccounted()
             jump(HOUR_S)
             exit_code = server.stop()
-            shifted_s = (
-                log_time(server.log(), "draining") - log_time(server.log(), "info serving")
-            ) % 86400
+            shifted = log_time(server.log(), "draining") - log_time(server.log(), "info serving")
     verdict.claim(
         "seconds between two lines of its log, the last after a jump",
-        shifted_s,
-        shifted_s >= HOUR_S,
+        shifted.total_seconds(),
+        shifted.total_seconds() >= HOUR_S,
     )
     verdict.claim("accepted requests unaccounted for", unaccounted, unaccounted == 0)
     verdict.claim("exit code after SIGTERM", exit_code, exit_code == 0)
