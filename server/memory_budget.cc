@@ -18,8 +18,45 @@ std::string MiB(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 
 
 }  // namespace
 
+int64_t MemoryBudget::TurnBytes() {
+  int64_t turn = turn_bytes_.load(std::memory_order_relaxed);
+  if (turn == 0 || clock_() < turn_end_us_.load(std::memory_order_relaxed)) return turn;
+  turn_bytes_.compare_exchange_strong(turn, 0, std::memory_order_relaxed);
+  return 0;
+}
+
+// Gives a rejected call of `total` bytes a turn, unless another call has one or the last one was
+// not used.
+void MemoryBudget::BeginTurn(int64_t total) {
+  const int64_t now = clock_();
+  if (now < next_turn_us_.load(std::memory_order_relaxed)) return;
+  int64_t none = 0;
+  if (!turn_bytes_.compare_exchange_strong(none, total, std::memory_order_relaxed)) return;
+  turn_end_us_.store(now + kTurnMicros, std::memory_order_relaxed);
+  next_turn_us_.store(now + kTurnMicros + kPauseMicros, std::memory_order_relaxed);
+}
+
+// The call with the turn of `turn` bytes, or another of about that size or more, has been admitted.
+void MemoryBudget::EndTurn(int64_t turn) {
+  if (!turn_bytes_.compare_exchange_strong(turn, 0, std::memory_order_relaxed)) return;
+  next_turn_us_.store(0, std::memory_order_relaxed);
+}
+
+bool MemoryBudget::Take(int64_t bytes, int64_t total) {
+  const int64_t small = limit() / kLargeShare;
+  const bool large = total >= small;
+  const int64_t turn = large ? TurnBytes() : 0;
+  const bool kept_out = total < turn - small;
+  if (TryAdd(&used_, bytes, limit() - (kept_out ? turn : 0))) {
+    if (turn > 0 && !kept_out) EndTurn(turn);
+    return true;
+  }
+  if (large && turn == 0) BeginTurn(total);
+  return false;
+}
+
 void MemoryReservation::Add(int64_t bytes) {
-  budget_->used_.fetch_add(bytes, std::memory_order_relaxed);
+  budget_->Add(bytes);
   connection_->fetch_add(bytes, std::memory_order_relaxed);
   bytes_ += bytes;
 }
@@ -41,7 +78,7 @@ absl::Status MemoryReservation::Resize(int64_t bytes) {
         "memory of this connection: this call needs about ", MiB(bytes), ", limit ",
         MiB(connection_limit), " for all calls of a connection, answers not yet read included"));
   }
-  if (!TryAdd(&budget_->used_, more, budget_->limit())) {
+  if (!budget_->Take(more, bytes)) {
     connection_->fetch_sub(more, std::memory_order_relaxed);
     return absl::ResourceExhaustedError(absl::StrCat("memory for calls: this call needs about ",
                                                      MiB(bytes), ", ", MiB(budget_->used()), " of ",

@@ -1,21 +1,29 @@
 // Memory budget for calls, in bytes, with a limit for the process and one for each connection. A
 // call reserves its estimated peak before the server does any work for it, and releases it when the
 // last byte of its response has been sent. Thus neither many calls nor clients that do not read can
-// exhaust the memory. Thread-safe.
+// exhaust the memory.
+//
+// A large call that is rejected because too little is free gets a turn: for 5 s, smaller large
+// calls may not use the memory that it needs, so that it is admitted when its client retries.
+// Without a turn, a steady flow of smaller calls would keep it out for ever. After a turn that was
+// not used there is none for 25 s. Thread-safe.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "engine/clock.h"
 
 namespace quintet {
 
 class MemoryBudget {
  public:
   // `bytes` is the limit of the process. One connection may hold at most three quarters of it.
-  explicit MemoryBudget(int64_t bytes) : limit_(bytes) {}
+  explicit MemoryBudget(int64_t bytes, Clock clock = MonotonicMicros)
+      : limit_(bytes), clock_(std::move(clock)) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
@@ -26,7 +34,24 @@ class MemoryBudget {
 
  private:
   friend class MemoryReservation;
+  static constexpr int64_t kTurnMicros = 5'000'000, kPauseMicros = 25'000'000;
+  // Calls of less than 1 / kLargeShare of the limit have and need no turn.
+  static constexpr int64_t kLargeShare = 64;
+
+  // Takes `bytes` of the free memory if there is enough. `total`: bytes that the call would then
+  // have reserved.
+  bool Take(int64_t bytes, int64_t total);
+  // The bytes that are kept free for a rejected call; 0: no call has a turn.
+  int64_t TurnBytes();
+  void EndTurn(int64_t turn);
+  void BeginTurn(int64_t total);
+  void Add(int64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+
   std::atomic<int64_t> limit_, used_{0};
+  const Clock clock_;
+  std::atomic<int64_t> turn_bytes_{0};  // total bytes of the call whose turn it is, or 0
+  // Times of clock_.
+  std::atomic<int64_t> turn_end_us_{0}, next_turn_us_{0};
 };
 
 // The bytes that all calls of one connection have reserved.

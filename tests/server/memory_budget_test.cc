@@ -54,6 +54,55 @@ TEST_CASE("A request above the limit of any connection is invalid, not retryable
   CHECK(one.bytes() == 750);
 }
 
+TEST_CASE("A large call is admitted in the end, however many smaller ones come",
+          "[memory_budget]") {
+  constexpr int64_t kCall = 1'000'000;  // time from call to call
+  int64_t now = 0;
+  MemoryBudget budget(1000, [&now] { return now; });
+  const auto connection = Connection();
+  std::vector<std::unique_ptr<MemoryReservation>> small;  // 5 of 180 bytes, one ends in each round
+  int admitted = 0;
+  for (int round = 0; round < 40; ++round, now += kCall) {
+    if (!small.empty()) small.erase(small.begin());
+    while (small.size() < 5) {
+      auto call = std::make_unique<MemoryReservation>(&budget, Connection());
+      if (!call->Resize(180).ok()) break;
+      small.push_back(std::move(call));
+    }
+    MemoryReservation large(&budget, connection);
+    if (large.Resize(700).ok()) ++admitted;
+    MemoryReservation tiny(&budget, Connection());  // small calls go on during a turn
+    CHECK(tiny.Resize(10).ok());
+  }
+  CHECK(admitted > 5);
+}
+
+TEST_CASE("A turn that is not used ends, and the next one comes later", "[memory_budget]") {
+  int64_t now = 0;
+  MemoryBudget budget(1000, [&now] { return now; });
+  const auto admits = [&budget](int64_t bytes) {
+    return MemoryReservation(&budget, Connection()).Resize(bytes).ok();
+  };
+  MemoryReservation held(&budget, Connection());
+  REQUIRE(held.Resize(400).ok());
+  CHECK_FALSE(admits(700));  // begins a turn
+  CHECK_FALSE(admits(200));
+  CHECK(admits(10));
+  now = 4'999'999;
+  CHECK_FALSE(admits(200));
+  now = 5'000'000;
+  CHECK(admits(200));
+  CHECK_FALSE(admits(700));  // no turn, because the last one was not used
+  CHECK(admits(200));
+  now = 30'000'000;
+  CHECK_FALSE(admits(700));
+  CHECK_FALSE(admits(200));
+  held.Shrink(0);
+  CHECK(admits(700));  // ends the turn
+  REQUIRE(held.Resize(400).ok());
+  CHECK(admits(200));
+}
+
 TEST_CASE("Reservations of several threads never exceed the budget", "[memory_budget]") {
   MemoryBudget budget(1000);
   std::atomic<bool> exceeded{false};
