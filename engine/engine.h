@@ -23,7 +23,9 @@ struct EngineLimits {
   // that decoding takes in a step. 0: no limit.
   double prefill_share = 0.0;
   // While any request decodes, new ones are admitted only when at least this many sequences are
-  // free, so that their inputs share encoder batches. Capped by max_running_sequences.
+  // free, so that their inputs share encoder batches. If greater than 1, decoding then waits until
+  // all waiting requests that fit are encoded, because a decoder step on a GPU takes almost as long
+  // with few sequences as with many. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "engine/reserve.h"
 #include "kernels/base/out_of_memory.h"
@@ -51,7 +52,11 @@ bool StepEngine::Step() {
   CompleteEncodes();
   // Checked here because no decoder step follows when no job decodes.
   if (!encode_status_.ok()) jobs_.FailAll(encode_status_);
-  Decode(streams, prefill_us - (clock_() - begin_us));
+  if (filling_) {
+    jobs_.SendOutputs();
+  } else {
+    Decode(streams, prefill_us - (clock_() - begin_us));
+  }
   return requests_.OnStep(jobs_.used_pages(), encoder_cache_.queries(), encoder_cache_.hits());
 }
 
@@ -69,16 +74,18 @@ void StepEngine::Reserve(size_t jobs) {
 // Admits new requests and the next parts of long scoring requests. The two alternate in being
 // first, so that neither starves the other of encoder tokens.
 void StepEngine::Admit(int64_t now) {
+  const bool admits_more = std::exchange(filling_, false);
   if (jobs_.waiting() == 0 && !encoder_.has_continuations()) return;
   encode_batch_.clear();
   AdmissionBudget budget = jobs_.FreeBudget();
   budget.encode_tokens = encoder_.active() ? 0 : capacity_.encode_tokens;
   if (continuations_first_) AdmitContinuations(&budget);
   admitted_.clear();
-  if (budget.sequences >= admission_sequences_ || jobs_.decoding().empty()) {
+  if (admits_more || budget.sequences >= admission_sequences_ || jobs_.decoding().empty()) {
     jobs_.Admit(now, budget, &admitted_);
   }
   StartAdmitted(now);
+  filling_ = MoreWillDecode(budget.sequences);
   for (Job* job : admitted_) {
     if (DecodeOrAddToEncode(job, now)) budget.encode_tokens -= job->needs.encode_tokens;
   }
@@ -90,6 +97,15 @@ void StepEngine::Admit(int64_t now) {
   } catch (const std::bad_alloc&) {
     FailEncodes(&encode_batch_);
   }
+}
+
+// Whether the next decoder step should wait for further encoder batches: this step has admitted
+// sequences to decode, and more requests wait for those that are left. Bounded by the number of
+// sequences, so that requests without any cannot stop the decoder. `free_before`: number of free
+// sequences before this step's admission.
+bool StepEngine::MoreWillDecode(int64_t free_before) const {
+  const int64_t free = jobs_.FreeBudget().sequences;
+  return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;
 }
 
 // Starts the jobs in admitted_ and removes those for which an allocation failed.

@@ -45,6 +45,7 @@ class StepEngine : public Engine {
   absl::StatusOr<RequestId> PlanAndAdd(Request request);
   void Reserve(size_t jobs);
   void Admit(int64_t now);
+  bool MoreWillDecode(int64_t free_before) const;
   void StartAdmitted(int64_t now);
   bool DecodeOrAddToEncode(Job* job, int64_t now);
   void StartDecoding(Job* job);
@@ -76,6 +77,8 @@ class StepEngine : public Engine {
   PoolingQueue pooling_;
   absl::Status encode_status_;        // device status after the encode phase
   bool continuations_first_ = false;  // before new requests in the next encoder batch
+  // The next decoder step waits for further encoder batches (EngineLimits::admission_sequences).
+  bool filling_ = false;
 
   // Scratch of one step, reserved for all jobs so that steps do not allocate.
   std::vector<Job*> admitted_;          // by the scheduler

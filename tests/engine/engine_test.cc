@@ -86,6 +86,67 @@ void CheckAgainstReference(bool causal, int seed) {
   CHECK(counters.running + counters.waiting == 0);
 }
 
+struct SequencesPerStep : StepObserver {
+  void OnStep(const StepReport& report) override { sequences.push_back(report.sequences); }
+  std::vector<int64_t> sequences;
+};
+
+// Ten requests of 4 tokens, of which an encoder batch holds two, and room for six of them.
+std::vector<int64_t> SequencesOfTenRequests(int64_t admission_sequences) {
+  FakeOptions fake;
+  fake.limits.max_encode_tokens = 8;
+  fake.limits.max_step_sequences = 6;
+  ThreadPool pool(1);
+  FakeModel model(fake, &pool);
+  SequencesPerStep steps;
+  EngineLimits limits;
+  limits.admission_sequences = admission_sequences;
+  auto engine = Engine::Create(&model, nullptr, limits, MonotonicMicros, &steps);
+  REQUIRE(engine.ok());
+  DecodingOptions options;
+  options.max_new_tokens = options.min_new_tokens = 8;
+  for (int i = 0; i < 10; ++i) {
+    REQUIRE((*engine)->Submit(GenerateRequest(model, {4, 5, 6, 7}, options)).ok());
+  }
+  RunAll(engine->get());
+  CHECK(model.errors == std::vector<std::string>());
+  return steps.sequences;
+}
+
+TEST_CASE("requests that are admitted together are all encoded before the next decoder step") {
+  CHECK(SequencesOfTenRequests(1).front() == 2);
+  const std::vector<int64_t> steps = SequencesOfTenRequests(3);
+  CHECK(steps == std::vector<int64_t>{6, 6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 4, 4});
+}
+
+TEST_CASE("requests that are never decoded do not delay those that are") {
+  FakeOptions fake;
+  fake.limits.max_encode_tokens = 8;
+  ThreadPool pool(1);
+  FakeModel model(fake, &pool);
+  EngineLimits limits;
+  limits.admission_sequences = 3;
+  auto engine = Engine::Create(&model, nullptr, limits);
+  REQUIRE(engine.ok());
+  DecodingOptions options;
+  options.max_new_tokens = options.min_new_tokens = 8;
+  const Request generate = GenerateRequest(model, {4, 5, 6, 7}, options);
+  REQUIRE((*engine)->Submit(generate).ok());
+  const auto& sink = static_cast<const RecordingSink&>(*generate.sink);
+  int steps = 0;
+  for (; sink.done_calls == 0 && steps < 100; ++steps) {
+    while ((*engine)->counters().waiting < 4) {
+      Request encode = GenerateRequest(model, {4, 5, 6, 7}, {});
+      encode.kind = RequestKind::kEncode;
+      encode.decoding = {};
+      REQUIRE((*engine)->Submit(encode).ok());
+    }
+    (*engine)->Step();
+  }
+  CHECK(steps < 20);
+  RunAll(engine->get());
+}
+
 TEST_CASE("mixed greedy and beam requests give the reference's sequences, with an encoder") {
   for (int seed = 0; seed < 10; ++seed) CheckAgainstReference(false, seed);
 }
