@@ -74,7 +74,7 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // The share also limits tokens.
+  // The share that is reserved for a priority class limits its tokens, too: here to 800.
   reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());

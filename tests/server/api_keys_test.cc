@@ -126,7 +126,7 @@ TEST_CASE("A server with keys requires one", "[api_keys][server]") {
   CHECK(server.Metric("quintet_requests_rejected_total{engine=\"0\",model_name=\"none\",reason="
                       "\"AUTH\"}") == 2);
 
-  // SIGHUP re-reads the file. An invalid file changes nothing.
+  // SIGHUP reloads the key file. If the new file is invalid, the old keys remain in effect.
   file.Write(kDigestOfXyz);
   server.Reload();
   CHECK(Eventually([&] { return ask("Bearer xyz") == grpc::StatusCode::OK; }));

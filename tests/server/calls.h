@@ -1,4 +1,5 @@
-// Helpers for server tests: building requests, and reading the details of statuses.
+// Helpers for server tests: they build requests, make calls, and read the error details of a
+// grpc::Status.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 namespace quintet {
 
 v1::GenerateRequest Word(const std::string& word, uint32_t beams = 1);
-// Returns a request that generates exactly the given number of tokens.
+// Returns a request that generates exactly `tokens` tokens.
 v1::GenerateRequest Endless(uint32_t tokens);
 
 template <typename Detail>
@@ -26,11 +27,12 @@ bool DetailOf(const grpc::Status& status, Detail* detail) {
 }
 std::string ReasonOfStatus(const grpc::Status& status);
 
-// Makes one call without a client deadline.
+// Makes one Generate call without a client deadline.
 grpc::Status Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                       v1::GenerateResponse* response = nullptr);
 
-// Waits at most 60 s for an asynchronous effect in the server, for example freed KV cache pages.
+// Waits until condition() is true, for example until the server has freed KV cache pages. Returns
+// false if it is still false after 60 s.
 bool Eventually(const std::function<bool()>& condition);
 
 }  // namespace quintet

@@ -8,7 +8,7 @@
 namespace quintet {
 namespace {
 
-// A certificate, its key and the certificate of a CA, as files.
+// Files that contain a certificate, its private key and the certificate of a CA.
 struct Files {
   Files() { WriteText(paths.client_ca, authority.certificate_pem()), Write(good); }
   void Write(const Certificate& certificate) const {

@@ -1,4 +1,5 @@
-// Certificates for TLS tests: CAs, and the certificates that they sign for loopback names.
+// Certificates for TLS tests: certificate authorities (CAs), and the certificates that they issue
+// for loopback names.
 #pragma once
 
 #include <memory>
@@ -18,7 +19,8 @@ class Authority {
   explicit Authority(const std::string& name);
 
   const std::string& certificate_pem() const { return pem_; }
-  // Valid from a day ago until `hours` from now (negative: expired).
+  // Issues a certificate that is valid from a day ago until `hours` from now. If `hours` is
+  // negative, the certificate has expired.
   Certificate Issue(const std::string& name, int hours) const;
 
  private:

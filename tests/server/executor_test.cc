@@ -15,7 +15,7 @@ namespace {
 
 constexpr TaskTraits kLong{Priority::kNormal, TaskQueue::kMaxShortBytes + 1};
 
-// Tasks that wait at the gate occupy their threads until it opens.
+// Blocks every task that calls Pass, and thereby the task's thread, until Open is called.
 class Gate {
  public:
   ~Gate() { Open(); }
@@ -25,7 +25,7 @@ class Gate {
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
   }
-  // Returns when `tasks` tasks wait at the gate.
+  // Waits until `tasks` tasks have called Pass.
   void AwaitInside(int tasks) {
     std::unique_lock<std::mutex> lock(mutex_);
     REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return inside_ >= tasks; }));
@@ -47,7 +47,8 @@ class Gate {
   bool open_ = false;
 };
 
-// Returns true if `executor` runs a short task while none of its running tasks ends.
+// Posts a short task. Returns true if `executor` runs it within 60 s, although the tasks that
+// already occupy its threads do not end.
 bool RunsShortTask(Executor* executor, Priority priority) {
   auto ran = std::make_shared<std::promise<void>>();
   std::future<void> done = ran->get_future();
@@ -97,7 +98,8 @@ TEST_CASE("executor: the destructor runs all queued tasks first", "[executor]") 
   {
     Executor executor({.name = "test", .threads = 2, .short_task_threads = 2});
     for (int i = 0; i < 500; ++i) {
-      // The last tasks post further tasks during the destruction of the executor.
+      // The executor's destructor waits for all tasks. The last of these tasks post further tasks
+      // while the destructor runs.
       executor.Post(i % 3 == 0 ? kLong : TaskTraits{}, [&] {
         executor.Post([&ran] { ++ran; });
         executor.Post(kLong, [&ran] { ++ran; });
@@ -157,7 +159,8 @@ TEST_CASE("A short call does not wait for texts of 1 MiB", "[executor][server]")
   std::vector<std::thread> clients;
   for (int i = 0; i < kLongCalls; ++i) {
     clients.emplace_back([&] {
-      // Priority HIGH, so that only the length decides the order.
+      // The long calls have priority HIGH and the short call has priority LOW: the short call can
+      // overtake them only because it is short.
       tokenize(1 << 20, v1::PRIORITY_HIGH);
       ++answered;
     });

@@ -33,7 +33,8 @@ int64_t FailedAllocations() { return failed.load(); }
 
 }  // namespace quintet
 
-// The array forms call the functions below.
+// Replacements of the global operators. The array forms (operator new[]) of the standard library
+// call these.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return Fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }

@@ -1,15 +1,15 @@
-// Makes allocations by operator new fail in one thread.
+// For tests: makes memory allocations by operator new fail in a chosen thread.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// In the calling thread `skip` more allocations succeed and the `count` after them throw
-// std::bad_alloc.
+// Called by a thread, lets its next `skip` allocations succeed and its `count` allocations after
+// them throw std::bad_alloc.
 void FailAllocations(int64_t skip, int64_t count);
 
-// Returns the number of failed allocations of all threads.
+// Returns how many allocations have failed so far, in all threads together.
 int64_t FailedAllocations();
 
 }  // namespace quintet

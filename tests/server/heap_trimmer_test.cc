@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMib = 1 << 20;
 
-// A process whose size a test sets; a trim leaves `trimmed_mib`.
+// A simulated process. Tick sets its resident memory; a trim reduces that to `trimmed_mib`.
 struct Scene {
   void Tick(int64_t mib) {
     resident_mib = mib;

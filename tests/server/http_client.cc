@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kPatienceMs = 30'000;
 
-// The REQUIRE of Catch works only on one thread.
+// Replaces Catch's REQUIRE, which works only on one thread: tests use HTTP clients on several
+// threads.
 void Require(bool holds) {
   if (!holds) throw std::runtime_error("an HTTP client cannot connect, or waits for an answer");
 }

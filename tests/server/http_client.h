@@ -1,5 +1,5 @@
-// An HTTP client on a loopback socket that can also send malformed requests. Throws if it cannot
-// connect or if no response arrives in time.
+// An HTTP client for tests, on a loopback socket. It can also send malformed requests. It throws if
+// it cannot connect or if no data arrives within 30 s.
 #pragma once
 
 #include <string>
@@ -20,26 +20,29 @@ class HttpClient {
   HttpClient(HttpClient&& other) noexcept;
   HttpClient& operator=(HttpClient&&) = delete;
 
-  // False: the connection has ended.
+  // Sends `text` unchanged. Returns false if the connection has ended.
   bool Send(const std::string& text) const;
-  // Half-closes the connection: nothing more is sent.
+  // Half-closes the connection: the client sends nothing more, but can still read.
   void EndRequests() const;
-  // Reads the next response. `without_body`: the request was HEAD.
+  // Reads the next response. `without_body` must be true if the request was HEAD, because its
+  // response has no body.
   HttpAnswer Read(bool without_body = false);
-  // Reads until the end of the connection, at most for 30 s.
+  // Reads until the server closes the connection, and returns all bytes that Read has not returned.
+  // Throws after 30 s without data.
   std::string ReadToEnd();
   // Returns true if the connection ends within `patience_ms`. Discards all received bytes.
   bool Ends(int patience_ms = 30'000);
 
  private:
-  // False: the connection has ended.
+  // Appends received bytes to unread_. Returns false if the connection has ended.
   bool ReadMore();
 
   int fd_;
   std::string unread_;
 };
 
-// "METHOD path HTTP/1.1" with a Host header and further header lines, each with its CRLF.
+// Returns the head of a request: the line "METHOD path HTTP/1.1", a Host header and `headers`, in
+// which every line must end with CRLF.
 std::string RequestText(const std::string& path, const std::string& method = "GET",
                         const std::string& headers = "");
 

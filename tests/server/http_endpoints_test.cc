@@ -23,7 +23,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Endpoints over a registry with one gauge. A test can make the collection block or throw.
+// HttpEndpoints of a metrics registry with one gauge. A test can make the collection of the metrics
+// block or throw.
 class TestEndpoints {
  public:
   explicit TestEndpoints(size_t help_bytes = 10) {
@@ -143,7 +144,8 @@ TEST_CASE("endpoints: a failed collection is answered with 500", "[http]") {
   CHECK(absl::StrContains(Fetch(endpoints.port(), "/metrics").body, "\nanswer 2\n"));
 }
 
-// A client that opens one connection after another, like a kubelet.
+// Probes /healthz `probes` times, each time on a new connection, as a kubelet does. Returns the
+// response times in milliseconds, in ascending order.
 std::vector<double> ProbeTimesMs(int port, int probes) {
   std::vector<double> times;
   for (int i = 0; i < probes; ++i) {
@@ -157,7 +159,8 @@ std::vector<double> ProbeTimesMs(int port, int probes) {
   return times;
 }
 
-// Slow clients: each closed connection is opened again at once.
+// Keeps `count` slow connections open: a connection that the server closes is replaced at once.
+// With `drip` each connection sends ten bytes per second, otherwise nothing.
 class SlowClients {
  public:
   SlowClients(int port, int count, bool drip) : clients_(static_cast<size_t>(count)) {
@@ -182,7 +185,6 @@ class SlowClients {
         client.emplace(port);
         if (drip) client->Send("GET /");
       }
-      // One byte per second and connection would suffice; this client sends faster.
       std::this_thread::sleep_for(milliseconds(100));
     }
   }

@@ -31,7 +31,8 @@ HttpServer::Options AnyPort() {
 
 constexpr size_t kBigBytes = 8 << 20;  // more than the kernel buffers of a connection
 
-// A server with test routes. /wait and /throw run on the worker thread; /wait blocks until Release.
+// An HttpServer with routes for tests. The handlers of /wait and /throw run on the server's worker
+// thread. The handler of /wait blocks until Release is called.
 class TestServer {
  public:
   explicit TestServer(HttpServer::Options options = AnyPort()) {
@@ -209,7 +210,7 @@ TEST_CASE("http server: bodies are read up to their limit, after 100-continue if
   CHECK(refused.status == 413);
   CHECK(refused.body == "request body too large: the limit is 100000 bytes\n");
   CHECK(client.Ends());
-  // The response reaches a client that continues to send.
+  // A client that is still sending its body receives the response, too.
   for (const std::string& head :
        {post(1 << 30), RequestText("/echo", "POST", "Transfer-Encoding: chunked\r\n") +
                            absl::StrCat(absl::Hex(most.size() + 1), "\r\n")}) {
@@ -288,8 +289,8 @@ TEST_CASE("http server: a malformed request gets a response and closes only its 
   CHECK(client.Read().status == 431);
 }
 
-// Randomly damaged requests: whatever the response is, the connection ends and the server keeps
-// working.
+// Sends randomly damaged requests. Any response is allowed, but the connection must end and the
+// server must keep working.
 TEST_CASE("http server: randomly damaged requests never stop the server", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = milliseconds(300);
@@ -347,7 +348,8 @@ TEST_CASE("http server: silent, dripping and idle connections end at their deadl
   idle.Send(RequestText("/ok"));
   CHECK(idle.Read().status == 200);
   CHECK(idle.Ends());
-  // One byte at a time: each byte is in time, the complete request is not (10,000 bytes take 50 s).
+  // Clients that send one byte every 5 ms. The connection is never idle, but the 10,000 bytes of a
+  // request would take 50 s, so the request timeout must close it.
   const std::string head = RequestText("/echo", "POST", "Content-Length: 10000\r\n");
   for (const std::string& begin : {std::string("GET /"), head, RequestText("/ok") + "GET /"}) {
     HttpClient dripping(server.port());
@@ -499,7 +501,8 @@ class LoweredFileLimit {
   rlimit before_{};
 };
 
-// The clients and the server share the process limit, as gRPC connections do in a real server.
+// The limit on open files applies to the whole process, so the test's own client sockets count,
+// too. In a real server gRPC connections take their place.
 TEST_CASE("http server: without free file descriptors it closes the connection that waits longest",
           "[http]") {
   const LoweredFileLimit limit(256);
@@ -509,7 +512,7 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   std::vector<HttpClient> silent;
   for (int i = 0; i < 30; ++i) silent.emplace_back(server.port());
   CHECK(server.Answers());
-  // Uses up all other file descriptors except one for the client below.
+  // Use up all free file descriptors except one, which the client below needs for its socket.
   std::vector<int> taken;
   for (int fd; (fd = dup(0)) >= 0;) taken.push_back(fd);
   close(taken.back());
@@ -521,8 +524,9 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// Each allocation of the I/O thread fails once: from the response to /arm through new connections
-// and requests of every kind to their ends.
+// Each round makes another allocation of the I/O thread fail (count 1), or 20 allocations in a row
+// from there (count 20). A round begins with the response to /arm and includes new connections and
+// requests of every kind, up to the end of their connections.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);
@@ -547,8 +551,8 @@ TEST_CASE("http server: a failed allocation closes at most one connection", "[ht
       }
       failed = FailedAllocations() > before;
       failures += FailedAllocations() - before;
-      // After a single failure the server has recovered by now; several failures may also close the
-      // next connections.
+      // After a single failed allocation the server must work again by now. Several failures may
+      // also close the connections that follow.
       if (count == 1 && failed) {
         INFO("allocation " << server.skip);
         CHECK(server.Answers());

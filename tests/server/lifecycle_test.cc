@@ -1,4 +1,4 @@
-// Start, drain and end of a server.
+// Tests of the start, the drain and the end of a server.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -68,7 +68,7 @@ TEST_CASE("A model that cannot be loaded ends the server with exit code 3", "[li
   CHECK_FALSE(outcome.status.ok());
 }
 
-// A streaming call of 4,000 tokens whose first chunk has arrived.
+// A GenerateStream call for 4,000 tokens whose first chunk has arrived.
 struct RunningStream {
   explicit RunningStream(RunningServer& server)
       : reader(server.stub().GenerateStream(&context, Endless(4000))) {
@@ -169,7 +169,8 @@ TEST_CASE("A second signal during the drain cancels open calls", "[lifecycle]") 
   CHECK_FALSE(stream.reader->Finish().ok());
 }
 
-// The hidden cases run in child processes, which the cases below them start.
+// Hidden test cases (tag [.child]) run in child processes (ChildServer), which the visible test
+// cases start.
 ServerSignals child_signals;
 
 [[noreturn]] void ServeAsChild(const ServerOptions& options) {
@@ -234,7 +235,8 @@ TEST_CASE("A process suspended for longer than the stall timeout continues to se
   auto reader = stub->GenerateStream(&context, Endless(8));
   v1::GenerateStreamResponse message;
   REQUIRE(reader->Read(&message));
-  // Queued behind the stream. Its default deadline passes while the process is suspended.
+  // This call waits in the queue behind the stream. Its default deadline passes while the process
+  // is suspended.
   grpc::Status queued;
   std::thread other([&] { queued = Generate(*stub, Endless(1)); });
   CHECK(Eventually([&] {

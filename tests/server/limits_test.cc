@@ -1,4 +1,5 @@
-// Limits on busy and misbehaving clients: other clients are served, and all resources are released.
+// Tests of the limits on busy and misbehaving clients: the server continues to serve other clients
+// and in the end releases all resources.
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,7 +16,7 @@ namespace {
 
 using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>>;
 
-// A stream whose first chunk has arrived.
+// A GenerateStream call in progress.
 struct Stream {
   grpc::ClientContext context;
   Reader reader;
@@ -70,7 +71,8 @@ TEST_CASE("With most queue tokens in use a large request is rejected and a small
   CHECK(DetailOf(giant, &retry));
   Stream small(server.stub(), Ids(10, 1));
   CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 2; }));
-  // More requests than the queue can ever hold, including shares: no RetryInfo.
+  // A request of more tokens (200) than the queue can ever hold (100 and the priority classes'
+  // shares) can never be admitted: the error must be INVALID_ARGUMENT, without RetryInfo.
   running.context.TryCancel();
   CHECK(running.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(waiting.ReadAll().ok());
@@ -149,7 +151,8 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   Stream stalled(*stub, request);
   stalled.ReadOne();
   for (int i = 0; i < 5; ++i) CHECK(Generate(server.stub(), Endless(20)).ok());
-  // Its 16 sequences produce 1 to 2 MB of chunks, more than the limit, so the call cannot succeed.
+  // The 16 sequences of the stalled call produce 1 to 2 MB of chunks, more than the server buffers
+  // for one call, so this call must be cancelled.
   const auto cancelled = [&] {
     return server.Metric(
                "quintet_requests_finished_total{engine=\"0\",model_name=\"g2p\",reason="
@@ -158,7 +161,7 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   CHECK(Eventually(cancelled));
   CHECK(stalled.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(Eventually([&] { return AtRest(server); }));
-  // A client that reads gets the same amount without an error.
+  // A client that reads its chunks can receive as many bytes without an error.
   request.mutable_decoding()->set_max_new_tokens(11'000);
   Stream reading(*stub, request);
   CHECK(reading.ReadAll().ok());
@@ -178,8 +181,8 @@ TEST_CASE("Unusual metadata affects no other call", "[limits]") {
   for (int i = 0; i < 100; ++i) many.emplace_back(absl::StrCat("x-", i), std::string(10, 'v'));
   CHECK(call(many) == grpc::StatusCode::OK);
   CHECK(call({{"x-large", std::string(100'000, 'x')}}) != grpc::StatusCode::OK);
-  // gRPC may have closed the connection because of the last call, so the next one uses a new
-  // connection.
+  // The call with large metadata may have made gRPC close the connection. Repeat this call until it
+  // succeeds on a new connection.
   CHECK(Eventually([&] {
     return call({{"grpc-timeout-like", "1S"}, {"te-like", "gzip"}}) == grpc::StatusCode::OK;
   }));

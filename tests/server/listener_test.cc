@@ -18,7 +18,7 @@ using grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr int kPatienceMs = 10'000;
 
-// An acceptor that keeps the connections it receives open.
+// Makes a gRPC acceptor of external connections that keeps every connection it receives open.
 class Holder {
  public:
   ~Holder() { CloseAll(); }
@@ -42,7 +42,7 @@ class Holder {
     void HandleNewConnection(NewConnectionParameters* connection) override {
       std::lock_guard<std::mutex> lock(holder_->mutex_);
       holder_->fds_.push_back(connection->fd);
-      // Sends a byte, so that the client knows that its connection was accepted.
+      // Send a byte to tell the client that its connection was accepted.
       if (write(connection->fd, "x", 1) != 1) close(holder_->fds_.back());
     }
 

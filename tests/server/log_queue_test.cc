@@ -23,7 +23,7 @@ struct Pipe {
     close(read_end);
     close(write_end);
   }
-  // Writes until the pipe is full. Returns the number of bytes.
+  // Writes to the pipe until it is full. Returns the number of bytes written.
   int64_t Fill() const {
     const int flags = fcntl(write_end, F_GETFL);
     fcntl(write_end, F_SETFL, flags | O_NONBLOCK);

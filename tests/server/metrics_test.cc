@@ -1,4 +1,5 @@
-// Tests that every documented metric is exported and filled, under its native and its vLLM name.
+// Tests that every documented metric is exported and gets values, under its native name and under
+// its vLLM name.
 #include <map>
 #include <set>
 #include <sstream>
@@ -15,7 +16,7 @@
 namespace quintet {
 namespace {
 
-// Histograms that a generate call fills, under their native names.
+// Native names of the histograms that a Generate call fills.
 const char* const kFilled[] = {"time_to_first_token_seconds",
                                "inter_token_latency_seconds",
                                "request_time_per_output_token_seconds",

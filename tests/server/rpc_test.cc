@@ -1,7 +1,7 @@
-// Event orders of an RPC. A fake gRPC stream delivers reads, writes, cancellation, timeouts and the
-// end in every order that gRPC allows, from one or two threads, to every method of the server.
-// Meanwhile requests complete on the engine thread. The fake checks that the reactor follows the
-// rules of the callback API.
+// Tests an RPC under all orders of events. A fake gRPC stream delivers reads, writes, cancellation,
+// timeouts and the end in every order that gRPC allows, from one or two threads, to every method of
+// the server. Meanwhile requests complete on the engine thread. The fake checks that the reactor
+// follows the rules of gRPC's callback API.
 #include "server/rpc.h"
 
 #include <array>
@@ -31,7 +31,8 @@ namespace {
 
 using grpc::ByteBuffer;
 
-// The gRPC side of one RPC. The reactor starts operations; a test completes them with Step.
+// Plays gRPC's side of one RPC. The reactor starts operations; each call of Step completes one of
+// them.
 class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
  public:
   explicit FakeStream(std::vector<ByteBuffer> messages) : messages_(std::move(messages)) {}
@@ -40,7 +41,8 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     rpc_ = rpc;
     BindReactor(rpc);
   }
-  // The client disconnects: only its half-close and outstanding completions are still delivered.
+  // Simulates that the client disconnects. After that the stream delivers no more messages, only
+  // the end of the input and the completions of operations in flight.
   void HangUp() {
     std::lock_guard<std::mutex> lock(mutex_);
     hung_up_ = true;
@@ -61,7 +63,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
-  // For messages of failed tests.
+  // Returns the state of the stream as text for the messages of failed tests.
   std::string state() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return absl::StrCat("reading ", reading_ != nullptr, ", writing ", writing_, ", finished ",
@@ -73,8 +75,8 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     return written_;
   }
 
-  // Delivers one event that gRPC might deliver now, chosen by `random`. Any thread. False after the
-  // last one.
+  // Delivers one event, chosen by `random` among those that gRPC could deliver now. May be called
+  // from any thread. Returns false once OnDone has been delivered.
   bool Step(std::mt19937_64* random) {
     using Event = void (FakeStream::*)();
     std::array<Event, 6> events;  // allocates nothing: tests let allocations of this thread fail
@@ -85,7 +87,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
       if (done_) return false;
       const bool dead = cancelled_ || finished_;
       if (reading_ != nullptr) {
-        // A message may still arrive after the end of the RPC.
+        // A message may still arrive after the reactor has called Finish.
         if (!hung_up_ && !cancelled_ && !messages_.empty()) add(&FakeStream::Message);
         if (hung_up_ || dead) add(&FakeStream::EndOfInput);
       }
@@ -139,7 +141,8 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     if (done_) violations_.push_back("an operation after OnDone");
   }
 
-  // Events: each claims its operation with the lock, so that two threads deliver it once.
+  // Each function below delivers one kind of event. It first claims the operation under the lock;
+  // hence two threads cannot deliver the same event twice.
   void Message() {
     if (!Claim([&] {
           if (reading_ == nullptr || messages_.empty()) return false;
@@ -172,7 +175,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
   }
   void Done() {
     if (!Claim([&] {
-          // The only event in flight is this one.
+          // OnDone must be the last event: no other event may be in flight.
           if (done_ || in_flight_ != 1 || reading_ != nullptr || writing_) return false;
           done_ = true;
           return true;
@@ -216,7 +219,7 @@ class TestRpc final : public Rpc {
   FakeStream* const stream_;
 };
 
-// A server environment for the methods, with a stub model.
+// The objects that the server's methods need, with a stub model.
 struct Host {
   std::shared_ptr<StubControl> control = std::make_shared<StubControl>();
   ThreadPool pool{1};
@@ -227,7 +230,7 @@ struct Host {
   CallContext context;
   HealthStatus health;
   std::vector<Method> methods;
-  // The last members: their tasks use the members above.
+  // The executors come last, so that they are destroyed first: their tasks use the members above.
   Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}},
       writer{{.name = "write"}};
 
@@ -260,8 +263,8 @@ ByteBuffer Bytes(const std::string& text) {
   return ByteBuffer(&slice, 1);
 }
 
-// Returns a message for a method. Most are valid, some contain invalid ids or lack their input, and
-// some do not parse.
+// Returns a request message for the method at `path`. Most messages are valid, some contain invalid
+// ids or lack their input, and some cannot be parsed.
 ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   const auto below = [random](int n) { return static_cast<int>((*random)() % n); };
   if (below(8) == 0) return Bytes("\xff\xff\xff\xff");
@@ -315,7 +318,8 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   return ByteBuffer(ToBytes(grpc::health::v1::HealthCheckRequest()));
 }
 
-// Runs one RPC from its start to OnDone with random events from `threads` threads.
+// The result of RunOne, which runs one RPC from its start to OnDone with random events from
+// `threads` threads.
 struct Outcome {
   std::vector<std::string> violations;
   bool done = false, freed = false;
@@ -339,7 +343,8 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
   rpc.reset();
   stream.Bind(raw);
 
-  // The clock advances only in jumps, which only Check sees.
+  // Delivers events until the RPC ends. To let timeouts expire, passes Check times up to 100 s in
+  // the future.
   const auto drive = [&](uint64_t own_seed) {
     std::mt19937_64 own(own_seed);
     const int hang_up_at = static_cast<int>(own() % 60);
@@ -361,7 +366,7 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
           break;
       }
       if (step == hang_up_at) stream.HangUp();
-      // A health watch does not end by itself.
+      // A health watch does not end by itself, so cancel it.
       if (step == hang_up_at + 100 && method.long_lived) stream.Cancel();
       if (step > 200) std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (step > 200'000) break;
@@ -427,8 +432,8 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   rpc.reset();
   stream.Bind(raw);
   std::mt19937_64 random(1);
-  // The first item fails on the executor while the next read is outstanding; that read then ends
-  // with a message.
+  // The first item fails on the executor while the next read is in flight. After that, this read
+  // completes with a message.
   REQUIRE(Eventually([&] {
     stream.Step(&random);
     return !stream.status().ok();
@@ -441,8 +446,9 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   CHECK(host.memory.used() == 0);
 }
 
-// Runs one valid RPC. The allocation after the first `skip` ones fails, on this thread, which acts
-// as a gRPC thread, or on an executor. Returns whether an allocation failed.
+// Runs one valid RPC in which one allocation fails: the one after the first `skip` allocations of
+// one thread. `where` selects the thread: 0 is this thread, which acts as a gRPC thread; 1 to 3 is
+// a thread of an executor. Returns whether an allocation failed.
 bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message, int where,
                     int64_t skip) {
   grpc::CallbackServerContext context;
@@ -502,8 +508,8 @@ TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]")
   for (const auto& [name, message] : calls) {
     const Method& method = Find(host, name);
     for (int where = 0; where < 4; ++where) {
-      // Ends when a run made fewer allocations. Timing changes the number of allocations, so three
-      // such runs are required.
+      // The loop ends when a run makes at most `skip` allocations, so that none fails. The number
+      // of allocations varies with timing; hence three such runs in a row are required.
       int without = 0;
       for (int64_t skip = 0; without < 3; ++skip) {
         without = RunWithFailure(&host, method, message, where, skip) ? 0 : without + 1;

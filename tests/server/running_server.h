@@ -1,5 +1,5 @@
-// Real servers that serve the shipped model on free loopback ports. A server runs in this process,
-// or in a child process if the test checks how the process ends.
+// Real servers that serve the shipped model on free loopback ports. A server runs in the process of
+// the test, or in a child process if the test checks how the process ends.
 #pragma once
 
 #include <functional>
@@ -14,30 +14,32 @@ namespace quintet {
 
 int FreePort();
 
-// Options of a server of the shipped model under the name "g2p", on two free ports.
+// Returns the options of a server that serves the shipped model under the name "g2p", with a free
+// gRPC port and a free HTTP port.
 ServerOptions TestOptions();
 
 class RunningServer {
  public:
-  // Returns when the server is ready. `change` may alter the options first.
+  // Starts a server and returns when it is ready. `change` may alter the options before the start.
   explicit RunningServer(const std::function<void(ServerOptions*)>& change = [](ServerOptions*) {});
   ~RunningServer();
 
   v1::Inference::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const ServerOptions& options() const { return options_; }
-  // The effects of SIGHUP and SIGTERM. Both functions return at once.
+  // Reload has the effect of SIGHUP, Terminate that of SIGTERM. Both functions return at once.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
-  // The effect of a second Ctrl-C.
+  // Has the effect of a second Ctrl-C: the server skips the rest of its drain.
   void Hurry() { signals_.skip_drain = true; }
   // Returns the body of an HTTP GET on the HTTP port, or "" if there is no response.
   std::string Get(const std::string& path) const;
-  // Returns the same response with its status line and headers.
+  // Like Get, but returns the whole response: status line, headers and body.
   std::string GetRaw(const std::string& path) const;
-  // Returns the sum of the values of all metric lines that begin with `prefix` ("name{labels").
+  // Fetches /metrics and returns the sum of the values of all lines that begin with `prefix`, for
+  // example `name{label="x"`.
   double Metric(const std::string& prefix) const;
-  // Sends the stop signal, waits for the end and returns the exit code.
+  // Stops the server as SIGTERM does, waits for its end and returns its exit code.
   int Stop();
 
  private:
@@ -49,8 +51,9 @@ class RunningServer {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-// This test program again, running only the hidden test case `name`, which finds the options' two
-// addresses in the environment (ChildOptions) and serves until it ends.
+// A server in a child process. The child runs this test program with only the hidden test case
+// `name`. That test case reads the two listen addresses from the environment (ChildOptions) and
+// serves until its process ends.
 class ChildServer {
  public:
   explicit ChildServer(const std::string& name);
@@ -58,7 +61,8 @@ class ChildServer {
 
   const ServerOptions& options() const { return options_; }
   void Signal(int signal) const;
-  // Waits at most 60 s for the end. Returns the exit code, 128 + signal, or -1 on a timeout.
+  // Waits at most 60 s for the child process to end. Returns its exit code, 128 + the number of the
+  // signal that killed it, or -1 on a timeout.
   int Wait();
 
  private:
@@ -67,7 +71,8 @@ class ChildServer {
 };
 ServerOptions ChildOptions();
 
-// Returns the body of an HTTP GET, or the whole response; "" if there is none.
+// Makes an HTTP GET request. Returns the body of the response, or with `whole` the status line,
+// headers and body; "" if there is no response.
 std::string HttpGet(const std::string& address, const std::string& path, bool whole = false);
 
 }  // namespace quintet

@@ -82,7 +82,7 @@ TEST_CASE("the address space counts stacks and heaps that are mapped later") {
   INFO(status);
   CHECK(absl::IsResourceExhausted(status));
   CHECK(status.message().find("RLIMIT_AS") != std::string::npos);
-  // As resident memory the same fits.
+  // The same model fits if the limit of 1100 MiB is one of resident memory.
   CHECK(PlanServerMemory(Resident(1100), {&model, 1}, kMessage).ok());
 }
 

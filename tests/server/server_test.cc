@@ -69,7 +69,8 @@ TEST_CASE("The chunks of a stream concatenate to the unary text", "[server]") {
 TEST_CASE("A beam search streams the common prefix of its beams, then the result", "[server]") {
   RunningServer server;
   int early = 0;
-  // Unwritten chunks are merged. On a busy machine all chunks of a word may merge: try again.
+  // The server merges chunks that it has not yet written. On a busy machine it may merge all chunks
+  // of a word, so try again until one word has arrived in several chunks.
   constexpr int kTries = 100;
   constexpr const char* kWords[] = {"acclaimed", "deangelo", "extraordinarily"};
   for (int i = 0; i < 3 || (early == 0 && i < kTries); ++i) {
@@ -94,7 +95,8 @@ TEST_CASE("A beam search streams the common prefix of its beams, then the result
     early += chunks > 1;
   }
   CHECK(early > 0);
-  // With several returned sequences nothing is streamed before they are final.
+  // If several sequences are returned, the server streams no chunks: the first message is the final
+  // result.
   v1::GenerateRequest several = Word("wagner", 4);
   several.mutable_decoding()->set_num_return_sequences(2);
   grpc::ClientContext context;

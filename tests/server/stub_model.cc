@@ -36,7 +36,8 @@ class StubModel : public Model {
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);
-    // Sleeps in slices, so that time in which the process is suspended does not count.
+    // Sleep in short slices: if the process is suspended, the suspension shortens at most one slice
+    // of the step.
     constexpr int64_t kSliceUs = 10'000;
     for (int64_t left = control_->step_us; left > 0; left -= kSliceUs) {
       Sleep(std::min(left, kSliceUs));
@@ -49,7 +50,6 @@ class StubModel : public Model {
     slots_stride_ = batch.slots_stride;
     return Tensor::F32(decoded_.data(), {wanted, config_.d_model});
   }
-  // Every row of logits prefers kToken.
   TokenHistory history() const override {
     const auto slots = static_cast<int64_t>(tokens_.size());
     return {Tensor::Dense(tokens_.data(), DType::kI32, {slots}), slots_.data(), slots_stride_,

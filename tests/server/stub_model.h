@@ -1,5 +1,5 @@
-// A stub model that computes nothing and takes as long as a test specifies. It replaces the shipped
-// model in a server, uses the tokenizer of that model, and always generates the same token.
+// A stub that replaces the shipped model in a server. It computes nothing, takes as long as a test
+// specifies, uses the shipped model's tokenizer, and always generates the same token.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ struct StubControl {
   std::atomic<int64_t> encoded_tokens{0}, steps{0};
 };
 
-// Makes `host` serve a stub. The stub holds a reference to `control`.
+// Makes `host` serve a stub model. The stub is controlled by `control` and shares its ownership.
 void UseStub(HostOptions* host, std::shared_ptr<StubControl> control);
 
 }  // namespace quintet

@@ -12,12 +12,12 @@ constexpr int64_t kSecond = 1'000'000;
 constexpr int64_t kShort = TaskQueue::kMaxShortBytes, kLong = kShort + 1, kMiB = 1 << 20;
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// A queue whose tasks record their names.
+// A TaskQueue and the names of its tasks: the n-th pushed task has the name n, counted from 0.
 struct Scene {
   void Push(int64_t now_us, Priority priority, int64_t cost_bytes) {
     queue.Push(now_us, {priority, cost_bytes}, [this, name = pushed++] { latest = name; });
   }
-  // Removes the next task and returns its name, or -1.
+  // Removes and runs the next task. Returns the name of the task, or -1 if there is none.
   int Pop(bool short_only = false) {
     const TaskQueue::Task task = queue.Pop(short_only);
     if (task == nullptr) return -1;
@@ -73,7 +73,8 @@ TEST_CASE("task queue: a large LOW task is overtaken only for a while", "[task_q
   CHECK(delay > 6 * kSecond);
   CHECK(delay < 7 * kSecond);
   int64_t now = 0;
-  // Two small HIGH tasks arrive for each task that is removed.
+  // Whenever a task is removed, two small HIGH tasks arrive. The first task must still be removed
+  // soon after its delay has passed.
   for (int popped = -1; popped != 0;) {
     now += kSecond / 10;
     scene.Push(now, kHigh, 10);
@@ -105,8 +106,8 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       const auto smaller = [](const TaskTraits& x, const TaskTraits& y) {
         return x.priority >= y.priority && x.cost_bytes <= y.cost_bytes;
       };
-      // `a` arrived no later and is neither less urgent nor longer, or `b` arrived too late to
-      // overtake.
+      // `a` must be removed before `b` if it arrived no later and is at least as urgent and no
+      // longer, or if `b` arrived only after the delay of `a` had passed.
       return (a.arrival_us <= b.arrival_us && smaller(a.traits, b.traits)) ||
              a.arrival_us + TaskQueue::DelayMicros(a.traits) < b.arrival_us;
     };

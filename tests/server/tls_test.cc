@@ -1,5 +1,5 @@
-// TLS: which clients are accepted, and that new certificate files take effect without ending
-// streams.
+// Tests of TLS: which clients the server accepts, and that new certificate files take effect
+// without ending the streams in progress.
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -41,7 +41,7 @@ class TlsFiles {
   ScratchDirectory directory_;
 };
 
-// A client with its own connection.
+// Creates a client with a connection of its own, which it shares with no other client.
 std::unique_ptr<v1::Inference::Stub> Connect(const RunningServer& server, const std::string& roots,
                                              const Certificate& certificate) {
   grpc::ChannelArguments arguments;
@@ -65,7 +65,8 @@ TEST_CASE("mTLS accepts only clients with a certificate of the CA", "[tls]") {
   CHECK(call(roots, {}) == grpc::StatusCode::UNAVAILABLE);
   CHECK(call(roots, strangers.Issue("client", 24)) == grpc::StatusCode::UNAVAILABLE);
   CHECK(call(roots, clients.Issue("client", -1)) == grpc::StatusCode::UNAVAILABLE);
-  // The client verifies the server: with the wrong root certificates it does not connect.
+  // The client verifies the server: with the root certificate of another CA the client does not
+  // connect.
   CHECK(call(strangers.certificate_pem(), clients.Issue("client", 24)) ==
         grpc::StatusCode::UNAVAILABLE);
   CHECK(Generate(server.stub(), Word("wagner")).error_code() ==

@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
 
-// A watchdog whose engines and clock are set by the test.
+// A Watchdog; a test sets the clock and the heartbeat counters of its engines.
 struct Scene {
-  // Advances the clock by `us` without ticks, then ticks once.
+  // Advances the clock by `us` microseconds at once, then ticks once.
   int64_t Tick(int64_t us) {
     now += us;
     return watchdog.Tick(heartbeats);
   }
-  // Ticks every 20 ms without any heartbeat.
+  // Ticks every 20 ms for `us` microseconds, without any heartbeat.
   void Ticks(int64_t us) {
     for (int64_t end = now + us; now < end;) Tick(20 * kMilli);
   }
@@ -56,7 +56,7 @@ TEST_CASE("watchdog: an engine is not watched before its first heartbeat", "[wat
     scene.Tick(20 * kMilli);
   }
   CHECK_FALSE(scene.watchdog.stalled());
-  // The timeout of an engine starts with its first heartbeat.
+  // The stall timeout of an engine begins with the first heartbeat of that engine.
   scene.heartbeats = {1};
   scene.Ticks(3 * kSecond);
   CHECK_FALSE(scene.watchdog.stalled());
@@ -70,7 +70,8 @@ TEST_CASE("watchdog: time in which the process was suspended does not count", "[
   CHECK(scene.Tick(3600 * kSecond) == 3600 * kSecond);
   CHECK_FALSE(scene.watchdog.stalled());
   CHECK(scene.Tick(20 * kMilli) == 0);
-  // The silence before it still counts.
+  // The 2 s of silence before the suspension still count: one more second exceeds the timeout of 3
+  // s.
   scene.Ticks(kSecond);
   CHECK(scene.watchdog.stalled());
 }
@@ -81,8 +82,9 @@ TEST_CASE("watchdog: a stall is reported although every tick is late", "[watchdo
   CHECK(scene.watchdog.stalled());
 }
 
-// Random heartbeats and random suspensions of the process. An engine is stalled exactly if it was
-// silent for the timeout, measured in time that the process ran, up to one tick.
+// Random heartbeats and random suspensions of the process. The watchdog must report a stall exactly
+// when an engine was silent for the timeout, with a tolerance of one tick. Time in which the
+// process was suspended does not count.
 TEST_CASE("watchdog: random traces report exactly the stalls", "[watchdog]") {
   for (int seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# bundle_test.sh BUNDLE_SH: packs a program of this system that needs a library of its own, and runs
-# it from the unpacked archive.
+# bundle_test.sh BUNDLE_SH: packs xz, an installed program, together with its shared library
+# liblzma, and runs it from the unpacked archive.
 set -eu
 bundle=$1
 root=$(mktemp -d)

@@ -1,4 +1,5 @@
-// The command line as users see it: exit codes, suggestions, and the sources of values.
+// Tests of the quintet command line as users see it: exit codes, suggestions for misspelt names,
+// and where flag values come from (arguments, environment, config file).
 #include "tools/command_line.h"
 
 #include <sys/wait.h>
@@ -87,7 +88,7 @@ TEST_CASE("usage errors exit with 2 and a message") {
   }
 }
 
-// Returns the exit code of the binary under a shell's redirections.
+// Runs the binary with `command`, which may contain shell redirections. Returns the exit code.
 int ExitUnder(const std::string& command) {
   const std::string line = std::string("timeout 60 ") + QUINTET_BINARY + " " + command;
   const int status = std::system(line.c_str());
@@ -208,7 +209,7 @@ TEST_CASE("every decoding field is a flag") {
   }
 }
 
-// Returns the resolved value of one flag of generate.
+// Returns the value of one flag as `quintet generate --print-config` prints it.
 std::string Settled(const std::string& flag, std::vector<std::string> args,
                     std::map<std::string, std::string> environment) {
   args.insert(args.begin(), "generate");
@@ -283,7 +284,7 @@ TEST_CASE("rejected models exit with 3") {
     CHECK(outcome.exit_code == kExitModel);
     CHECK(outcome.out.empty());
   }
-  // The model lacks this head.
+  // The shipped model has no classification head.
   CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Compression kFormats[] = {Compression::kGzip, Compression::kZstd};
 
-// Decompresses all of `data`, given in pieces of `step` bytes.
+// Passes `data` to a decompressor in pieces of `step` bytes. Returns the decompressed text.
 std::string Decompressed(Compression format, const std::string& data, size_t step,
                          bool* complete = nullptr) {
   const auto decompressor = Decompressor::Create(format);

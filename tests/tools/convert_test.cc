@@ -1,4 +1,4 @@
-// quintet convert and quintet inspect, run as commands.
+// Tests of the commands quintet convert and quintet inspect.
 #include <signal.h>
 #include <unistd.h>
 
@@ -157,7 +157,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(memory(G2pModel(), {})["dtype"] == "f32");
   CHECK(memory(out, {})["weights_bytes"] == memory(out, {"--dtype", "int8"})["weights_bytes"]);
   CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
-  // Log-probabilities distinguish int8 from f32.
+  // Compare log-probabilities, because they differ between int8 and f32.
   const auto score = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"score", "--quiet", "--model", out});
     const Outcome scored = Call(flags, "phoneme\tF OW1 N IY2 M\n");
@@ -209,12 +209,12 @@ TEST_CASE("Interrupted or killed, convert leaves a complete directory or none") 
     } else {
       ++interrupted;
     }
-    // 0: finished before the signal. 130: handled the signal. Otherwise the signal killed the
-    // process, SIGTERM before the handler was installed.
+    // Exit code 0: the command finished before the signal. 130: it handled SIGTERM. 128 + signal:
+    // the signal killed the process (SIGTERM only before its handler was installed).
     CHECK((exit_code == 0 || exit_code == 128 + signal || (signal == SIGTERM && exit_code == 130)));
   }
   CHECK(interrupted > 0);
-  // The next run removes the temporary files of killed runs.
+  // The next run removes the temporary files that killed runs left behind.
   REQUIRE(Call({"convert", "--model", G2pModel(), "--out", scratch / "out"}).exit_code == 0);
   CHECK(std::distance(fs::directory_iterator(scratch / ""), fs::directory_iterator()) == 1);
 }
@@ -235,7 +235,8 @@ TEST_CASE("inspect prints text or JSON") {
       nlohmann::json::parse(Call({"inspect", "--model", G2pModel(), "--output", "json", "--batch",
                                   "8", "--beams", "4", "--dtype", "int8"})
                                 .out);
-  // 8 requests of 512 + 256 tokens, 4 beams: 32 + 4 * 16 pages each.
+  // 8 requests of 512 input tokens, 256 output tokens and 4 beams; a page holds 16 tokens. Each
+  // request needs 32 pages for the encoder output and 16 pages for each beam.
   CHECK(large["memory"]["cache_pages"] == 8 * (32 + 4 * 16));
   CHECK(large["memory"]["cache_bytes"] == 8 * (32 + 4 * 16) * 16 * 4 * 2 * 256 * 4);
   CHECK(large["memory"]["weights_bytes"] < small["memory"]["weights_bytes"]);

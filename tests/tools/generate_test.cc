@@ -1,4 +1,4 @@
-// quintet generate, encode, score and bench on the shipped model.
+// Tests of the commands quintet generate, encode, score and bench on the shipped model.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -100,7 +100,7 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
     command.pop_back();
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
-  // encode does not decode, so the fields have no effect.
+  // encode does not decode, so these fields have no effect and cause no warning or error.
   CHECK(run({"encode", "--quiet"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
   CHECK_THAT(run({"inspect"}, odd).out, ContainsSubstring("max_time is 2.5"));
@@ -167,7 +167,8 @@ TEST_CASE("a text that a normalizer makes too long fails only its line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
-  // T5Tokenizer, the class of g2p, would ignore the normalizer.
+  // With this class the normalizer is used. T5Tokenizer, the class of the shipped model g2p, would
+  // ignore it.
   WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =
@@ -402,8 +403,8 @@ TEST_CASE("bench prints its table and writes its report") {
   std::remove(file.c_str());
 }
 
-// The result of a line (text, ids, scores, log-probabilities, hidden states) must be bit-identical
-// whatever else runs.
+// Checks that the result of a line (text, ids, scores, log-probabilities, hidden states) is
+// bit-identical whether the line is processed alone on one thread or in a batch with other lines.
 void CheckAloneAgainstBatch(const std::map<std::string, std::string>& environment) {
   std::string words;
   for (const std::string& line : Lines(TestFile("g2p/test.tsv"))) {

@@ -1,4 +1,5 @@
-// The quintet binary has the mitigations that the root CMakeLists.txt enables.
+// Tests that the quintet binary has the exploit mitigations (full RELRO and others) that the root
+// CMakeLists.txt enables.
 #include <cstdio>
 #include <string>
 
@@ -7,7 +8,7 @@
 namespace quintet {
 namespace {
 
-// Returns the output of binutils' readelf for the binary.
+// Returns what `readelf` (binutils) with the options `flags` prints about the binary.
 std::string ReadElf(const std::string& flags) {
   FILE* output = popen(("LC_ALL=C readelf -W " + flags + " " QUINTET_BINARY).c_str(), "r");
   REQUIRE(output != nullptr);
@@ -18,7 +19,7 @@ std::string ReadElf(const std::string& flags) {
   return text;
 }
 
-// Returns the first line that contains `words`; "" if there is none.
+// Returns the first line of `text` that contains `words`; "" if there is none.
 std::string LineWith(const std::string& text, const std::string& words) {
   const size_t at = text.find(words);
   if (at == std::string::npos) return "";

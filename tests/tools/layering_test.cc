@@ -1,5 +1,5 @@
-// The include direction of the libraries: server -> engine -> models -> kernels. A folder may
-// include only the libraries that it depends on.
+// Tests the direction of includes between the libraries: server -> engine -> models -> kernels. A
+// folder may include headers only of the libraries that it depends on.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folders that each folder may include, besides itself.
+// For each folder, the other folders whose headers it may include.
 const std::map<std::string, std::vector<std::string>>& Allowed() {
   static const auto* const allowed = new std::map<std::string, std::vector<std::string>>{
       {"kernels", {}},
@@ -28,9 +28,9 @@ const std::map<std::string, std::vector<std::string>>& Allowed() {
   return *allowed;
 }
 
-// Families within a library; each may include itself and the families before it. Files at the root
-// of a library (op tables of kernels/, forward passes of models/) are exempt, because every op's
-// dispatch includes the op tables.
+// The families (subfolders) of each library, in order. A family may include itself and the families
+// before it. Files directly in the library's folder (the op tables of kernels/, the forward passes
+// of models/) are exempt, because the dispatch code of every op includes the op tables.
 const std::map<std::string, std::vector<std::string>>& Families() {
   static const auto* const families = new std::map<std::string, std::vector<std::string>>{
       {"kernels", {"base", "runtime", "ptx", "ops", "linear", "attention", "sampling"}},
@@ -39,12 +39,14 @@ const std::map<std::string, std::vector<std::string>>& Families() {
   return *families;
 }
 
-// Device::Open creates the per-device state of the ops: cuBLASLt and the measured GEMM choices.
+// These two files contain Device::Open, which creates the per-device state of the ops: cuBLASLt and
+// the measured GEMM choices.
 bool MayIncludeLaterFamilies(const std::string& path) {
   return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
 }
 
-// Whether a file of family `from` may include one of family `to` in the same library. "": the root.
+// Returns whether a file of family `from` may include a file of family `to` in the same library.
+// The family "" stands for files directly in the library's folder.
 bool InOrder(const std::vector<std::string>& families, const std::string& from,
              const std::string& to) {
   const auto place = [&](const std::string& family) {
@@ -53,7 +55,8 @@ bool InOrder(const std::vector<std::string>& families, const std::string& from,
   return place(from) == families.end() || place(to) == families.end() || place(to) <= place(from);
 }
 
-// Returns the first folder of each #include "..." in a source text; empty for a name without one.
+// For each #include "..." in a source text, returns the first folder of the included path; "" if
+// the path has no folder.
 std::vector<std::string> IncludedFolders(std::istream& source) {
   std::vector<std::string> folders;
   for (std::string line; std::getline(source, line);) {
@@ -120,7 +123,8 @@ TEST_CASE("each folder includes only itself and the folders below it") {
   }
 }
 
-// "kernels/linear/gemv.cu": {"kernels", "linear"}; a file at the root of a library has no family.
+// Splits a path into library and family: "kernels/linear/gemv.cu" gives {"kernels", "linear"}. A
+// file directly in the library's folder has the family "".
 std::pair<std::string, std::string> FamilyOf(const std::string& path) {
   const size_t first = path.find('/');
   const size_t second = path.find('/', first + 1);

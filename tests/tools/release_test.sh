@@ -1,5 +1,6 @@
 #!/bin/sh
-# release_test.sh RELEASE_SH: makes releases of a small repository whose package.sh writes a file.
+# release_test.sh RELEASE_SH: makes releases of a small repository in which a stub of package.sh
+# only writes a file.
 set -eu
 script=$1
 root=$(mktemp -d)

@@ -16,7 +16,8 @@ extern char** environ;
 namespace quintet {
 namespace {
 
-// An unnamed file: unlike a pipe it never blocks the writer.
+// Returns the descriptor of an unnamed temporary file that contains `contents`. Unlike a pipe, a
+// file never blocks the process that writes to it.
 int TemporaryFile(const std::string& contents) {
   char name[] = "/tmp/quintet_test_XXXXXX";
   const int fd = mkstemp(name);

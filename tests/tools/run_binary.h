@@ -1,4 +1,4 @@
-// Runs the real quintet binary.
+// For tests: runs the quintet binary in a child process.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// A running process. Finish waits for its end; call it once.
+// A running quintet process. Finish waits for the process to end and must be called once.
 struct RunningBinary {
   pid_t pid;
   int out, err;

@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-// The flags of serve, parsed from a command line and optionally a config file.
+// The flag values of `quintet serve` after parsing a command line and optionally a config file.
 class Settled {
  public:
   explicit Settled(const std::string& arguments, const std::string& file = "",
@@ -106,7 +106,7 @@ TEST_CASE("serve runs a converted directory in its own type where the device com
     WriteText(scratch / "model.safetensors", "");
     CHECK(Settled(c.arguments, "", scratch / "").Host().load.weights == c.type);
   }
-  // A config.json that cannot be read is reported when the model is loaded.
+  // Reading the flags ignores a config.json that cannot be parsed: loading the model reports it.
   WriteText(scratch / "config.json", "{");
   CHECK(Settled("", "", scratch / "").Host().load.weights == WeightType::kF32);
   CHECK_FALSE(Settled("").Host().ignore_generation_fields);

@@ -1,5 +1,5 @@
-// The load driver with a simulated target: which requests are sent, when, and which results are
-// recorded. No test depends on the speed of the machine.
+// Tests the load driver with a simulated target: which requests it sends, when it sends them, and
+// which results it records. No test depends on the speed of the machine.
 #include "tools/load/driver.h"
 
 #include <algorithm>
@@ -13,11 +13,12 @@
 namespace quintet {
 namespace {
 
-// Completes the oldest open request at every poll, after two messages of 2 and 1 tokens. The times
-// that it reports are in the past.
+// A load target that completes one request per Poll, the oldest open one, after two messages of 2
+// tokens and 1 token. Every tenth request fails. The reported event times are in the past.
 class OneByOne : public LoadTarget {
  public:
-  // Completes nothing until `hold_until_open` requests have been open or `hold_us` has passed.
+  // Completes no request until `hold_until_open` requests have been open at once or `hold_us`
+  // microseconds have passed.
   explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
       : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
 
@@ -103,7 +104,7 @@ TEST_CASE(
   CHECK(target.most_open_ > 8);
   const int64_t start_us = record.outcomes[0].scheduled_us - same.Next().at_us;
   for (size_t i = 1; i < 100; ++i) {
-    // The oldest request completes first, so the order of completion is that of the plan.
+    // The target completes the oldest request first, so the outcomes are in the order of the plan.
     CHECK(record.outcomes[i].scheduled_us == start_us + same.Next().at_us);
     CHECK(record.outcomes[i].sent_us >= record.outcomes[i].scheduled_us);
     CHECK(record.outcomes[i].measured == (i >= 10));
@@ -130,8 +131,8 @@ TEST_CASE("a static batch is sent after the previous batch has ended") {
       CHECK(i - batch < 4);
       CHECK(outcomes[i].sent_us <= outcomes[batch].done_us);
     }
-    // The window begins when the batch of the first measured request is sent, not at that request's
-    // scheduled time.
+    // The measurement window begins when the batch of the first measured request is sent, not at
+    // the scheduled time of that request.
     if (i == 50) {
       CHECK(record.begin_us <= outcomes[i].sent_us);
       CHECK(record.begin_us > outcomes[batch - 1].done_us);
@@ -142,7 +143,7 @@ TEST_CASE("a static batch is sent after the previous batch has ended") {
 
 TEST_CASE("a padded batch runs as long as its longest row and counts only requested tokens") {
   OneByOne target;
-  // All requests are scheduled at once, so batches are full at any speed.
+  // All requests are scheduled at the same time, so batches are full however slow the machine is.
   LoadPlan plan = MakePlan(1e9, {1, 4}), same = MakePlan(1e9, {1, 4});
   const LoadRecord record =
       RunLoad({.static_batch = 4, .padded = true, .requests = 200}, &plan, &target);
@@ -155,12 +156,13 @@ TEST_CASE("a padded batch runs as long as its longest row and counts only reques
     CHECK(sent >= wanted);
     CHECK(target.sent_input_[i] >= planned.ids.size());
     longer += sent > wanted && target.sent_input_[i] > planned.ids.size() ? 1 : 0;
-    // All requests of a batch have the same lengths. A batch begins when no request is open.
+    // All requests of a batch have the same lengths. A request that is sent while others are open
+    // belongs to the same batch as the request before it.
     if (target.open_when_sent_[i] > 1) {
       CHECK(sent == target.sent_tokens_[i - 1]);
       CHECK(target.sent_input_[i] == target.sent_input_[i - 1]);
     }
-    // Every tenth request is rejected.
+    // The target rejects every tenth request.
     if (record.outcomes[i].ok()) CHECK(record.outcomes[i].output_tokens == wanted);
   }
   CHECK(longer > 0);
@@ -182,8 +184,8 @@ TEST_CASE("streamed tokens and errors are counted") {
   }
   CHECK(refused == 10);
   CHECK(record.gaps_ms.size() == 90);
-  // All requests ended before sending stopped. Three of their four tokens were streamed; the last
-  // one came with the result.
+  // All 90 successful requests completed within the measurement window. Of the four tokens of each
+  // request, three were streamed; the last one came with the result.
   CHECK(record.window_requests == 90);
   CHECK(record.window_output_tokens == 360);
   CHECK(record.window_input_tokens == 450);

@@ -49,7 +49,7 @@ TEST_CASE("intervals have the mean of the rate and the spread of the burstiness"
     const Intervals intervals = IntervalsOf(Plan(shape, 20000));
     INFO(burstiness);
     CHECK(intervals.mean_s == Approx(0.01).epsilon(0.05));
-    // A gamma distribution of shape k has a deviation of mean / sqrt(k).
+    // A gamma distribution with shape parameter k has the standard deviation mean / sqrt(k).
     CHECK(intervals.deviation_s == Approx(0.01 / std::sqrt(burstiness)).epsilon(0.05));
   }
 }

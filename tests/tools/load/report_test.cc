@@ -7,7 +7,8 @@
 namespace quintet {
 namespace {
 
-// Scheduled at 1 s, sent 2 ms late, first token after 50 ms, 11 tokens at intervals of 10 ms.
+// A request that was scheduled at 1 s and sent 2 ms late. Its first token arrived 50 ms after the
+// scheduled time; its 11 tokens have intervals of 10 ms.
 RequestOutcome Answered() {
   RequestOutcome outcome;
   outcome.measured = true;
@@ -78,13 +79,13 @@ TEST_CASE("goodput counts requests within every limit") {
     CHECK(IsGood(Answered(), *ParseGoodput(c.limits)) == c.good);
   }
   CHECK_FALSE(IsGood(Refused(), {}));
-  // Unary response: its end counts as the first token, and the limit on time per token does not
-  // apply.
+  // A unary response: the ttft limit applies to the time of the whole response, and the limit on
+  // time per token does not apply.
   RequestOutcome whole = Answered();
   whole.first_us = -1;
   CHECK(IsGood(whole, *ParseGoodput({"ttft:150", "tpot:0.1"})));
   CHECK_FALSE(IsGood(whole, *ParseGoodput({"ttft:149"})));
-  // A single token has no time per token.
+  // A response of one token has no time per token, so that limit does not apply.
   RequestOutcome single = Answered();
   single.output_tokens = 1;
   CHECK(IsGood(single, *ParseGoodput({"tpot:0.1"})));

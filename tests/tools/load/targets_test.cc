@@ -1,4 +1,5 @@
-// The two load targets, a real server and an engine, with the shipped model.
+// Tests of the two load targets, a real gRPC server and an engine in this process, with the shipped
+// model.
 #include <algorithm>
 
 #include "tests/catch.h"
@@ -42,7 +43,8 @@ Totals TotalsOf(const LoadRecord& record) {
   return totals;
 }
 
-// Beam search streams little or nothing before its end.
+// Returns how many of the plan's first `requests` requests are greedy. Only these surely stream
+// tokens: beam search streams little or nothing before its end.
 int64_t GreedyRequests(int requests) {
   LoadPlan plan(Shape());
   int64_t greedy = 0;
