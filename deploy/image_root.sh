@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the root folder of a container image, as root on Debian: a program, the packages of the
-# shared libraries that it loads, and models. Packages are extracted without their maintainer
-# scripts, as `mmdebstrap --variant=extract` does, so that there is no shell.
+# Makes the root folder of a container image: a program, the packages of the shared libraries that
+# it loads, and models. Run it as root on Debian. Packages are extracted without running their
+# maintainer scripts (as by `mmdebstrap --variant=extract`); hence the image has no shell.
 #
 #   deploy/image_root.sh PROGRAM ROOT [MODEL_DIRECTORY...]
 set -euo pipefail
@@ -14,7 +14,8 @@ program=$1
 root=$2
 shift 2
 
-# Prints the package of a library. dpkg knows files of /lib, a link to /usr/lib, by either path.
+# Prints the package that owns library $1. /lib is a link to /usr/lib, and dpkg may have recorded
+# the file under either path; therefore both are looked up.
 owner() {
   local package
   package=$(dpkg-query -S "$1" "/usr$1" "${1#/usr}" 2>/dev/null | head -n 1 | cut -d: -f1 || true)
@@ -28,12 +29,13 @@ owner() {
 libraries=$(ldd "$program" | awk '$3 ~ /^\// {print $3}')
 packages=$(for library in $libraries; do owner "$library"; done | sort -u)
 
-# To apt nothing is installed, so that it downloads all dependencies.
+# The empty status file makes apt believe that no package is installed; it therefore downloads all
+# dependencies, too.
 downloads=$(mktemp -d)
 trap 'rm -rf "$downloads"' EXIT
 mkdir "$downloads/partial"
 apt-get update -qq
-# shellcheck disable=SC2086  # one argument for each package
+# shellcheck disable=SC2086  # $packages is unquoted, so that each package is one argument
 apt-get install -y -qq --no-install-recommends --download-only \
   -o Dir::State::status=/dev/null -o Dir::Cache::archives="$downloads" \
   -o APT::Sandbox::User=root $packages
@@ -46,7 +48,7 @@ for folder in bin lib lib64 sbin; do
 done
 for package in "$downloads"/*.deb; do
   dpkg-deb --fsys-tarfile "$package" | tar -x -C "$root" --keep-directory-symlink
-  # Scanners for vulnerabilities look here in images without a dpkg database.
+  # Vulnerability scanners read the list of packages here if an image has no dpkg database.
   dpkg-deb -f "$package" >"$root/var/lib/dpkg/status.d/$(dpkg-deb -f "$package" Package)"
 done
 find "$root/usr/share/doc" -type f ! -name copyright -delete

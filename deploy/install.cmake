@@ -1,6 +1,6 @@
-# Run by `cmake --install` with quintet_binary and quintet_source set: installs the manual pages and
-# completions, which the binary itself writes, and the systemd unit and its configuration with the
-# paths of the prefix.
+# `cmake --install` runs this script with quintet_binary and quintet_source set. It installs the
+# manual pages and shell completions, which the binary itself generates, and the systemd unit with
+# its configuration file, in which it replaces /usr and /etc by the folders of the install prefix.
 function(install_file folder name)
   file(INSTALL "${work}/${name}" DESTINATION "${folder}" TYPE FILE)
 endfunction()
@@ -10,7 +10,8 @@ function(run)
 endfunction()
 
 set(prefix "${CMAKE_INSTALL_PREFIX}")
-# Below /usr the files of packages, elsewhere those of the administrator.
+# With prefix /usr, configuration goes to /etc and zsh completions to the folder for packages; with
+# any other prefix, to PREFIX/etc and the folder for the administrator's own completions.
 if(prefix STREQUAL "/usr")
   set(etc /etc)
   set(zsh vendor-completions)

@@ -8,8 +8,8 @@ install(SCRIPT ${CMAKE_SOURCE_DIR}/deploy/install.cmake COMPONENT quintet)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/models/g2p DESTINATION share/quintet/models
         COMPONENT model EXCLUDE_FROM_ALL)
 
-# The suite is part of the packages' version, because they depend on the libraries of the suite that
-# they were built on.
+# The packages depend on the libraries of the Debian suite that they were built on; their version
+# therefore contains the suite's number.
 set(debian_release 1)
 if(EXISTS /etc/os-release)
   file(STRINGS /etc/os-release debian_suite REGEX "^VERSION_ID=")
@@ -25,7 +25,7 @@ file(WRITE ${CMAKE_BINARY_DIR}/package/changelog.Debian
      "quintet (${PROJECT_VERSION}-${debian_release}) unstable; urgency=medium\n\n"
      "  * Built from the sources of ${PROJECT_VERSION}; changelog.gz lists the changes.\n\n"
      " -- ${CPACK_PACKAGE_CONTACT}  ${debian_date}\n")
-# /usr/share/doc/PACKAGE, only in the packages.
+# Installs /usr/share/doc/PACKAGE in the Debian packages, but not in `cmake --install`.
 foreach(component quintet model)
   set(name quintet)
   if(component STREQUAL model)

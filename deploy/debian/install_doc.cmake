@@ -1,5 +1,6 @@
-# Run by CPack with quintet_doc (the package), quintet_changelog and quintet_source set: installs
-# /usr/share/doc/PACKAGE as Debian's policy asks.
+# CPack runs this script. It installs /usr/share/doc/PACKAGE as Debian's policy asks: the copyright
+# and both changelogs. The caller sets quintet_doc (the package's name), quintet_changelog (the
+# Debian changelog) and quintet_source (the source tree).
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE work OUTPUT_STRIP_TRAILING_WHITESPACE
                 COMMAND_ERROR_IS_FATAL ANY)
 file(COPY "${quintet_source}/deploy/debian/copyright" "${quintet_changelog}" DESTINATION "${work}")
