@@ -12,7 +12,7 @@ namespace quintet {
 
 struct AnswerSpan {
   int64_t first = 0, last = 0;  // tokens, inclusive
-  // softmax(start)[first] * softmax(end)[last], each softmax over the tokens of the context.
+  // softmax(start logits)[first] * softmax(end logits)[last], both over the tokens of the context.
   double probability = 0;
 };
 

@@ -14,27 +14,28 @@ namespace quintet {
 class BatchBuilder {
  public:
   // Reserves memory for the model's limits, so that building a batch rarely allocates: only the
-  // matrices slots_ and sources_ grow, whenever a batch needs more than any batch before it.
-  // `pool`, which outlives the builder, copies the slots of large batches.
+  // matrices slots_ and sources_ grow, whenever a batch needs more than any batch before it. `pool`
+  // outlives the builder; its threads fill slots_ for large batches.
   BatchBuilder(const ModelLimits& limits, ThreadPool* pool);
 
   void Clear();
   // Starts a group: the sequences added after this call share one encoded input, whose cache slots
   // are `source_slots` (empty for models without an encoder). The caller keeps the span valid until
-  // the batch has run, and passes equal slots whenever it passes the same `owner` (a request id). A
-  // group without sequences is dropped.
+  // the batch has run. `owner` identifies the request; calls with the same owner must pass the same
+  // slots. A group without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
   // The next `beams` sequences are the beams of one request, with one new token each, and the
   // device reorders them (DecodeBatch::moves): beam b takes over the cache slots of all earlier
-  // positions from its parent, whose index among these beams is Model::parent_beams()[row + b].
+  // positions from its parent beam. Model::parent_beams()[row + b] is the index of that parent
+  // among these beams.
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
-  // Requests the final hidden state of new token `index` of the newest sequence. Must be called
-  // with ascending indices.
+  // Requests the final hidden state of the newest sequence's new token number `index` (from 0).
+  // Must be called with ascending indices.
   void OutputToken(int64_t index);
 
   bool empty() const { return kv_lens_.empty(); }
@@ -64,7 +65,7 @@ class BatchBuilder {
   std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
   std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
   std::vector<uint64_t> owners_;             // [groups]
-  // The owners that sources_ was last built for; sources_ is rebuilt only when the owners change.
+  // The groups' owners when sources_ was last built; sources_ is rebuilt only when they change.
   std::vector<uint64_t> filled_owners_;
 };
 

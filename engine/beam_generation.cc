@@ -30,9 +30,10 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
   moved_slots_ = slots_;
 }
 
-// Treats the only token of the prompt as if a step had chosen it for every beam. The candidates of
-// the first step then come from the rows of all beams, with the running scores 0, -1e9, ..., as in
-// Hugging Face's search, instead of from one row (BeamSearch::CompleteFirst).
+// Treats the only token of the prompt as if a step had chosen it for every beam. The first step
+// then has one row per beam, with the running scores 0, -1e9, ..., and takes its candidates from
+// all these rows, as Hugging Face's search does. Otherwise it has a single row
+// (BeamSearch::CompleteFirst).
 void BeamGeneration::StartFannedOut() {
   if (prompt_len_ != 1 || !DeviceCanSelect() || SamplesBeams()) return;
   prefilled_ = prompt_len_;
@@ -56,8 +57,8 @@ void BeamGeneration::TakeCandidates(const RowResults& results) {
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
-  // Decodes the end of the history: enough tokens for the longest stop string that could end in the
-  // new token, plus 8 tokens of context.
+  // Decodes the last tokens of the history: as many tokens as the longest stop string has bytes,
+  // plus 8 tokens of context.
   const absl::Span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);
@@ -88,8 +89,8 @@ void BeamGeneration::Select(const RowResults& results) {
       for (int64_t row = 1; row < num_sequences_; ++row) alternatives_[row] = alternatives_[0];
     }
   }
-  // The search needs at least one candidate per beam. If the logits processors allow fewer tokens
-  // than that, the missing candidates get the score -inf.
+  // The search needs at least one candidate per beam. If the logits processors allow fewer tokens,
+  // candidates with score -inf fill the list.
   while (static_cast<int64_t>(candidates_.size()) < num_sequences_) {
     candidates_.push_back({-std::numeric_limits<float>::infinity(), 0, 0, 0.0f});
   }
@@ -106,8 +107,7 @@ void BeamGeneration::ReorderBeams() {
   bool moves = false;
   for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
-    // Keys and values are not moved: a beam takes over the slot table of the beam that it
-    // continues.
+    // Keys and values stay in place: each beam copies the tokens and the slot table of its parent.
     for (int64_t seq = 0; seq < num_sequences_; ++seq) {
       const int64_t from = parents[seq] * max_len_, to = seq * max_len_;
       std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);

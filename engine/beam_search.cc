@@ -101,16 +101,16 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   const bool none = std::all_of(hits_of_eligible.begin(), hits_of_eligible.end(),
                                 [](Hit h) { return h == Hit::kNone; });
   if (none) return;
-  // The length counts the eos and excludes the prompt.
+  // The sequence's length for the penalty: new tokens with the eos, without the prompt.
   const float penalty =
       static_cast<float>(std::pow(static_cast<double>(new_tokens_ + 1), length_penalty_));
   merged_ = pool_;
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Adds a finished hypothesis. A score of kDead (-1e9) or less marks it as dead (no real
-    // result): a beam that has ended gets kDead added to its score, and log-probabilities only
-    // lower a score.
+    // Adds a finished hypothesis. It is dead (no real result) if its score is kDead (-1e9) or less:
+    // a beam that has ended gets kDead added to its score, and every further token only lowers the
+    // score.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),
@@ -128,7 +128,8 @@ bool BeamSearch::PoolFull() const {
 }
 
 void BeamSearch::UpdateOpen() {
-  // Can the best running beam still beat the worst of the pool?
+  // The search stays open while the best running beam can still beat the worst hypothesis in the
+  // pool.
   const bool longest = early_stopping_ == EarlyStopping::kNever && length_penalty_ > 0.0;
   const int64_t length = longest ? max_new_tokens_ : new_tokens_;
   const float best =
@@ -140,8 +141,8 @@ void BeamSearch::UpdateOpen() {
 }
 
 int64_t BeamSearch::CommonLength(int64_t known) const {
-  // Walks from the last step to the first. Bit b of `nodes` is set if some running beam or finished
-  // sequence contains beam b of the current step.
+  // Walks the steps backwards. In each step, bit b of `nodes` is set if beam b of that step is part
+  // of some running beam or finished sequence.
   uint64_t nodes = (uint64_t{1} << beams_) - 1;
   int64_t shortest = new_tokens_;
   for (const Slot& slot : pool_) {

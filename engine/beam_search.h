@@ -40,11 +40,11 @@ class BeamSearch {
   // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // For the first step. All beams are still equal, so only beam 0 has a row, and the scores of the
-  // other beams are -1e9. `ranked` holds all candidates of that row. If fewer than K of them are
-  // possible (score not -inf), the same tokens are inserted behind them for the other beams, with
-  // -1e9 added to their scores. In every case the list is then cut to its K best candidates, those
-  // that Hugging Face's search ranks.
+  // For the first step, in which all beams are still equal and only beam 0 has a row. `ranked`
+  // holds all candidates of that row, best first. If fewer than K of them are possible (score not
+  // -inf), candidates with the same tokens for the other beams, with -1e9 added to their scores,
+  // are inserted behind them, and the list is cut to the K best. These are the candidates that
+  // Hugging Face's search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
   // Runs one step. `ranked`: K candidates (fewer if the rows have no more, but at least beams()),
@@ -60,7 +60,7 @@ class BeamSearch {
   // its end (Hugging Face returns them, with scores near -1e9); if there are only such hypotheses,
   // returns the best one.
   std::vector<BeamHypothesis> Finished() const;
-  // Steps so far = new tokens of every running beam.
+  // Number of steps so far; every running beam has as many new tokens.
   int64_t new_tokens() const { return new_tokens_; }
   // Returns the number of new tokens in the common prefix of all running beams and all finished
   // sequences; every result begins with that prefix. `known`: an earlier return value, or 0. The

@@ -1,4 +1,4 @@
-// The monotonic clock of deadlines and durations; independent of the wall clock.
+// The monotonic clock, for deadlines and durations. Changes of the wall clock do not affect it.
 #pragma once
 
 #include <cstdint>

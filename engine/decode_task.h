@@ -13,11 +13,11 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // Upper bounds, known at submission: the number of the task's sequences in one decoder step, and
-  // of KV cache pages for its decoder tokens (without the pages of the encoded input).
+  // Upper bounds, known at submission. sequences: sequences of this task in one decoder step.
+  // pages_needed: KV cache pages for its decoder tokens, without those for the encoded input.
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
-  // `pages`: pages_needed() KV cache pages for this task. The span stays valid as long as the task.
+  // Gives the task its pages_needed() KV cache pages. The span outlives the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
   // Number of prompt or target tokens still to be prefilled; 0 while the task generates.

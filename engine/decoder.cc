@@ -44,7 +44,7 @@ absl::Status Decoder::Allocate() {
   QT_ASSIGN_OR_RETURN(labels_,
                       model_->stream().Allocate(LabelBytes(model_->config(), model_->limits())));
   QT_RETURN_IF_ERROR(sampler_.Allocate());
-  // Every job has at least one sequence.
+  // There are at most max_step_sequences jobs, because every job has at least one sequence.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
@@ -72,7 +72,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   next_slot_.reset();  // all its sequences have ended
   Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // If all inputs fit one sampling batch, plans the batch before the decoder step is enqueued.
+  // If all inputs fit one sampling batch, that batch is planned before the decoder step is
+  // enqueued.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
   if (planned) sampler_.Plan(inputs_, StepSlot::kFirst, /*whole_step=*/true);
   const int64_t sequences = batch_.sequences();
@@ -109,8 +110,8 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   AddMembers(jobs);
 }
 
-// Adds the tasks of members_ to the batch. Its output rows are grouped by use: sampling, scores,
-// task head.
+// Adds the tasks of members_ to batch_. The output rows for sampling come first, then those for
+// target scores, then those for the task head.
 void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
@@ -183,8 +184,8 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses members_ and next_inputs_ of the next step; slices_ is that of `current`. Returns false
-// if the next step has to be synchronous or no job is left for it.
+// Chooses members_ and next_inputs_ for the step after the one in slot `current`. slices_ must be
+// those of `current`. Returns false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
@@ -259,8 +260,8 @@ bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   });
 }
 
-// Finishes the step that is already enqueued: enqueues its successor if possible, then waits for
-// its results and applies them.
+// Finishes the step in flight: enqueues the step after it if possible, then waits for the results
+// of the step in flight and applies them.
 absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;

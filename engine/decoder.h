@@ -1,5 +1,5 @@
-// One decoder step for all running requests: gather the inputs, Model::Decode, the sampler
-// (engine/sampler.h). Teacher-forced scoring and task heads on decoder states share the same step.
+// One decoder step for all running requests: builds the batch, runs Model::Decode, then the sampler
+// (engine/sampler.h). Teacher-forced scoring and task heads on decoder states use the same steps.
 // Results of a request do not depend on the other requests of its steps.
 //
 // Async scheduling, on by default on a GPU: step n+1 is enqueued before the host has read the
@@ -8,12 +8,11 @@
 // reads the same candidates one step later, to collect finished sequences and to decide when the
 // search ends. A sequence that ended in step n therefore wastes one row in step n+1. A request can
 // join a step that is enqueued ahead only if exactly one token of its prompt is left to prefill.
-// These cases are synchronous: prefill of more than one token; the first step after a prompt fans
-// out into several sequences (beams after a prompt of one token start fanned out instead);
-// log-probabilities; beam search with stop strings.
+// These cases are synchronous: prefill of more than one token; the first step after a prompt, if it
+// fans out into several sequences (beam search with a prompt of one token avoids this: all its
+// beams prefill that token); log-probabilities; beam search with stop strings.
 //
-// While requests of several priorities run, steps skip the lower ones most of the time
-// (PriorityThrottle).
+// While requests of several priorities run, most steps skip the lower ones (PriorityThrottle).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +39,7 @@ class Decoder {
   // on for a GPU and off for a CPU, where it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
                                                          std::optional<bool> async_scheduling);
-  // Bytes of the buffers that Create allocates, for a model that is not loaded.
+  // Returns the bytes of the buffers that Create would allocate; the model need not be loaded.
   static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream);
 
@@ -50,10 +49,10 @@ class Decoder {
   // Runs one step for `jobs`, which all decode and are in order of admission. Every generating
   // sequence that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt
   // and target tokens fill the rest of the model's max_step_tokens. If no job decodes in this step,
-  // which leaves the device to the encoder, StepSize::sequences is 0. Jobs that arrive while the
-  // next step is already enqueued join the step after it. `meanwhile` is called at most once: after
-  // the step is enqueued, before the host waits for it and before any result is applied. INTERNAL
-  // when the device failed, in this step or an earlier one.
+  // StepSize::sequences is 0 and the device is left to the encoder. If the next step is already
+  // enqueued, a job that is new in `jobs` joins the step after it. `meanwhile` is called at most
+  // once: after the step is enqueued, before the host waits for it and before any result is
+  // applied. INTERNAL when the device failed, in this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
@@ -61,9 +60,10 @@ class Decoder {
   // passed to that Step.
   void Reset();
   bool async_scheduling() const { return async_scheduling_; }
-  // Appends the task head's logits [rows, labels] of hidden states [rows, d_model] to `values`.
+  // Computes the task head's logits [rows, labels] from hidden states [rows, d_model] and appends
+  // them to `values`.
   void Classify(const Tensor& states, std::vector<float>* values);
-  // Shared with EncoderRunner, which scores targets of causal models.
+  // EncoderRunner uses it, too, to score the targets of causal models.
   TargetScores* target_scores() { return &target_scores_; }
 
  private:
@@ -71,16 +71,16 @@ class Decoder {
   absl::Status Allocate();
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
-  // SampleAll, Score and ClassifyOutputs get all output rows of the step as `states`. Each uses one
-  // range of rows: SampleAll from row 0 on, the other two from `row` on. SampleAll and Score return
-  // the first row after their range.
+  // `states` holds all output rows of the step, in this order: rows for SampleAll, for Score, for
+  // ClassifyOutputs. `row`: the function's first row. SampleAll and Score return the row after
+  // their last one.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
   void ClassifyOutputs(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
-  // Enqueues the step that follows the one in slot `current`, if no sequence in it needs the host
-  // to read the results of `current` first.
+  // Enqueues the step after the one in slot `current`, unless some sequence needs the host to read
+  // the results of `current` first.
   void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
   bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
   void AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current);
@@ -98,7 +98,7 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // Slot of the step that was enqueued ahead, whose results have not been read yet; unset: none.
+  // Slot of a step that is enqueued ahead and whose results the host has not read; unset: none.
   std::optional<StepSlot> next_slot_;
 
   // Scratch of one step, reserved for max_step_sequences jobs.

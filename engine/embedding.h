@@ -1,5 +1,5 @@
-// Embedding options of a client, combined with the sentence-transformers modules of the model.
-// Every front end makes its encode requests with this class.
+// The embedding options of a client, resolved for one model with its sentence-transformers modules.
+// Every front end uses this class to make encode requests.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ namespace quintet {
 
 // Options as a client sets them.
 struct EmbeddingOptions {
-  // Replaces the Pooling module, or the mean of a model without modules. kNone gives the hidden
-  // states themselves, without the modules after the pooling.
+  // kModules: the pooling of the model's modules, or the mean if it has none. Other values replace
+  // that pooling. kNone returns the hidden states, and no module after the pooling is applied.
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // scale the result to unit length, after all modules
-  // Text before every text input: itself, or the name of one in the model's prompts. Both unset:
-  // the model's default prompt. An empty prompt is none.
+  // The prompt is put before every text input. prompt: its text. prompt_name: its name among the
+  // model's prompts. At most one is set; if neither is, the model's default prompt is used. An
+  // empty prompt means none.
   std::optional<std::string> prompt, prompt_name;
 };
 
@@ -29,23 +30,24 @@ struct EmbeddingOptions {
 class Embedding {
  public:
   // `modules` may be null. `modules` and `tokenizer` (null: inputs are token ids) outlive the
-  // requests. INVALID_ARGUMENT: both prompts are set, a prompt's name is unknown, or the pooling
-  // has another width than the modules after it expect; the message begins with the field's name.
+  // requests. INVALID_ARGUMENT: prompt and prompt_name are both set, the name is unknown, or the
+  // modules after the pooling expect rows of another width; the message begins with the field's
+  // name.
   static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options,
                                           const ModelConfig& config, const SentenceModules* modules,
                                           const Tokenizer* tokenizer);
 
-  // The text to tokenize for an input text, and the limit to which its ids are truncated: an
-  // end-of-sequence id at the end stays there.
+  // prompt: text to put before every input text. Truncate: shortens the ids of prompt and text
+  // together to the model's limit; an end-of-sequence id at the end is kept.
   const std::string& prompt() const { return prompt_; }
   void Truncate(const Tokenizer* tokenizer, std::vector<int32_t>* ids) const;
-  // INVALID_ARGUMENT if a prompt was asked for, which an input of token ids cannot have.
+  // For inputs of token ids, which cannot have a prompt: INVALID_ARGUMENT if the options set one.
   absl::Status CheckTokenIds() const;
 
   // Sets the kind and the pooling of `request`, whose input is already set. `from_text`: the input
-  // is the tokenized prompt and text.
+  // was tokenized from the prompt and a text.
   void Fill(bool from_text, Request* request) const;
-  // Values of each row of the result.
+  // Number of values in each row of the result.
   int64_t columns() const { return columns_; }
 
  private:

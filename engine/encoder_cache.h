@@ -1,6 +1,6 @@
-// LRU cache of encoder outputs in host memory, keyed by the exact token ids, bounded in bytes: a
-// repeated input is not encoded again, even with another decoder prompt or number of beams. Not
-// thread safe.
+// LRU cache of encoder outputs in host memory, keyed by the exact token ids and limited in bytes. A
+// repeated input is not encoded again, even if the decoder prompt or the number of beams differs.
+// Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class EncoderCache {
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // Returns the cached hidden states of exactly these token ids; `owner` keeps them alive. If they
-  // are not cached, `owner` is null.
+  // Returns the cached hidden states of exactly these token ids; the result's `owner` keeps them
+  // alive. If they are not cached, `owner` is null.
   EncodedStates Find(const std::vector<int32_t>& ids);
   // Stores a copy of the host tensor `states`, evicting the least recently used entries. Does
   // nothing if the copy exceeds the capacity or its allocation fails.

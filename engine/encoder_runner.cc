@@ -91,8 +91,8 @@ void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // Stops once half of the budget is spent: slices that fit the remaining time would be too small
-  // to be efficient.
+  // Stops once more than half of the budget is spent: slices that fit into the rest would be too
+  // small to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -132,8 +132,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
 
 // Enqueues the D2H copy of the rows that the host reads: all rows if the encoder cache is on (it
 // stores a copy), otherwise those that the pooling of an encode request needs. Returns a host
-// tensor [rows, d_model] with a place for every row of the input; rows that are not copied are
-// undefined.
+// tensor [rows, d_model] of all rows of the input, in which only the copied rows are valid.
 Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
@@ -165,10 +164,11 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Extends `states`, rows of the first of projections_, by the rows of the next ones, as long as
-// they are adjacent in memory and all rows fit `room`: one large GEMM costs less than several small
-// ones. Returns the number of inputs added: 0 with rotary position encoding, where keys depend on
-// the position within the input.
+// Projects more inputs in the same GEMM, because one large GEMM costs less than several small ones:
+// appends to `states`, which are rows of the first of projections_, the rows of the following ones,
+// as long as they are adjacent in memory and `room` rows are not exceeded. Returns the number of
+// inputs appended. It is 0 with rotary position encoding, because keys then depend on their
+// position in the input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -185,10 +185,9 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Computes log-probabilities of the next target tokens in the packed pass that the job is in
-// (PackedScoring), as many as should fit `budget_us` by the measured rate. Returns true if all of
-// that pass are computed. The caller's next Synchronize
-// reports a device failure.
+// Computes log-probabilities for the part of a scoring job (PackedScoring) that is now encoded: as
+// many of its next target tokens as should fit `budget_us` at the measured rate. Returns true if
+// the part is complete. A device failure is reported by the caller's next Synchronize.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);

@@ -1,7 +1,7 @@
 // Runs the model over whole inputs: encodes one packed batch in time slices, then does each job's
-// follow-up work in blocks of rows. Decoding jobs get their cross-attention keys and values
-// (projection); scoring jobs of causal models get log-probabilities of their targets. Used by the
-// stepping thread only.
+// follow-up work in blocks of rows. For decoding jobs that work is the projection to
+// cross-attention keys and values; for scoring jobs of causal models, the log-probabilities of
+// their targets. Used by the stepping thread only.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,15 @@ class EncoderRunner {
   // outlive the runner.
   EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock);
 
-  // Reserves memory for `jobs` jobs. Up to that number only the model allocates, not this class.
+  // Reserves memory for `jobs` jobs. With up to that many jobs this class allocates nothing more;
+  // the model still may.
   void Reserve(size_t jobs);
   // Appends every job that is being encoded, projected or scored. After std::bad_alloc the caller
-  // ends them all: a batch cannot be continued.
+  // ends all of them, because the batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
-  // Whether the model still encodes a batch or holds hidden states of it that have not been
-  // projected or scored. While true, Begin must not be called.
+  // Whether the model still encodes a batch, or holds hidden states of a batch that have not all
+  // been projected or scored. While true, Begin must not be called.
   bool active() const;
   // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
@@ -54,9 +55,9 @@ class EncoderRunner {
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls
-  // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. They
-  // stay valid until the next Begin or, if `states.owner` is not null, as long as that lives. A
-  // decoding job is complete once the kernels that write its cross-attention keys and values to
+  // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. These
+  // stay valid as long as `states.owner` lives or, if it is null, until the next Begin. A decoding
+  // job is complete once the kernels that write its cross-attention keys and values to
   // Job::source_slots are enqueued; a scoring job, once Job::result has the scores of its current
   // part.
   void Advance(int64_t budget_us,
@@ -77,8 +78,8 @@ class EncoderRunner {
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
   Tensor EnqueueDownload(const Input& input) const;
-  // Projects or scores a block of rows, starting with the first of projections_. Returns how many
-  // of projections_, from the first on, are complete after this call.
+  // Projects or scores a block of rows, beginning with those of the first of projections_. Returns
+  // how many of projections_ this call has completed; these are the first ones of the list.
   int64_t Project(int64_t budget_us);
   int64_t AppendConsecutive(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);

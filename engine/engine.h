@@ -19,13 +19,13 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; capped by max_step_sequences
-  // Time per step for encoding and prefill while any sequence generates, as a fraction of the time
-  // that decoding takes in a step. 0: no limit.
+  // While any sequence generates, a step may spend this fraction of its decoding time on encoding
+  // and prefill in addition. 0: no limit.
   double prefill_share = 0.0;
-  // While any request decodes, new ones are admitted only when at least this many sequences are
-  // free, so that their inputs share encoder batches. If greater than 1, decoding then waits until
-  // all waiting requests that fit are encoded, because a decoder step on a GPU takes almost as long
-  // with few sequences as with many. Capped by max_running_sequences.
+  // While any request decodes, new requests are admitted only when at least this many sequences are
+  // free; their inputs then share encoder batches. If greater than 1, the next decoder step waits
+  // until all waiting requests that fit are encoded, because a decoder step on a GPU takes almost as
+  // long with few sequences as with many. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -39,7 +39,7 @@ struct EngineCounters {
   int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
-// Report of one decoder step, valid during OnStep.
+// Report of one decoder step; its span is valid only during OnStep.
 struct StepReport {
   int64_t sequences = 0;  // in the step; each beam counts
   // For each request that got a token other than its first: microseconds since its previous token.
@@ -57,8 +57,8 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // `model`, `tokenizer` (null: results carry ids only, stop strings are refused) and `observer`
-  // (null: none) outlive the engine.
+  // `model`, `tokenizer` and `observer` outlive the engine. tokenizer null: results have ids but no
+  // text, and stop strings are refused. observer null: none.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer,
                                                         const EngineLimits& limits,
                                                         Clock clock = MonotonicMicros,
@@ -74,18 +74,19 @@ class Engine {
   // ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
-  // Thread safe. Not OK once the device has failed: running requests end INTERNAL, queued ones
+  // Thread safe. Not OK once the device has failed. Running requests then end INTERNAL, queued ones
   // UNAVAILABLE, and new ones are refused.
   virtual absl::Status status() const = 0;
 
   // Runs one step: ends cancelled requests and those past their deadline (DEADLINE_EXCEEDED,
-  // counted as failed), admits, encodes within the time allowed, decodes one token for every
-  // running sequence, samples, delivers. With async scheduling the tokens of a step are delivered
-  // by the next step, once that is enqueued. Lower priorities are skipped in most steps while
-  // higher ones run (PriorityThrottle). Returns false when no unfinished requests are left. One
-  // thread at a time.
+  // counted as failed), admits new ones, encodes within the time allowed, decodes and samples one
+  // token for every running sequence, and delivers the tokens. With async scheduling it first
+  // enqueues the next decoder step, and then delivers the tokens of the previous call. Lower
+  // priorities are skipped in most steps while higher ones run (PriorityThrottle). Returns false
+  // when no unfinished requests are left. One thread at a time.
   virtual bool Step() = 0;
-  // Blocks until there is work or `timeout_us` has passed. Called by the stepping thread.
+  // Blocks until a request is unfinished or cancelled, or `timeout_us` microseconds have passed.
+  // Called by the stepping thread.
   virtual void WaitForWork(int64_t timeout_us) = 0;
 };
 

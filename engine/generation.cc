@@ -12,8 +12,8 @@ namespace {
 
 WarpOptions WarpOptionsOf(const DecodingOptions& options) {
   WarpOptions warp = options.warp;
-  // In beam search every warper keeps at least (number of eos ids + 1) tokens in each beam's row,
-  // so that each beam can continue with a token that is not an eos.
+  // In beam search every warper keeps at least (number of eos ids + 1) tokens in each beam's row.
+  // Hence each beam can continue with a token that is not an eos.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
   return warp;
@@ -34,7 +34,8 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
     : is_beam_(request.decoding.num_beams > 1),
       samples_(request.decoding.do_sample),
       wants_logprobs_(request.decoding.logprobs),
-      // A stop string that the host finds ends a beam before the next candidates are ranked.
+      // False for beam search with stop strings: only the host finds stop strings, and it must end
+      // a beam before the next candidates are ranked.
       device_can_select_(!wants_logprobs_ && (!is_beam_ || request.decoding.stop.empty())),
       length_(static_cast<int64_t>(request.decoding.prompt.size())),
       num_sequences_(sequences),
@@ -46,7 +47,7 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
       options_(request.decoding),
       warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
-      // The last token is never fed to the model, so it needs no slot.
+      // The last new token is never fed to the model; hence it needs no slot.
       layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size) {}
 
 void Generation::AssignPages(absl::Span<const int32_t> pages) {

@@ -3,9 +3,9 @@
 // and beams (engine/beam_generation.h). Beams are reordered by copying their slot tables (the KV
 // cache slot of each position); keys and values are never copied. Not thread safe.
 //
-// A sequence has a fixed index `seq`; live sequences have not ended. A row is a sequence's row of
-// hidden states in a step. The first step after the prompt has one row for all sequences, which are
-// still equal.
+// A sequence has a fixed index `seq`. A sequence is live until it ends. In a step, each live
+// sequence has one row of hidden states; but in the first step after the prompt, in which all
+// sequences are still equal, they share one row.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,23 @@ namespace quintet {
 
 // Results of one step for one generation, in host memory.
 struct RowResults {
-  // Without beam search: sequences[i] is a sequence index, tokens[i * token_stride] its next token
-  // and, if wants_logprobs, token_logits[i * token_stride] the raw logit of that token. Sequences
-  // that ended after the step was enqueued are included.
+  // Without beam search: sequences[i] is a sequence index, tokens[i * token_stride] is its next
+  // token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw logit.
+  // Sequences that ended after the step was enqueued still have an entry.
   absl::Span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
-  // Beam search: TopKSize() candidates of all beams together, best first; in beam sampling they are
-  // in the order in which they were drawn. A score includes the running score of its beam. An
-  // element of candidate_indices is row * vocab + token, or -1 after the last candidate.
-  // candidate_logits (raw logits) is set only if wants_logprobs.
+  // Beam search: TopKSize() candidates of all beams together, best first; in beam sampling, in the
+  // order in which they were drawn. A candidate's score includes the running score of its beam. Its
+  // index is row * vocab + token; after the last candidate all indices are -1. candidate_logits
+  // (raw logits) is set only if wants_logprobs.
   const float* candidate_scores = nullptr;
   const int32_t* candidate_indices = nullptr;
   const float* candidate_logits = nullptr;
-  // If wants_logprobs, per row: log-sum-exp of the raw logits, and the top_logprobs most likely
-  // tokens with their raw logits. Row i of top_logits and top_tokens begins at i * top_stride.
+  // Set only if wants_logprobs, for each row: log-sum-exp of the raw logits, and the top_logprobs
+  // most likely tokens with their raw logits. Row i of top_logits and top_tokens begins at i *
+  // top_stride.
   const float* log_sums = nullptr;
   const float* top_logits = nullptr;
   const int32_t* top_tokens = nullptr;
@@ -60,24 +61,25 @@ class Generation : public DecodeTask {
   void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
   bool done() const override { return done_; }
 
-  // Whether the device alone can choose the next tokens of this generation, so that the next step
-  // can be enqueued before the host has read the results of the current one. False before the whole
+  // Whether the device alone can choose the next tokens of this generation; the next step can then
+  // be enqueued before the host has read the results of the current one. False before the whole
   // prompt is prefilled; with log-probabilities, which the host computes; and for beams with stop
-  // strings, because a stop string that the host finds ends a beam before the next top-k.
+  // strings, because only the host finds stop strings, and it must end a beam before the next
+  // top-k.
   bool SelectsOnDevice() const { return DeviceCanSelect() && ReadyToSelect(); }
-  // Whether the tokens chosen by the step in flight are the last ones (max_new_tokens is reached).
+  // Whether the step in flight chooses the last tokens of this generation (max_new_tokens).
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
-  // For a generation in the step in flight: may the next step be enqueued before that one finishes?
+  // Whether a generation that is in the step in flight may also be in a next step that is enqueued
+  // before the step in flight has finished.
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
-  // Whether a generation that is not in the step in flight may join the next step if that is
-  // enqueued before the step in flight has finished. A generation that has no tokens yet may do so
-  // only when exactly one prompt token is left to prefill.
+  // The same for a generation that is not in the step in flight. If it has no new tokens yet,
+  // exactly one prompt token must be left to prefill.
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
-  // Called once, before the first step, if steps are scheduled asynchronously. Beam search then
-  // starts, where it can, with all its beams as copies of the prompt, so that the number of its
-  // rows does not change after the first step.
+  // Called once, before the first step, if steps are scheduled asynchronously. Where possible, beam
+  // search then starts with all its beams as copies of the prompt; hence its number of rows does
+  // not change after the first step.
   virtual void StartFannedOut() {}
   // Prefetches the members that every step reads.
   void Prefetch() const {
@@ -86,8 +88,8 @@ class Generation : public DecodeTask {
       __builtin_prefetch(reinterpret_cast<const char*>(this) + i * kLine);
     }
   }
-  // Adds sequence `seq` to a step that is enqueued before the host knows the latest token of the
-  // sequence. `token` is -1 - i: the device takes the token from next_tokens()[i]
+  // Adds sequence `seq` to a step that is enqueued before the host knows the sequence's latest
+  // token. `token` is -1 - i, which tells the device to take the token from next_tokens()[i]
   // (DecodeBatch::tokens).
   void AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token);
 
@@ -96,12 +98,12 @@ class Generation : public DecodeTask {
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_sequences_.size()); }
   // Indices of the live sequences, ascending.
   absl::Span<const int32_t> live_sequences() const { return live_sequences_; }
-  // Number of tokens of each live sequence, prompt included; the same for all.
+  // Number of tokens of a live sequence, prompt included; the same for all live sequences.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
   // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
-  // tokens: it applies the logits processors, and in beam sampling always a log-softmax. RulesAt:
-  // the rules for that op. Their token ranges refer to rule_tokens(), which the caller copies to
+  // tokens, by logits processors or, always in beam sampling, by a log-softmax. RulesAt: the rules
+  // for that op. Their token ranges refer to rule_tokens(), which the caller copies to
   // LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
@@ -109,27 +111,26 @@ class Generation : public DecodeTask {
   // Whether the rules first turn the raw logits of a row into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
   // SamplesTokens: whether one token is drawn at random for each live sequence. SamplesBeams:
-  // whether candidates are drawn at random from the rows of all beams together. DrawFor returns the
-  // parameters of a draw for sequence `seq`, except Draw::row and Draw::lens_at, which the caller
-  // sets.
+  // whether candidates are drawn at random from the rows of all beams together. DrawFor: the
+  // parameters of a draw for sequence `seq`; the caller sets Draw::row and Draw::lens_at.
   bool SamplesTokens() const { return !is_beam() && samples_; }
   bool SamplesBeams() const { return is_beam() && samples_; }
   Draw DrawFor(int32_t seq) const;
-  // Number of top-k candidates that Select reads: 1 per row in greedy decoding, 0 when tokens are
-  // sampled. In beam search there is one list of candidates for the rows of all beams, ranked
+  // Number of top-k candidates that Select reads. Greedy decoding: 1 per row. Sampling: 0. Beam
+  // search: the length of the one list of candidates from the rows of all beams, which are ranked
   // together by log-probability + RowBias(row).
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
   // Token ids that end a beam.
   absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
-  // Number of new tokens of each live sequence so far; the same for all.
+  // Number of new tokens of a live sequence so far; the same for all live sequences.
   int64_t chosen_length() const { return length_ - prompt_len_; }
   int64_t top_logprobs() const { return options_.top_logprobs; }
 
-  // Applies a step's results: every live sequence grows by one token. May run at the same time for
-  // different generations. After a failed allocation out_of_memory() is true and only sequences()
-  // and new_tokens() are still valid; the caller ends the request.
+  // Applies a step's results: every live sequence grows by one token. Threads may call this
+  // concurrently for different generations. After a failed allocation out_of_memory() is true and
+  // only sequences() and new_tokens() are still valid; the caller then ends the request.
   void ApplyResults(const RowResults& results);
   bool out_of_memory() const { return out_of_memory_; }
 
@@ -159,12 +160,12 @@ class Generation : public DecodeTask {
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
-  // Returns the result sequence for the ids `new_tokens`. If the option echo is set, both its ids
-  // and its text begin with the prompt.
+  // Makes the result sequence from the ids `new_tokens`. With the option echo, its ids and its text
+  // begin with the prompt.
   GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
 
-  // Members that every step reads, first and in few cache lines, because a step may have thousands
-  // of generations. Prefetch loads these lines.
+  // The members that every step reads come first, in few cache lines, because a step may have
+  // thousands of generations. Prefetch loads these lines.
   const bool is_beam_, samples_, wants_logprobs_, device_can_select_;
   bool first_ = true;  // no token chosen yet
   bool done_ = false;
@@ -176,8 +177,8 @@ class Generation : public DecodeTask {
   int64_t num_sequences_, vocab_, prompt_len_, max_len_;
   std::vector<int32_t> live_sequences_;  // indices, ascending
   std::vector<int32_t> tokens_;          // [sequences, max_len] prompt and new tokens
-  // [sequences, max_len] KV cache slot of each position. Positions from length_ on have the
-  // sequence's own slots; earlier ones may have those of a beam that the sequence continues.
+  // [sequences, max_len] KV cache slot of each position. From position length_ on these are the
+  // sequence's own slots; before, they may be those of a beam that the sequence continues.
   std::vector<int32_t> slots_;
   LogitsProcessors processors_;
 

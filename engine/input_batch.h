@@ -10,8 +10,8 @@
 
 namespace quintet {
 
-// One key row of a causal model is visible to the query rows [from, until) of the same input.
-// Without a mask these are the row itself and all later rows.
+// Which query rows see a key row: rows [from, until) of the same input (causal models only).
+// Without a mask, a key row is seen by itself and all later rows.
 struct SeenBy {
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   int32_t from = 0, until = kAll;
@@ -19,7 +19,7 @@ struct SeenBy {
 
 class InputBatch {
  public:
-  // Reserves memory for `tokens` tokens; up to that number nothing allocates later.
+  // Reserves memory for `tokens` tokens: batches of up to that size allocate nothing.
   void Reserve(int64_t tokens);
   void Clear();
   // Adds a whole input without a mask.
@@ -29,11 +29,11 @@ class InputBatch {
   void AddRow(int32_t token, int32_t position, SeenBy seen_by);
 
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  // Rows of the current input so far.
+  // Number of rows of the current input so far.
   int32_t rows() const { return static_cast<int32_t>(tokens_.size()) - begin_; }
 
-  // Returns the batch, valid until Clear. The fields that only causal models support (positions,
-  // masks) stay empty unless some row needs them.
+  // Returns the batch, valid until Clear. Positions and masks, which only causal models support,
+  // stay empty unless some row needs them.
   EncodeBatch Finish();
 
  private:

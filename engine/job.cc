@@ -29,7 +29,8 @@ absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
 }
 
 // Returns the input row whose hidden state a sequence classifier reads. Models with an encoder: the
-// last eos. Causal models: the last token that is not padding, or row 0 if all tokens are padding.
+// row of the last eos. Causal models: that of the last token that is not padding; 0 if all are
+// padding.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
   int64_t row = static_cast<int64_t>(input.size()) - 1;
@@ -98,7 +99,7 @@ absl::Status PlanScore(const ModelConfig& config, const Capacity& capacity, Job*
   }
   job->result.targets.resize(request.targets.size());
   if (!config.has_encoder()) {
-    // A window as long as the sequence hides nothing: no mask is needed.
+    // A sliding window as long as the whole sequence hides nothing; hence no mask is needed.
     const int64_t window = request.sliding_window < positions ? request.sliding_window : 0;
     job->work = std::make_unique<PackedScoring>(
         std::move(prefix), request.targets,

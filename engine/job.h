@@ -22,7 +22,8 @@ enum class JobState : uint8_t { kQueued, kEncoding, kDecoding, kDone, kCancelled
 struct Job {
   Request request;
 
-  // Members that every step reads, in neighbouring cache lines (PrefetchAhead).
+  // The members that every step reads, up to `needs`, are in neighbouring cache lines
+  // (PrefetchAhead).
   uint64_t id = 0;
   JobState state = JobState::kQueued;
   bool encodes = false;           // its input is encoded as a whole before anything else
@@ -34,7 +35,7 @@ struct Job {
                std::unique_ptr<PackedScoring>>
       work;
   std::vector<int32_t> source_slots;  // [input tokens] slots of the cross-attention keys
-  // chosen_length() and new_tokens() of the generation when its tokens were last counted.
+  // Values of the generation's chosen_length() and new_tokens() when its tokens were last counted.
   int64_t counted_length = 0, counted_tokens = 0;
   int64_t first_token_us = 0, last_token_us = 0;
   QueuedRequest needs;  // resources, for the scheduler
@@ -46,11 +47,11 @@ struct Job {
   Result result;
 
   RequestKind kind() const { return request.kind; }
-  // The job's work if it is of that type, otherwise null.
+  // Each function returns the job's work if it has that type, otherwise null.
   Generation* generation() const { return Work<Generation>(); }
   TeacherForcing* teacher_forcing() const { return Work<TeacherForcing>(); }
   PackedScoring* scoring() const { return Work<PackedScoring>(); }
-  // The job's decoder work; null if it never decodes.
+  // The generation or teacher forcing; null if the job never decodes.
   DecodeTask* task() const {
     if (Generation* const task = generation()) return task;
     return teacher_forcing();
@@ -72,7 +73,7 @@ struct Job {
   }
 };
 
-// Prefetches the members that a step reads of the jobs shortly after jobs[i].
+// Prefetches, for jobs that come shortly after jobs[i], the members that a step reads.
 inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;
   if (i + kJobs < jobs.size()) {
@@ -83,7 +84,7 @@ inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
   if (const Generation* const next = jobs[i + kGenerations]->generation()) next->Prefetch();
 }
 
-// The engine's total resources, against which every request is checked at submission.
+// The engine's total resources. Each request is checked against them at submission.
 struct Capacity {
   int64_t running_sequences = 0;     // sequences of all running requests; each beam counts
   int64_t pages = 0, page_size = 1;  // KV cache pages; tokens per page

@@ -41,8 +41,8 @@ Job* JobTable::Find(RequestId id) const {
   return job == jobs_.end() ? nullptr : job->second.get();
 }
 
-// Adds a job to the table and to the scheduler's queue. Returns false after a failed allocation;
-// then nothing has changed.
+// Adds a job to the table and to the scheduler's queue. If an allocation fails, changes nothing and
+// returns false.
 bool JobTable::Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve) {
   const RequestId id = (*job)->id;
   auto place = jobs_.end();
@@ -111,7 +111,7 @@ void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<
   for (const RequestId id : admitted_ids_) admitted->push_back(jobs_.at(id).get());
 }
 
-// Jobs are prepared on all threads: a job on a GPU admits hundreds at once, each with tens of
+// AssignPages runs on all threads: a GPU job admits hundreds of requests at once, each with tens of
 // kilobytes to allocate and fill.
 void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) ReserveFor(job, now_us);
@@ -128,7 +128,7 @@ void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) {
     if (job->out_of_memory) continue;
     try {
-      // The sink may submit the next request at once, so the queue place is already free here.
+      // The sink may submit the next request at once; the queue already has room for it here.
       job->request.sink->OnStart();
     } catch (const std::bad_alloc&) {
       job->out_of_memory = true;
@@ -172,7 +172,7 @@ void JobTable::SendOutputs() {
   outputs_.SendAll(threads_, [this](Job* job) { NotifyDone(job); });
 }
 
-// The job has ended and its sequences are in its result (OutputQueue).
+// Reports a job whose work has ended and whose result already has its sequences (OutputQueue).
 void JobTable::NotifyDone(Job* job) {
   const Generation* const generation = job->generation();
   if (generation != nullptr && !job->out_of_memory) {

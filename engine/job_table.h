@@ -1,6 +1,6 @@
-// Every job of the engine from its arrival to its last notification: who holds which resources,
-// which jobs decode, and how a job ends. StepEngine decides what a step does; this class keeps the
-// jobs consistent. Used by the stepping thread only.
+// Every job of the engine from its arrival to its last notification: which resources it holds,
+// whether it decodes, and how it ends. StepEngine decides what a step does; this class keeps the
+// jobs and the resources consistent. Used by the stepping thread only.
 #pragma once
 
 #include <limits>
@@ -34,32 +34,33 @@ class JobTable {
   // Running jobs that decode, in order of admission.
   const std::vector<Job*>& decoding() const { return decoding_; }
 
-  // TakeArrivals moves submitted jobs to the scheduler's queue. For each it calls
-  // `reserve(n)`, in which the caller reserves lists of its own for n jobs, the new one included;
-  // if that throws std::bad_alloc, only the new job fails. FinishCancelled and FinishExpired finish
-  // cancelled and expired jobs.
+  // TakeArrivals moves submitted jobs to the scheduler's queue. For each it calls `reserve(n)`, in
+  // which the caller reserves its own lists for n jobs, the new one included; if `reserve` throws
+  // std::bad_alloc, only the new job fails. FinishCancelled and FinishExpired finish cancelled and
+  // expired jobs.
   void TakeArrivals(absl::FunctionRef<void(size_t jobs)> reserve);
   void FinishCancelled();
   void FinishExpired(int64_t now_us);
 
   // Admission.
   int64_t waiting() const { return scheduler_.waiting(); }
-  // Returns the free KV cache pages and sequences; the caller sets encode_tokens.
+  // Returns the numbers of free KV cache pages and free sequences; the caller sets encode_tokens.
   AdmissionBudget FreeBudget() const;
-  // Appends the jobs that start now, in order of admission.
+  // Takes the jobs that start now from the queue and appends them to `admitted`, in order of
+  // admission.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
-  // Reserves the KV cache pages and sequences of `jobs` and calls their sinks' OnStart. Sets
-  // out_of_memory of those whose allocations failed; the caller then finishes them.
+  // Reserves KV cache pages and sequences for `jobs` and calls their sinks' OnStart. If an
+  // allocation for a job fails, sets its out_of_memory; the caller then finishes it.
   void Start(absl::Span<Job* const> jobs, int64_t now_us);
-  // The job decodes from the next step on.
+  // Adds the job to those that decode from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
-  // Highest priorities of the work that competes with decoding.
+  // Returns the highest priorities of the work that competes with decoding.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
-  // results of finished jobs, which have been decoding; their resources are free at once.
-  // SendOutputs passes all of them to the sinks.
+  // results of jobs that have finished decoding, and releases their resources at once. SendOutputs
+  // passes everything queued to the sinks.
   void QueueTokens(Job* job) { outputs_.AddTokens(job); }
   void QueueDone(absl::Span<Job* const> jobs);
   void SendOutputs();
@@ -70,7 +71,7 @@ class JobTable {
   void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
   // Finishes those decoding jobs that are marked out_of_memory.
   void FinishOutOfMemory();
-  // The device failed: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
+  // For a failed device: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
   void FailAll(const absl::Status& status);
 
  private:
@@ -88,7 +89,7 @@ class JobTable {
   EncoderRunner* const encoder_;
   const Clock clock_;
 
-  // Statuses made in advance, because making one allocates.
+  // Statuses are made in advance, because making one allocates memory.
   const absl::Status out_of_memory_;
   const absl::Status expired_in_queue_;
   const absl::Status expired_running_;
@@ -101,10 +102,11 @@ class JobTable {
   std::vector<Job*> decoding_;  // in order of admission
   OutputQueue outputs_;
   int64_t reserved_sequences_ = 0;  // of started jobs
-  // No job has an earlier deadline. Steps look at all jobs, possibly thousands, only after it.
+  // Lower bound of all jobs' deadlines. Only after it do steps look at every job (there may be
+  // thousands) for expired ones.
   int64_t next_deadline_us_ = std::numeric_limits<int64_t>::max();
 
-  // Scratch, reserved for all jobs so that steps do not allocate.
+  // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.
   std::vector<std::unique_ptr<Job>> arrivals_;
   std::vector<RequestId> admitted_ids_;
   std::vector<Job*> finishing_;

@@ -19,8 +19,8 @@ class KvPool {
   int64_t page_size() const { return page_size_; }
   int64_t PagesFor(int64_t tokens) const { return (tokens + page_size_ - 1) / page_size_; }
 
-  // Appends `pages` free pages to `out`, most recently freed first (they are the most likely to be
-  // in CPU caches). Returns false and takes nothing if fewer are free.
+  // Appends `pages` free pages to `out`, most recently freed first, because those are most likely
+  // in CPU caches. If fewer are free, returns false and takes none.
   bool Reserve(int64_t pages, std::vector<int32_t>* out);
   // Frees all of `pages` and clears it.
   void Release(std::vector<int32_t>* pages);
@@ -31,9 +31,10 @@ class KvPool {
   std::vector<uint8_t> owned_;  // [pages] 1 while reserved; aborts on a double free
 };
 
-// Assigns cache slots to the sequences of one request. Positions [0, shared) (the prompt) are
-// common to all sequences; the next `own` positions are separate per sequence. Sequence 0 continues
-// on the last page of the shared part, every other sequence begins a new page.
+// Assigns cache slots to the sequences of one request. All sequences share the slots of positions
+// [0, shared) (the prompt). For the next `own` positions each sequence has its own slots: those of
+// sequence 0 continue on the last page of the shared part, those of every other sequence begin on a
+// new page.
 class SlotLayout {
  public:
   SlotLayout() = default;
@@ -43,7 +44,8 @@ class SlotLayout {
   int64_t PagesNeeded() const;
   // `pages`: PagesNeeded() page numbers. The span outlives the layout.
   void Assign(absl::Span<const int32_t> pages);
-  // Sets slots[p] to the slot that sequence `seq` uses for position p. At most shared + own slots.
+  // Sets slots[p] to the cache slot of position p of sequence `seq`. `slots` has at most shared +
+  // own elements.
   void FillSlots(int64_t seq, absl::Span<int32_t> slots) const;
 
  private:
@@ -51,7 +53,8 @@ class SlotLayout {
   absl::Span<const int32_t> pages_;
 };
 
-// Returns the cache slots of positions [0, tokens) of a sequence that fills `pages` in order.
+// Returns the cache slots of positions [0, tokens) of a sequence that fills `pages` one after
+// another.
 std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
                                       int64_t page_size);
 

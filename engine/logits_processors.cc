@@ -13,7 +13,7 @@ LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
   forced_bos_at_ = options.forced_bos_token_id >= 0 ? 1 : -1;
   const int64_t last = prompt_len + options.max_new_tokens - 1;
   forced_eos_at_ = options.forced_eos_token_ids.empty() ? -1 : last;
-  // begin_suppress_tokens apply to the first token that is not forced.
+  // begin_suppress_tokens apply to the first new token that is not forced.
   const int64_t begin = prompt_len + (prompt_len == forced_bos_at_ ? 1 : 0);
   begin_at_ = options.begin_suppress_tokens.empty() ? -1 : begin;
   AppendWords();
@@ -30,14 +30,14 @@ TokenRange LogitsProcessors::Append(absl::Span<const int32_t> tokens) {
   return {begin, static_cast<int32_t>(tokens_.size())};
 }
 
-// Appends to tokens_ a pair (begin, end) per bad word, then the token ids of the words. Each pair
-// is the range of the word's ids in tokens_; words_ becomes the range of the pairs.
+// Appends to tokens_ a pair (begin, end) for each bad word, and then the token ids of all words. A
+// pair is the range of the word's ids in tokens_. Sets words_ to the range of the pairs.
 void LogitsProcessors::AppendWords() {
   const auto& eos = options_.eos_token_ids;
   std::vector<const std::vector<int32_t>*> words;
   for (const std::vector<int32_t>& word : options_.bad_words_ids) {
-    // As in Hugging Face, a bad word that is a single eos token is ignored; min_new_tokens is the
-    // option to ban eos.
+    // As in Hugging Face, a bad word that is a single eos token is ignored: min_new_tokens is the
+    // option that bans the eos.
     const bool lone = word.size() == 1;
     if (lone && std::find(eos.begin(), eos.end(), word[0]) != eos.end()) continue;
     words.push_back(&word);

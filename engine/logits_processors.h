@@ -17,16 +17,17 @@ namespace quintet {
 
 class LogitsProcessors {
  public:
-  // `options` outlives the object. Below, the history of a sequence is options.prompt followed by
-  // its new tokens, of which there are at most max_new_tokens.
+  // `options` outlives the object. In the functions below, the history of a sequence is
+  // options.prompt followed by its new tokens; `length` is its number of tokens. At most
+  // max_new_tokens are new.
   explicit LogitsProcessors(const DecodingOptions& options);
 
-  // Whether the rules change anything for a history of `length` tokens.
+  // Whether the rules change any logit for a history of `length` tokens.
   bool Acts(int64_t length) const {
     return always_ || length < eos_banned_until_ || length == forced_bos_at_ ||
            length == forced_eos_at_ || length == begin_at_;
   }
-  // The token ids that the token ranges of RulesAt refer to; the same for every length.
+  // The token ids to which the token ranges of RulesAt refer; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
   // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller sets row,
@@ -37,14 +38,16 @@ class LogitsProcessors {
   TokenRange Append(absl::Span<const int32_t> tokens);
   void AppendWords();
 
-  // When which rules act, as lengths of the history; -1: never. begin_at_: begin_suppress_tokens.
+  // At which history lengths each rule applies. always_: some rule applies at every length. eos is
+  // banned below length eos_banned_until_. forced_bos, forced_eos and begin_suppress_tokens apply
+  // at exactly one length: forced_bos_at_, forced_eos_at_, begin_at_ (-1: never).
   bool always_;
   int64_t eos_banned_until_, forced_bos_at_, forced_eos_at_, begin_at_;
 
   const DecodingOptions& options_;
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
-  // Adjacent in tokens_, in this order, so that one range can cover several of them.
+  // These three ranges are adjacent in tokens_, in this order; hence one range can cover several.
   TokenRange eos_, suppressed_, begin_suppressed_;
 };
 

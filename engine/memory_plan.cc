@@ -11,9 +11,9 @@
 namespace quintet {
 namespace {
 
-// Returns the bytes of loaded kernels and CUDA graphs, plus the bytes lost by rounding up the size
-// of every weight matrix. Measured sums on an H200, depending on the weight type: 17 to 27 MiB with
-// GPT-2's 48 matrices, 89 to 150 MiB with T5-base's 120.
+// Returns an estimate in bytes of the memory for loaded kernels and CUDA graphs, and of the memory
+// lost by rounding up the size of every weight matrix. Measured on an H200, depending on the weight
+// type: 17 to 27 MiB with GPT-2's 48 matrices, 89 to 150 MiB with T5-base's 120.
 int64_t RuntimeBytes(const ModelConfig& config) {
   constexpr int64_t kKernelBytes = int64_t{20} << 20, kRoundingBytes = int64_t{1} << 19;
   const int64_t matrices =
@@ -21,8 +21,8 @@ int64_t RuntimeBytes(const ModelConfig& config) {
   return kKernelBytes + matrices * kRoundingBytes;
 }
 
-// Host memory in bytes that is used only while weights are read: the parsed headers of the files,
-// and for each thread the block of a matrix that it reads and may dequantise
+// Returns the bytes of host memory used only while weights are read: the parsed headers of the
+// files and, for each thread, a block of the matrix that the thread reads and may dequantise
 // (models/weights/weights.cc).
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
@@ -59,7 +59,7 @@ int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
                         ActivationType(options.weights, options.device));
 }
 
-// Sets the limits of a batch, with automatic values where `request` has none, and one cache page.
+// Sets the limits of a batch (automatic values where `request` has 0) and a KV cache of one page.
 void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   const bool on_gpu = options->device != nullptr;
   const bool job = request.workload == Workload::kJob;
@@ -74,8 +74,8 @@ void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, Load
   limits.cache_pages = 1;
 }
 
-// Halves those batch limits that are automatic, down to what any request may need. Returns false if
-// none is left to halve.
+// Halves those limits of a batch that are automatic, but not below what a single request may need.
+// Returns false if no limit can be halved.
 bool HalveAutomatic(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   constexpr int64_t kLeastSequences = 64;
   ModelLimits& limits = options->limits;
@@ -92,21 +92,22 @@ bool HalveAutomatic(const LimitRequest& request, const ModelConfig& config, Load
   return halved;
 }
 
-// Memory in bytes that a model may take for the KV cache and everything else.
+// Returns the memory in bytes that one model may use in total, KV cache included.
 int64_t MemoryFor(const LimitRequest& request, const Device* device) {
   const int64_t most =
       request.max_bytes > 0 ? request.max_bytes : std::numeric_limits<int64_t>::max();
   return device == nullptr ? most : std::min(most, device->free_bytes() / request.models);
 }
 
-// Upper bound of the automatic KV caches in host memory: a quarter of what the process may use.
+// Upper bound in bytes of one model's automatic KV cache in host memory: all models together get a
+// quarter of what the process may use.
 int64_t HostCacheBytes(const LimitRequest& request) {
   const ProcessMemory memory = ReadProcessMemory();
   return std::min(memory.resident.limit.bytes, memory.address_space.limit.bytes) / 4 /
          request.models;
 }
 
-// Returns the pages of the KV cache; an automatic one has at most `most_bytes`.
+// Returns the number of KV cache pages. An automatic cache has at most `most_bytes` bytes.
 int64_t CachePages(const LimitRequest& request, const LoadOptions& options,
                    const ModelConfig& config, int64_t most_bytes) {
   if (!request.decodes) return 1;

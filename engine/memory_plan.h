@@ -1,5 +1,5 @@
-// Memory that a model and its engine need. All of it is allocated at load, so a configuration that
-// does not fit is refused then and not during a request.
+// Plans the memory of a model and its engine. All of it is allocated at load; a configuration that
+// does not fit is therefore refused at load and cannot fail in a request.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@ namespace quintet {
 struct MemoryPlan {
   ModelMemory model;
   int64_t search = 0;  // bytes of the decoder's buffers (sampler, scores)
-  // Bytes of GPU memory for loaded kernels, libraries, CUDA graphs and rounded-up allocations.
+  // Bytes of GPU memory for loaded kernels, libraries and CUDA graphs, and lost by rounding up
+  // allocations.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // Bytes of host memory: on a CPU all memory of the plan, on a GPU pinned buffers and the driver's
-  // memory. `host_loading` is held only while weights are read.
+  // Bytes of host memory. On a CPU this is all memory of the plan; on a GPU, pinned buffers and the
+  // driver's memory. `host_loading` is needed only while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };
 
-// Computes the memory for the limits in `options`; allocates nothing. Returns the errors of
+// Computes the memory needed with the limits in `options`; allocates nothing. Returns the errors of
 // Model::Measure.
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
-// The purpose of a process. A job is fast with many sequences in each step. A server needs shorter
-// steps, because every request waits for whole steps.
+// What the process does. A job is fastest with many sequences in each step. A server needs shorter
+// steps, because a request waits for whole steps.
 enum class Workload : uint8_t { kServing, kJob };
 
-// The limits that a user asks for. PlanMemory chooses those that are 0 (automatic).
+// The limits that a user sets. For those that are 0 (automatic) PlanMemory chooses a value.
 struct LimitRequest {
   Workload workload = Workload::kServing;
   int64_t max_running = 0;          // sequences decoded concurrently
@@ -49,13 +50,13 @@ struct LimitRequest {
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets all of options->limits except page_size. Automatic values:
-// - max_running: for a job on a GPU 4096, without an encoder 2048; 1024 when serving on a GPU; 64
-// and
-//   256 on a CPU;
-// - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU these two are halved until everything
-//   but the cache fits into half of the memory;
+// - max_running: on a GPU 4096 for a job (2048 without an encoder) and 1024 for a server; on a CPU
+//   64 for a job and 256 for a server;
+// - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU max_running and max_batch_tokens are
+//   halved until everything but the cache fits into half of the memory;
 // - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
-//   85 % of the remaining memory of a GPU or a quarter of the memory that a CPU process may use.
+//   85 % of the remaining memory of a GPU or a quarter of the memory that the process may use on a
+//   CPU.
 // RESOURCE_EXHAUSTED, with the bytes of each part, if a max_bytes above 0 leaves no room for one
 // page, or if max_bytes is 0 and the plan exceeds the free memory of the GPU.
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,

@@ -15,7 +15,7 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16;
 
-// Follows the field's name in errors about a default value that comes from a file.
+// In error messages this text follows the name of a field whose value comes from a file.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
 constexpr OptionRange kPatienceRange{0.1f, 4.0}, kAlternativesRange{0, 20};
@@ -101,8 +101,8 @@ class Resolver {
 
  private:
   // Sets `value` to `given`, the number in the request, or else to `file`, the default in
-  // generation_config.json; if neither is set, `value` keeps its built-in default. Errors about a
-  // number from the file name the file.
+  // generation_config.json; if neither is set, `value` keeps its built-in default. An error about a
+  // number that comes from the file mentions the file.
   template <typename T, typename Value>
   void Settle(const char* field, const std::optional<T>& given, const std::optional<T>& file,
               const OptionRange& range, Value* value) {
@@ -115,9 +115,9 @@ class Resolver {
     if (needs == Needs::kSampling) return options_.do_sample;
     return needs == Needs::kNothing || options_.num_beams > 1;
   }
-  // Resolves the numeric options that depend on `wanted` (sampling, beam search or nothing). A
-  // default from generation_config.json is used, and checked, only if it has an effect: many of
-  // these files do not enable sampling and yet set the temperature to 0.0.
+  // Resolves the numeric options that have an effect only in sampling, only in beam search, or
+  // always (`wanted`). A default from generation_config.json is used and checked only if it has an
+  // effect: many of these files do not enable sampling and yet set the temperature to 0.0.
   void Numbers(Needs wanted) {
     VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
                                 Needs needs) {
@@ -126,8 +126,8 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // Rejects numbers in the request that have no effect because sampling or beam search (`wanted`)
-  // is off. `what` is the missing option, as error messages name it.
+  // Rejects numbers that the request sets for sampling or for beam search (`wanted`) if that is
+  // off. `what`: the option that would turn it on, as error messages name it.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {
@@ -188,8 +188,8 @@ void Resolver::Prompt() {
   }
   check_.Id("decoder_start_token_id", start);
   options_.prompt.push_back(static_cast<int32_t>(start));
-  // The prefix may have at most max_new_tokens ids, the limit of the output. No practical prefix is
-  // that long.
+  // The prefix may have at most max_new_tokens ids: no practical prefix is longer than the output
+  // may be.
   check_.Ids("decoder_prefix", request_.decoder_prefix, limits_.max_new_tokens);
   options_.prompt.insert(options_.prompt.end(), request_.decoder_prefix.begin(),
                          request_.decoder_prefix.end());
@@ -425,8 +425,8 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab) {
   return check.status();
 }
 
-// A request with temperature 0, as clients of other servers write it, is one without sampling: the
-// parameters of sampling have no effect.
+// Clients of other servers write temperature 0 for a request without sampling. Turns sampling off
+// and removes the parameters that only affect sampling.
 static DecodingRequest WithoutSampling(DecodingRequest request) {
   request.do_sample = false;
   for (auto* field : {&request.temperature, &request.top_p, &request.typical_p, &request.min_p}) {

@@ -1,6 +1,6 @@
-// Decoding options in two forms: DecodingRequest, the optional fields that a client sets (as in the
-// proto), and DecodingOptions, resolved and checked, which the engine runs. Each option is taken
-// from the request, else from generation_config.json, else from the built-in default.
+// Decoding options in two forms: DecodingRequest has the optional fields that a client sets (as in
+// the proto); DecodingOptions is what the engine runs, resolved and checked. The value of each
+// option comes from the request, else from generation_config.json, else from the built-in default.
 #pragma once
 
 #include <cstdint>
@@ -78,13 +78,12 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// The kind of search in which an option has an effect; kNothing: in all.
+// What an option needs in order to have an effect. kNothing: it always has one.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is
 // fixed. `name` is a const char*, `field` a pointer to member of DecodingFields, `value` a pointer
-// to the resolved value in `options` (initially the built-in default), `range` an OptionRange and
-// `needs` a Needs.
+// to the option's value in `options`, `range` an OptionRange and `needs` a Needs.
 template <typename Options, typename Visit>
 void VisitNumbers(Options* options, Visit visit) {
   using F = DecodingFields;
@@ -107,9 +106,9 @@ struct DecodingLimits {
   uint32_t max_new_tokens = 4096, max_beams = 32, max_samples = 16, max_input_tokens = 4096;
 };
 
-// Checks that `options` can be run: token ids in [0, vocab); counts, sizes and floats in the
-// documented ranges. The engine checks every request with it; results of ResolveDecoding always
-// pass.
+// Checks that the engine can run `options`: token ids are in [0, vocab); counts, sizes and floats
+// are in their documented ranges. The engine checks every request with this function; results of
+// ResolveDecoding always pass.
 absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab);
 
 // Resolves every option (from the request, else generation_config.json, else the built-in default)

@@ -1,6 +1,6 @@
-// Notifications of a step that have not been sent yet: new tokens of streaming requests and results
-// of finished ones. With async scheduling they are sent only after the next step has been enqueued,
-// so that the GPU does not wait while the host detokenizes and delivers. Not thread safe.
+// The notifications of a step that are not sent yet: new tokens of streaming requests and results
+// of finished requests. With async scheduling they are sent only after the next step has been
+// enqueued: the GPU then does not wait while the host detokenizes and delivers. Not thread safe.
 #pragma once
 
 #include <memory>
@@ -14,17 +14,18 @@ namespace quintet {
 
 class OutputQueue {
  public:
-  // Reserves memory for `jobs` jobs. Up to that number the Add functions do not allocate.
+  // Reserves memory for `jobs` jobs: with up to that many the Add functions do not allocate.
   void Reserve(size_t jobs);
   // Queues the new tokens of `job`, which must stay alive until SendAll or SendTokensOf(job).
   void AddTokens(Job* job) { tokens_.push_back(job); }
   void AddDone(std::unique_ptr<Job> job) { done_.push_back(std::move(job)); }
 
-  // Delivers the queued tokens of one job, if any. A failed allocation marks the job out_of_memory.
+  // Delivers the queued tokens of one job, if there are any. After a failed allocation the job is
+  // marked out_of_memory.
   void SendTokensOf(Job* job);
-  // Delivers all queued tokens, moves the sequences of finished jobs to their results, then calls
-  // `answer` for each finished job and deletes it. Sequences are taken and jobs deleted on all
-  // threads of `pool`. A failed allocation marks only its job out_of_memory.
+  // Delivers all queued tokens. Moves the sequences of each finished job to its result, calls
+  // `answer` for the job, and deletes it. Sequences are moved and jobs deleted on all threads of
+  // `pool`. A failed allocation marks only its job out_of_memory.
   void SendAll(ThreadPool* pool, absl::FunctionRef<void(Job* job)> answer);
 
  private:

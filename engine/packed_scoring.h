@@ -1,11 +1,10 @@
-// Scores the targets of one prompt with a causal model in encoder batches: the prompt once, then
-// all targets one after another. Every target has the position ids that follow the prompt, and an
-// attention mask hides its tokens from the other targets (FlashMask's shared question, arXiv
-// 2410.01359). The KV cache is not used.
+// Scores the targets of one prompt with a causal model in encoder batches: the input is the prompt
+// once, followed by all targets. The position ids of every target continue those of the prompt, and
+// an attention mask hides each target's tokens from the other targets (FlashMask's shared question,
+// arXiv 2410.01359). The KV cache is not used.
 //
-// Targets that do not fit one encoder batch are split into parts; each part encodes the prompt
-// again. How a request is split depends only on the request and on max_encode_tokens. Not thread
-// safe.
+// Targets that do not fit into one encoder batch are split into parts; each part encodes the prompt
+// again. The split depends only on the request and on max_encode_tokens. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +17,27 @@ namespace quintet {
 
 class PackedScoring {
  public:
-  // The attention mask in addition to causality.
+  // What the attention mask hides in addition to causality.
   struct AttentionScope {
     // Sliding window in tokens: each token attends to itself and the window - 1 tokens before it;
     // 0: unlimited. With a window, a key near the end of the prompt is visible to a different range
-    // of rows in each target, but the mask holds one range per key. So targets cannot share the
-    // prompt: each is an input of its own, prompt included.
+    // of rows in each target, but the mask holds only one range per key. Targets therefore cannot
+    // share the prompt: each target is an input of its own, with its own copy of the prompt.
     int64_t window = 0;
     // Bidirectional attention within the prompt.
     bool prefix_lm = false;
   };
 
-  // `prompt` and the targets are not empty. `targets` outlives the object. A part has at most
-  // `max_tokens` rows, unless a single target needs more.
+  // `prompt` must not be empty, nor any target. `targets` outlives the object. A part has at most
+  // `max_tokens` rows, unless a single target with its prompt needs more.
   PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);
 
-  // Rows of the largest part.
+  // Number of rows of the largest part.
   int64_t max_part_tokens() const { return max_part_tokens_; }
 
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
-  // Adds the next part's inputs.
+  // Adds the inputs of the next part to `batch`.
   void AddTo(InputBatch* batch);
   // A prediction of the part added last: the hidden state of row `row`, counted from the part's
   // first row, predicts `token` of target `item`. predictions() lists them target by target.
@@ -46,7 +45,7 @@ class PackedScoring {
     int32_t row, item, token;
   };
   absl::Span<const Prediction> predictions() const { return predictions_; }
-  // The part added last has been scored: moves to the next one.
+  // Must be called after the part added last has been scored: moves on to the next part.
   void Advance() { next_ = part_end_; }
 
  private:

@@ -1,6 +1,6 @@
-// A small array of an op's arguments, planned anew on the host for every step and uploaded only if
-// it differs from the content of the device buffer. Kept in a pinned host buffer with a device
-// buffer of the same size (kernels/runtime/stream.h). Not thread safe.
+// A small array of an op's arguments. The host writes it anew for every step; it is uploaded only
+// if it differs from the content of the device buffer. Has a pinned host buffer and a device buffer
+// of the same size (kernels/runtime/stream.h). Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class PinnedArray {
     QT_CHECK_LE(planned_.size() + entries.size(), planned_.capacity());
     planned_.insert(planned_.end(), entries.begin(), entries.end());
   }
-  // Zero-fills new entries; entries are then written by operator[].
+  // Sets the size; new entries are 0. Entries are then written through operator[].
   void Resize(int64_t size) {
     QT_CHECK_LE(static_cast<size_t>(size), planned_.capacity());
     planned_.resize(static_cast<size_t>(size));
@@ -50,7 +50,7 @@ class PinnedArray {
   T& operator[](int64_t i) { return planned_[static_cast<size_t>(i)]; }
   int64_t size() const { return static_cast<int64_t>(planned_.size()); }
 
-  // Enqueues the upload, if one is needed.
+  // Enqueues the upload if the array differs from the content of the device buffer.
   void Commit() {
     const size_t bytes = planned_.size() * sizeof(T);
     if (bytes == 0) return;

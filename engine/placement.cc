@@ -13,8 +13,8 @@ namespace {
 
 constexpr char kGpu[] = "cuda";
 
-// Returns the weight type with this name. nullopt for "auto" (--dtype) and for "" (converted_dtype
-// of a model directory that is not converted).
+// Returns the weight type with this name; nullopt if `name` is "auto" (a value of --dtype) or empty
+// (converted_dtype of a model directory that is not converted).
 std::optional<WeightType> TypeByName(const std::string& name) {
   for (const WeightType type :
        {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {

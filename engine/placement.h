@@ -1,5 +1,5 @@
-// Where a model runs and in which type: the values of --device and --dtype on the command line, and
-// of `device` and `dtype` in Python.
+// On which device a model runs and with which weight type: the values of --device and --dtype on
+// the command line, and of `device` and `dtype` in Python.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ struct Placement {
 };
 
 inline constexpr char kAutoPlacement[] = "auto";
-// Names of weight types that --dtype and `dtype` accept, besides kAutoPlacement.
+// Names of weight types that --dtype and Python's `dtype` accept in addition to kAutoPlacement.
 inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
 
 // INVALID_ARGUMENT unless `device` is cpu, cuda or cuda:N with N in [0, 1024).
@@ -26,20 +26,20 @@ absl::Status CheckDeviceName(const std::string& device);
 // INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
 absl::Status CheckDtypeName(const std::string& dtype);
 
-// Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu"; other
-// devices are unchanged. Returns one line of text for logs, with the reason for the CPU; empty if
-// the device was not auto.
+// Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu"; leaves
+// other devices unchanged. Returns one line of text for logs; for "cpu" it has the reason. The line
+// is empty if the device was not "auto".
 std::string ResolveAutoDevice(Placement* placement);
 
 // Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
-// Returns the weight type that --dtype selects. auto: the type of a converted model directory if
-// the device supports it, otherwise f32 on a CPU and bf16 on a GPU.
+// Returns the weight type that placement.dtype selects. auto: the type of a converted model
+// directory if the device supports that type, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
-// Returns a warning if --dtype is auto and the device does not support the type of a converted
-// model directory; otherwise an empty string.
+// Returns a warning if placement.dtype is auto and the device does not support the weight type of a
+// converted model directory; otherwise an empty string.
 std::string DtypeFallback(const Placement& placement, const ModelConfig& config);
-// Opens the device of `placement`; null for the CPU. Errors: those of Device::Open;
+// Opens the device of `placement`; returns null for the CPU. Errors: those of Device::Open;
 // INVALID_ARGUMENT if the device does not support the weight type.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
 

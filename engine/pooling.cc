@@ -11,7 +11,7 @@ namespace quintet {
 
 namespace {
 
-// Appends the pooled rows [begin, rows) of `states` [rows, width] to *values.
+// Pools rows [begin, rows) of `states` [rows, width] into one row and appends it to *values.
 void Pool(Pooling pooling, absl::Span<const float> states, int64_t width, int64_t begin,
           std::vector<float>* values) {
   const int64_t rows = static_cast<int64_t>(states.size()) / width;
@@ -48,7 +48,7 @@ void Normalize(absl::Span<float> values) {
   for (float& v : values) v = static_cast<float>(v * scale);
 }
 
-// The pooled row of `states` after the request's modules.
+// Pools `states` into one row, applies the request's modules to it, and returns the result.
 std::vector<float> Embed(const Request& request, absl::Span<const float> states, int64_t width) {
   const int64_t rows = static_cast<int64_t>(states.size()) / width;
   const int64_t begin = std::min(request.prompt_tokens, rows - 1);

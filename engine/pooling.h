@@ -14,13 +14,14 @@
 
 namespace quintet {
 
-// The rows [begin, end) that a pooling reads, of an input with `rows` rows of hidden states.
+// Rows [begin, end) of hidden states. PooledRows: the rows that the request's pooling reads if its
+// input has `rows` rows.
 struct RowRange {
   int64_t begin, end;
 };
 RowRange PooledRows(const Request& request, int64_t rows);
 
-// Pools `states` [rows, width], which holds only the rows of PooledRows, applies the request's
+// Pools `states` [rows, width], which consists of the rows PooledRows only, applies the request's
 // modules, and sets result->values, rows and columns. `states` may be result->values itself.
 void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
                 Result* result);
@@ -28,16 +29,16 @@ void PoolStates(const Request& request, absl::Span<const float> states, int64_t 
 // Encode jobs of one step whose hidden states are being copied to the host. Stepping thread only.
 class PoolingQueue {
  public:
-  // Reserves memory for `jobs` jobs; up to that number Add allocates nothing.
+  // Reserves memory for `jobs` jobs; Add allocates nothing for up to that many jobs.
   void Reserve(size_t jobs);
-  // `states.host` is valid after the next Synchronize of the stream.
+  // `states.host` is being copied; it is valid after the next Synchronize of the stream.
   void Add(Job* job, const EncodedStates& states) { entries_.push_back({job, states}); }
   bool empty() const { return entries_.empty(); }
 
-  // Waits for the stream and pools every job's states into its result. Jobs are pooled in parallel:
-  // on one thread, the page faults of the new result buffers would take as long as the GPU takes to
-  // compute the states. A failed allocation marks only its job out_of_memory. Returns the device's
-  // status.
+  // Waits for the stream, then pools the hidden states of every job into its result. Jobs are
+  // pooled in parallel: on one thread, the page faults of the new result buffers would take as long
+  // as the GPU takes to compute the states. A failed allocation marks only its job out_of_memory.
+  // Returns the device's status.
   absl::Status Pool(const Stream& stream);
   // Calls `done` for every job and empties the queue.
   template <typename Done>

@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-// A limit of this many bytes or more means "no limit": cgroup v1 writes that as the largest
+// Limits of this many bytes or more mean "no limit". cgroup v1 writes "no limit" as the largest
 // multiple of the page size that fits a signed 64-bit number.
 constexpr int64_t kUnlimited = int64_t{1} << 60;
 
@@ -82,9 +82,9 @@ std::string ReadCgroupPath(const std::string& root, bool v2) {
   return "/";
 }
 
-// Lowers `limit` to the limits of the process's cgroup and of its ancestors up to the mounted
-// cgroup. If the mounted cgroup does not contain the process's, reads only the limit of the mounted
-// one.
+// Lowers `limit` to the memory limits of the process's cgroup and of those of its ancestors that
+// the mount shows. If the mount does not show the process's cgroup, reads only the limit of the
+// mounted cgroup itself.
 void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimit* limit) {
   absl::string_view below = "";
   const std::string path = ReadCgroupPath(root, mount.v2);
@@ -103,7 +103,7 @@ void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimi
   }
 }
 
-// Parses lines such as "Max address space unlimited unlimited bytes".
+// Parses /proc/self/limits, with lines such as "Max address space unlimited unlimited bytes".
 void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   const std::pair<absl::string_view, absl::string_view> names[] = {
       {"Max address space", "RLIMIT_AS (ulimit -v)"}, {"Max data size", "RLIMIT_DATA (ulimit -d)"}};
@@ -121,9 +121,9 @@ void LowerToResourceLimits(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// Lowers `limit` to the physical memory, from a line such as "MemTotal: 24683644 kB" of
-// /proc/meminfo or, where that file is not visible (a service with ProcSubset=pid, deploy/systemd),
-// from sysinfo(2).
+// Lowers `limit` to the size of the physical memory. It comes from a line such as "MemTotal:
+// 24683644 kB" in /proc/meminfo, or from sysinfo(2) if that file is not visible (in a service with
+// ProcSubset=pid, deploy/systemd).
 void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   const std::vector<std::string> lines = ReadLines(root + "/proc/meminfo");
   struct sysinfo system;

@@ -1,5 +1,5 @@
-// Memory limits of this process, read from kernel files: memory cgroups (v1 and v2, the process's
-// own and all ancestors), resource limits and physical memory.
+// Memory limits of this process. They come from memory cgroups (v1 and v2; the process's own and
+// all its ancestors), from resource limits and from the size of the physical memory.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct MemoryLimit {
   std::string source;  // file or rlimit, for messages; empty: no limit
 };
 
-// A process has two kinds of limits. Cgroups and physical memory limit resident pages. RLIMIT_AS
-// and RLIMIT_DATA limit mapped memory, resident or not. These two limits are compared with the size
-// of the address space, which is slightly more than what counts for RLIMIT_DATA.
+// A process has two kinds of limits. Cgroups and physical memory limit its resident pages.
+// RLIMIT_AS and RLIMIT_DATA limit its mapped memory, resident or not. Both of these resource limits
+// are compared with the size of the address space, which is slightly more than RLIMIT_DATA counts.
 struct ProcessMemory {
   struct Kind {
     MemoryLimit limit;       // the smallest limit of its kind
@@ -25,9 +25,9 @@ struct ProcessMemory {
   Kind resident, address_space;
 };
 
-// Reads limits and current use. Absent or unreadable files set no limit, except that physical
-// memory then comes from sysinfo(2). `root` is prepended to every path (for tests); empty: the
-// running system.
+// Reads the limits and the current use. A file that is absent or unreadable sets no limit; but if
+// it is /proc/meminfo, the size of the physical memory comes from sysinfo(2). `root` is put before
+// every path (for tests); empty for the running system.
 ProcessMemory ReadProcessMemory(const std::string& root = "");
 
 // Returns the resident memory of this process in bytes; 0 if the kernel does not report it.

@@ -28,9 +28,9 @@ struct TokenLogProb {
 // One generated sequence.
 struct GeneratedSequence {
   std::vector<int32_t> token_ids;  // new tokens, eos included; with echo the prompt first
-  // Decoded text of token_ids: without special tokens if Request::skip_special_tokens, and cut
-  // before the matched stop string (after it if include_stop). Empty if the engine has no
-  // tokenizer or Request::detokenize is false.
+  // Decoded text of token_ids: without special tokens if Request::skip_special_tokens. If a stop
+  // string matched, the text ends before it (with include_stop: after it). Empty if the engine has
+  // no tokenizer or Request::detokenize is false.
   std::string text;
   std::vector<TokenLogProb> logprobs;
   float score = 0.0f;  // beam search: Hugging Face's sequences_scores
@@ -50,8 +50,8 @@ struct Timing {
 struct Result {
   std::vector<GeneratedSequence> sequences;  // kGenerate: best first
   std::vector<ScoredTarget> targets;         // kScore: in the order of the request
-  // kEncode: hidden states [rows, d_model] for Pooling::kNone, one row per token; else one row, of
-  // d_model columns or those of the modules.
+  // kEncode: with Pooling::kNone the hidden states [rows, d_model], one row per token; otherwise
+  // one row, whose width is d_model or the width of the modules' output.
   // kClassify: raw logits [rows, labels].
   std::vector<float> values;
   int64_t rows = 0, columns = 0;
@@ -60,13 +60,13 @@ struct Result {
   Timing timing;
 };
 
-// Receives the results of one request. The stepping thread calls its functions, which must not
+// Receives the results of one request. The stepping thread calls these functions; they must not
 // block or call the engine.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // The request has left the queue and no longer counts against the queue limits. Called first; not
-  // called if the request ends in the queue.
+  // Called first, when the request has left the queue and no longer counts against the queue
+  // limits. Not called if the request ends in the queue.
   virtual void OnStart() {}
   // Delivers new token ids and new text of sequence `index`; both are final. Called for streaming
   // requests only, and in beam search only if one sequence is returned.
@@ -88,19 +88,20 @@ struct Request {
   // kGenerate.
   DecodingOptions decoding;
   bool stream = false;  // call OnTokens
-  // Whether results have texts. If false, the engine's thread does not detokenize, so that the
-  // caller can do it in another thread; stop strings, which need the texts, are INVALID_ARGUMENT.
+  // Whether results have texts. With false, the engine's thread does not detokenize, and the caller
+  // can do so in another thread. Stop strings need the texts: with false they are INVALID_ARGUMENT.
   bool detokenize = true;
 
   // kEncode.
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // to unit length, after the modules
-  // Applied after the pooling unless it is kNone; outlives the request. Null: none.
+  // Modules to apply after the pooling (null: none). Not applied with Pooling::kNone. They outlive
+  // the request.
   const SentenceModules* modules = nullptr;
   int64_t prompt_tokens = 0;  // first rows that the pooling leaves out
 
-  // kScore. Token ids of each target (a continuation to score). The engine adds no eos: it is
-  // scored only where a target contains it.
+  // kScore. Token ids of each target (a continuation to score). The engine adds no eos: a target
+  // must contain it if it is to be scored.
   std::vector<std::vector<int32_t>> targets;
   int32_t top_logprobs = 0;
   int64_t sliding_window = 0;  // causal models, in tokens; 0: none (PackedScoring)

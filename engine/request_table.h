@@ -1,6 +1,6 @@
 // The part of the engine that its threads share: the inbox of submitted requests, cancellations,
 // counters and the engine's status, all under one mutex. Submitting threads add requests; the
-// stepping thread takes them and reports how they end. Every member is thread safe.
+// stepping thread takes them and reports their ends. Every member function is thread safe.
 #pragma once
 
 #include <condition_variable>
@@ -22,11 +22,12 @@ class RequestTable {
 
   // Submitting threads.
 
-  // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Lets Submit
-  // refuse a burst before it does any work.
+  // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Submit calls
+  // this first, to refuse a burst before it does any work.
   absl::Status CheckOpen() const;
-  // Puts a planned job into the inbox and returns its id. Fails like CheckOpen, and also if the
-  // queue has no room for the job's tokens. If it throws std::bad_alloc, nothing has changed.
+  // Puts a planned job into the inbox and returns the request's id. Fails in the cases of
+  // CheckOpen, and if the queue has no room for the job's tokens. If it throws std::bad_alloc,
+  // nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
   // Unknown ids and repeated calls are ignored.
   void Cancel(RequestId id);
@@ -38,22 +39,25 @@ class RequestTable {
 
   // Blocks until some request is unfinished or cancelled, or `timeout_us` has passed.
   void WaitForWork(int64_t timeout_us);
-  // Moves the inbox, in order of arrival, to `jobs`, which must be empty.
+  // Moves all jobs from the inbox to `jobs`, which must be empty, in order of arrival.
   void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);
-  // Takes one cancelled request; false when there is none.
+  // Sets *id to a cancelled request and forgets its cancellation; returns false when there is none.
   bool NextCancelled(RequestId* id);
-  // The job has left the queue.
+  // Must be called when the job has left the queue.
   void OnStarted(const Job& job);
   void AddGenerated(int64_t tokens);
-  // The job has reached its final state: updates the counters and forgets the id.
+  // Must be called when the job has reached its final state: updates the counters and forgets the
+  // id.
   void OnFinished(const Job& job, bool was_queued, int64_t pages_used);
-  // A step has ended. Returns whether unfinished requests are left.
+  // Must be called when a step has ended: updates the counters. Returns whether unfinished requests
+  // are left.
   bool OnStep(int64_t pages_used, int64_t cache_queries, int64_t cache_hits);
-  // The device has failed: Add refuses requests with `status` from now on.
+  // Must be called when the device has failed: from now on Add refuses requests with `status`.
   void Fail(const absl::Status& status);
 
  private:
-  // Checks the status and the queue limits for a request of `tokens` tokens. Caller holds mutex_.
+  // Returns an error if the engine's status or the queue limits forbid to add a request of `tokens`
+  // tokens. The caller holds mutex_.
   absl::Status CheckRoom(int64_t tokens) const;
 
   const int64_t max_queue_requests_, max_queue_tokens_;

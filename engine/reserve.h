@@ -7,7 +7,8 @@
 
 namespace quintet {
 
-// Ensures capacity for `size` elements. Grows geometrically, unlike vector::reserve.
+// Ensures capacity for `size` elements. The capacity grows geometrically, which vector::reserve
+// does not guarantee.
 template <typename T>
 void EnsureCapacity(size_t size, std::vector<T>* vector) {
   if (size > vector->capacity()) vector->reserve(std::max(size, 2 * vector->capacity()));

@@ -41,8 +41,8 @@ void SampledGeneration::Select(const RowResults& results) {
   size_t going = 0, entry = 0;
   for (size_t i = 0; i < live_sequences_.size(); ++i, ++entry) {
     const int32_t seq = live_sequences_[i];
-    // With async scheduling, sequences that ended after the step was enqueued still have results in
-    // it.
+    // Skips results of sequences that have ended: with async scheduling, a step has results of
+    // those that ended after it was enqueued.
     while (results.sequences[entry] != seq) ++entry;
     const int64_t at = static_cast<int64_t>(entry) * results.token_stride;
     const int32_t token = results.tokens[at];

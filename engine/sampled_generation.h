@@ -30,9 +30,9 @@ class SampledGeneration : public Generation {
   void Select(const RowResults& results) override;
   // Appends the chosen token. Returns true if the sequence ends with it.
   bool Accept(int64_t seq, int32_t token);
-  // Pushes the sequence's tokens that are not yet in Sample::text. Without stop strings, tokens
-  // become text only here, when it is delivered; with stop strings, Accept pushes each token at
-  // once.
+  // Pushes those tokens of the sequence to Sample::text that are not yet in it. With stop strings
+  // nothing is left to push, because Accept pushes each token at once; otherwise tokens are
+  // detokenized only here, when text is delivered.
   void CatchUpText(int64_t seq);
 
   std::vector<Sample> samples_;  // [sequences]

@@ -28,9 +28,9 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(vocab_, model->limits(), model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
-      // The CUDA graph of a batch is captured only after three uses of its key, because batches
-      // whose key changes with every step are not worth a capture. At most `capacity` keys are
-      // kept, the most recently used ones.
+      // A batch whose key changes with every step is not worth a capture; therefore a CUDA graph is
+      // captured only at the third use of its key. At most `capacity` keys are kept, those used
+      // last.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -71,18 +71,18 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
   const auto at = [sampler](Buffer Sampler::*member) {
     return sampler == nullptr ? nullptr : &(sampler->*member);
   };
-  // Buffers with a leading dimension of 2 have one half per StepSlot.
+  // Buffers whose first dimension is 2 have one half per StepSlot.
   return {{
-      // i8 scratch of TopK, ApplyLogitsProcessors, and Sample / SampleBeams.
+      // Scratch (i8) of these ops, in order: TopK; ApplyLogitsProcessors; Sample and SampleBeams.
       {at(&Sampler::topk_scratch_), top_k, Memory::kDevice},
       {at(&Sampler::rules_scratch_), rules, Memory::kDevice},
       {at(&Sampler::sample_scratch_), sample, Memory::kDevice},
-      // [rows] f32: log-sum-exp of the logits that TopK ranks as log-probabilities.
+      // [rows] f32: log-sum-exp of those logits rows that TopK ranks by log-probability.
       {at(&Sampler::top_k_log_sums_), values, Memory::kDevice},
-      // [rows, logits_stride] f32: logits, changed in place by the rules.
+      // [rows, logits_stride] f32: logits; the logits processors change them in place.
       {at(&Sampler::logits_), logits, Memory::kDevice},
-      // [rows, logits_stride] f32: copy of the logits before the rules change them, for rows that
-      // need log-probabilities. On a CPU, its pages are never touched while no row needs them.
+      // [rows, logits_stride] f32: copy of the logits before the logits processors, for rows that
+      // need log-probabilities. While no row does, the buffer's pages are never touched on a CPU.
       {at(&Sampler::raw_logits_), logits, Memory::kDevice},
       // [rows] f32: beam scores after the latest BeamStep.
       {at(&Sampler::beam_scores_), values, Memory::kDevice},
@@ -90,7 +90,7 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::row_biases_), values, Memory::kDevice},
       // [rows] f32: log-sum-exp of the raw logits.
       {at(&Sampler::log_sums_), values, Memory::kPinned},
-      // [2, entries, max_k] f32 scores and i32 indices of the top-k candidates.
+      // [2, entries, max_k]: f32 scores and i32 indices of the top-k candidates, one buffer each.
       {at(&Sampler::candidate_scores_), 2 * values * kMaxTopK, Memory::kPinned},
       {at(&Sampler::candidate_indices_), 2 * values * kMaxTopK, Memory::kPinned},
       // [2, draws] i32: sampled tokens.
@@ -99,7 +99,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::candidate_logits_), values * kMaxTopK, Memory::kPinned},
       // [draws] f32: raw logits of the sampled tokens.
       {at(&Sampler::sampled_logits_), values, Memory::kPinned},
-      // [rows, kMaxTopLogProbs] f32 raw logits and i32 ids of the most likely tokens.
+      // [rows, kMaxTopLogProbs]: f32 raw logits and i32 ids of the most likely tokens, one buffer
+      // each.
       {at(&Sampler::top_logits_), values * kMaxTopLogProbs, Memory::kPinned},
       {at(&Sampler::top_tokens_), values * kMaxTopLogProbs, Memory::kPinned},
   }};
@@ -166,7 +167,7 @@ Tensor Sampler::RowBias(const Needs& needs) const {
                               : top_k_plan_.Args({.biases = true}).row_bias;
 }
 
-// Offset of the slot's half in the candidate buffers, in elements.
+// Offset in elements of `slot`'s half of candidate_scores_ and of candidate_indices_.
 int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max_rows_ * kMaxTopK; }
 
 absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
@@ -206,8 +207,8 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), 0, slot);
-  // AppendedWork::key holds only those fields of GraphKey that can differ between batches without
-  // beams. The addresses and slots_stride are in the graph key of the model itself.
+  // The key has only those fields of GraphKey that can differ between batches without beams. The
+  // addresses and slots_stride are omitted: the model has them in its own graph key.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch,
       {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
@@ -266,7 +267,8 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                  stream);
   }
   model_->Logits(states, Logits(states.dim[0]));
-  // TopK computes the log-sum-exp of the rows that it ranks itself.
+  // The log-sum-exp of rows that TopK ranks by log-probability is not needed here: TopK computes
+  // it.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.padded_rows), .out = LogSums(batch.padded_rows)}, stream);
   }
@@ -341,7 +343,8 @@ void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
   Sample(args, model_->stream());
 }
 
-// Draws the candidates of beam sampling. They overwrite those that TopK found for the same entries.
+// Draws the candidates of beam sampling. They replace the candidates that TopK wrote for the same
+// entries.
 void Sampler::EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot) {
   SampleBeamsArgs args;
   args.logits = Logits(batch.rows);
@@ -366,7 +369,7 @@ void Sampler::EnqueueBeamStep(const SamplingBatch& batch, StepSlot slot) {
            model_->stream());
 }
 
-// Gathers the raw logits of the candidates and those of the sampled tokens. The host computes
+// Gathers the raw logits of the candidates and of the sampled tokens. The host computes
 // log-probabilities from them.
 void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) {
   Stream& stream = model_->stream();
@@ -420,7 +423,8 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 }
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
-  // Appending a token takes far less time than waking a thread, selecting beams does not.
+  // Appending a token takes far less time than waking a thread, but selecting beams takes more:
+  // hence the large blocks without beams.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
   ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
                   [&](int64_t i) {

@@ -1,6 +1,6 @@
 // Computes the next tokens of a step from its hidden states: logits, logits processors, top-k for
 // greedy decoding and beam search, random sampling. Copies tokens or candidates to the host, and
-// log-probabilities for the requests that want them.
+// also log-probabilities for the requests that want them.
 //
 // Each sampling batch is planned on the host first, as small arrays that are uploaded only if they
 // differ from those of the previous batch; then its kernels are enqueued. Two batches can be in
@@ -39,7 +39,7 @@ constexpr StepSlot Other(StepSlot slot) {
   return slot == StepSlot::kFirst ? StepSlot::kSecond : StepSlot::kFirst;
 }
 
-// A generation of a sampling batch.
+// One generation in a sampling batch.
 struct SamplingInput {
   uint64_t id = 0;  // of the job
   Generation* generation = nullptr;
@@ -48,7 +48,8 @@ struct SamplingInput {
   int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
 };
 
-// Where the rows, results and sequences of one generation begin in the arrays of a sampling batch.
+// Where the rows, results and sequences of one generation begin in the arrays of its sampling
+// batch.
 struct SamplingSlice {
   uint64_t id = 0;                                 // of the job
   int32_t row = 0;                                 // row of logits
@@ -65,42 +66,43 @@ struct GenerationSlice {
 
 class Sampler {
  public:
-  // With `async_scheduling`, the device also selects, for each beam, its next token and its parent
+  // With `async_scheduling`, the device also selects the next token and the parent of each beam
   // (BeamStep), and keeps them in device memory for the model's next step. `model` outlives the
   // sampler.
   Sampler(Model* model, bool async_scheduling);
-  // Bytes that Allocate takes, for a model that is not loaded.
+  // Returns the bytes of the buffers that Allocate would allocate; the model need not be loaded.
   static int64_t BufferBytes(const ModelConfig& config, const ModelLimits& limits,
                              const Stream& stream);
   absl::Status Allocate();
 
-  // Returns how many of `inputs`, from the first on, fit one sampling batch; at least one. A batch
-  // has at most LogitsChunkRows rows and kMaxRuleTokens tokens in its rules.
+  // Returns how many of `inputs`, counted from the first, fit into one sampling batch; at least
+  // one. A batch has at most LogitsChunkRows rows, and its rules have at most kMaxRuleTokens
+  // tokens.
   size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
   // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
-  // fit one batch (CountFitting). `whole_step`: they are all sampling inputs of the step.
+  // fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs of the step.
   void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
-  // Enqueues the kernels of the planned batch. `all_states`: the output rows of the latest
-  // Decode, of which the batch takes rows(slot) from row `first` on.
+  // Enqueues the kernels of the planned batch, which takes rows [first, first + rows(slot)) of
+  // `all_states`, the output rows of the latest Decode.
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
   // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
   // Waits for the results of the batch. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
-  // Applies the results to the generations, after Wait.
+  // Applies the results to the generations. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
-  // Properties of the batch planned for `slot`, valid until the next Plan of that slot: number of
-  // logits rows, and one slice per generation.
+  // rows: number of logits rows of the batch that is planned for `slot`. slices: one per generation
+  // of it. Both are valid until the next Plan of that slot.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
   // Sequence indices of the slice's generation, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
-  // Whether the batch writes the next token of every row i to the model's next_tokens()[i] in
-  // device memory and, in beam search, the index of the parent beam (within its request) to
-  // parent_beams()[i].
+  // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
+  // device memory. In beam search it then also writes the index of the row's parent beam (within
+  // its request) to parent_beams()[i].
   bool NextTokensOnDevice(StepSlot slot) const {
     const SamplingBatch& batch = batches_[Index(slot)];
     return batch.token_per_row || batch.advances_beams;
@@ -111,7 +113,7 @@ class Sampler {
   static constexpr int64_t kMaxRuleTokens = 1 << 16;  // of a batch: several times a request's limit
   static constexpr int64_t kMaxEosTokens = 16;        // of one request
 
-  // Which kernels a batch runs; known before its decoder step runs.
+  // Determines which kernels a batch runs. Known before its decoder step runs.
   struct Needs {
     bool top_k = false;           // top-k entries
     bool adds_bias = false;       // beam scores are added to the rows of some entries
@@ -131,9 +133,9 @@ class Sampler {
     int64_t uniform_group = 0;          // rows ranked together, if equally many everywhere; else 0
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
-    // token_per_row: no beams, so TopK or Sample chooses the final token of every row.
-    // advances_beams: BeamStep chooses the tokens and parents of the beams on the device. Each of
-    // these two flags implies one_sequence_per_row.
+    // token_per_row: the batch has no beams; hence TopK or Sample chooses the final token of every
+    // row. advances_beams: BeamStep chooses the tokens and parents of the beams on the device. Each
+    // of these two flags implies one_sequence_per_row.
     bool token_per_row = false, advances_beams = false;
     Needs needs;
   };
@@ -151,7 +153,7 @@ class Sampler {
     auto operator<=>(const GraphKey&) const = default;
   };
 
-  // Where a buffer is: device memory, or pinned host memory with a device buffer.
+  // The memory of a buffer: device memory only, or pinned host memory with a device buffer.
   enum class Memory : uint8_t { kDevice, kPinned };
   struct Spec {
     Buffer* buffer;
@@ -159,8 +161,8 @@ class Sampler {
     Memory memory;
   };
   static constexpr size_t kBuffers = 16;
-  // Lists every Buffer member with its size and kind of memory. If `sampler` is null, only the
-  // sizes are valid.
+  // Lists every Buffer member with its size and kind of memory. If `sampler` is null, the pointers
+  // are null and only the sizes are of use.
   static std::array<Spec, kBuffers> BufferSpecs(const ModelConfig& config,
                                                 const ModelLimits& limits, const Stream& stream,
                                                 Sampler* sampler);
@@ -178,8 +180,9 @@ class Sampler {
   // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
   // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
-  // Returns the rows of `states` from `first` on that the batch takes, followed by rows without
-  // meaning: its padding, and more if cuBLASLt then sees fewer different numbers of rows.
+  // Returns the rows of `states` from `first` on that the batch takes, and padding rows behind
+  // them, whose values do not matter: those of PadRows, and further ones if they reduce the number
+  // of different row counts that cuBLASLt sees.
   Tensor PaddedStates(const Tensor& states, int64_t first, const SamplingBatch& batch) const;
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;
@@ -192,7 +195,7 @@ class Sampler {
   void EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot);
   RowResults ResultsOf(const GenerationSlice& one, StepSlot slot) const;
 
-  // Tensors over the buffers below.
+  // Views of the buffers below as tensors.
   Tensor DeviceMatrix(const Buffer& pinned, DType dtype, int64_t rows, int64_t columns) const;
   Tensor Logits(int64_t rows) const;
   Tensor RawLogits(int64_t rows) const;

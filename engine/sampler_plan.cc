@@ -1,4 +1,4 @@
-// Sampler: the plan of one batch, built on the host.
+// The part of Sampler that plans a batch on the host.
 #include <algorithm>
 #include <bit>
 
@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// The number of the generation's rows or of its draws, whichever is larger: a batch holds at most
-// LogitsChunkRows of each.
+// Returns the number of the generation's rows or of its random draws, whichever is larger. A batch
+// holds at most LogitsChunkRows rows and as many draws.
 int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
@@ -56,7 +56,8 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool w
   batch.token_per_row = batch.one_sequence_per_row && !batch.beams;
   batch.advances_beams =
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
-  // EnqueueCandidateLogits reads the indices of all top-k entries, so TopK must fill them all.
+  // EnqueueCandidateLogits reads the indices of all top-k entries; therefore TopK must fill them
+  // all.
   if (batch.needs.logprobs && beam_draws_.size() > 0) batch.needs.top_k = true;
   batch.padded_rows = batch.rows;
   if (whole_step) PadRows(&batch);
@@ -124,9 +125,9 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
   needs->rule_log_sums = needs->rule_log_sums || rules.log_softmax != 0;
 }
 
-// Adds the top-k entries of one generation: one for all beams of a request, else one per row.
-// Sampled rows and beam sampling need no top-k candidates, but get entries with k = 1, so that
-// entries stay aligned with rows when another generation of the batch needs top-k.
+// Adds the top-k entries of one generation: in beam search one for the rows of all beams, otherwise
+// one per row. Sampled rows and beam sampling need no top-k candidates, but another generation of
+// the batch may. They get entries with k = 1, which keep entries aligned with rows.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
   const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
@@ -164,8 +165,8 @@ void Sampler::PlanDraws(const SamplingInput& input, absl::Span<const int32_t> se
   }
 }
 
-// Adds the groups of BeamStep: one for all beams of a request, one per row in greedy decoding.
-// Sampled rows need none, because Sample writes their next tokens.
+// Adds the groups of BeamStep: in beam search one for all beams of the request, in greedy decoding
+// one per row. Sampled rows need none, because Sample writes their next tokens.
 void Sampler::PlanBeamGroups(const Generation& generation, int64_t rows,
                              const SamplingSlice& slice) {
   if (generation.SamplesTokens()) return;
@@ -190,9 +191,10 @@ void Sampler::PlanBeamDraw(const SamplingInput& input, int64_t rows, const Sampl
   beam_draws_.Add(draw);
 }
 
-// On a GPU adds rows without meaning to a large batch of greedy rows or of equally many beams each,
-// whose number of rows changes at every step, so that few CUDA graphs serve all its steps. Their
-// results are written behind those of the other rows. Likewise adds rules without effect.
+// On a GPU, pads a large batch of greedy rows, or of generations with equally many beams each. The
+// number of rows of such a batch changes at every step; with padding, few CUDA graphs serve all its
+// steps. The padding rows have arbitrary results, which are written behind those of the other rows.
+// The rules are padded likewise, by rules without effect.
 void Sampler::PadRows(SamplingBatch* batch) {
   const Needs& needs = batch->needs;
   const int64_t group = batch->uniform_group;

@@ -1,16 +1,16 @@
-// Admission order and step composition as pure integer functions of the queue, the time, the
-// budgets and the priority classes. Not thread safe.
+// Order of admission and composition of a step, as pure integer functions of the queue, the time,
+// the budgets and the priority classes. Not thread safe.
 //
-// Admission order: the highest class first, within a class by arrival. A waiting class becomes
+// Order of admission: the highest class first, within a class by arrival. A waiting class becomes
 // overdue when its first request has waited a third of the class's target (kWaitTargetMicros). From
 // then on it shares admissions with the highest waiting class and other overdue classes by
-// start-time fair queueing: equal parts, where each request counts by its dominant share of the
-// capacity. The next request in order holds back all others until it fits, so that small requests
-// cannot starve a large one.
+// start-time fair queueing: each of these classes gets an equal part, where a request counts by its
+// dominant share of the capacity. Until the next request in order fits, no other request is
+// admitted; hence small requests cannot starve a large one.
 //
-// Therefore no class starves at any load of the others. A class meets its target as long as its own
-// requests need no more than its part of the capacity, and running requests, which are never
-// preempted, end within a few seconds.
+// Therefore no class starves, whatever the load of the other classes. A class meets its target as
+// long as its own requests need no more than its part of the capacity, and running requests, which
+// are never preempted, end within a few seconds.
 #pragma once
 
 #include <array>
@@ -42,8 +42,8 @@ struct AdmissionBudget {
 
 class Scheduler {
  public:
-  // Target for the longest wait in microseconds until a request starts, at any load of higher
-  // classes. Indexed by class, LOW to HIGH; HIGH has no class above it and needs no target.
+  // Target for the longest time in microseconds that a request of each class, LOW to HIGH, waits
+  // until it starts, at any load of higher classes. HIGH has no class above it and needs no target.
   static constexpr std::array<int64_t, kPriorities> kWaitTargetMicros = {30'000'000, 15'000'000, 0};
 
   explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
@@ -55,22 +55,23 @@ class Scheduler {
   const QueuedRequest* First(int64_t now_us) const;
   int64_t waiting() const;
 
-  // Moves requests from the queue to `admitted`, in admission order, while they fit the budget.
+  // Moves requests from the queue to `admitted`, in order of admission, until one does not fit the
+  // rest of the budget.
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
-  // Start tag of the class's next request in virtual time.
+  // Start tag (in virtual time) of the class's next request.
   int64_t StartTag(int priority) const;
-  // The largest of the fractions that the request takes of encoder tokens, pages and sequences, in
-  // units of 1 / kWhole; at least 1.
+  // The fraction of the capacity that the request takes of encoder tokens, of pages or of
+  // sequences, whichever is largest; in units of 1 / kWhole, at least 1.
   int64_t DominantShare(const QueuedRequest& request) const;
   bool Overdue(int priority, int64_t now_us) const;
   int FirstClass(int64_t now_us) const;  // -1: the queue is empty
 
   AdmissionBudget capacity_;
   std::array<std::deque<QueuedRequest>, kPriorities> queues_;  // per class, by arrival
-  // State of start-time fair queueing: the start tag of the request admitted last, and per class
-  // the virtual finish time of its last request.
+  // State of start-time fair queueing. virtual_time_: start tag of the request admitted last.
+  // finish_tags_: per class, the virtual finish time of the request that it admitted last.
   int64_t virtual_time_ = 0;
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
@@ -81,29 +82,30 @@ struct PriorityPressure {
   std::optional<Priority> waiting;   // queued request that waits for pages or sequences
 };
 
-// Decides which priority classes run in the next decoder step. The highest active class (running or
-// being encoded) runs in every step. All lower classes are skipped together, so that the steps of
-// the highest class stay small, and run at least once in kMaxSkippedSteps + 1 steps. Nothing is
+// Decides which priority classes run in the next decoder step. The highest class that is running or
+// being encoded runs in every step. All lower classes are skipped together, so that the steps of
+// the highest class stay small; they run in at least one of kMaxSkippedSteps + 1 steps. Nothing is
 // skipped while a request of higher priority waits for pages or sequences that lower classes hold,
-// nor when all jobs have one priority.
+// nor if all jobs have one priority.
 class PriorityThrottle {
  public:
   // A running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
   static constexpr int64_t kMaxSkippedSteps = 3;
 
   // Returns the lowest class that runs in the next step. `running`: the classes of all jobs that
-  // could run, not empty. If the result is above all of them, no job decodes, and the device is
-  // left to the encoder.
+  // could run; not empty. If all of them are below the result, no job decodes in this step, and the
+  // device is left to the encoder.
   Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
-  // Records the decision for a step. `skipped`: some job that could have run does not.
+  // Records the decision for a step. `skipped`: whether some job that could have run was skipped.
   void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }
 
  private:
   int64_t skipped_steps_ = 0;  // consecutive steps that skipped some job
 };
 
-// Splits a step's prefill budget among the sequences with tokens to prefill, first come first
-// served: prefill[i] <= remaining[i], and their sum is min(budget, sum of remaining).
+// Splits a step's prefill budget among the sequences with tokens to prefill (`remaining`), first
+// come first served: prefill[i] <= remaining[i], and the sum of `prefill` is min(budget, sum of
+// `remaining`).
 void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
                         absl::Span<int64_t> prefill);
 

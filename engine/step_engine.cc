@@ -30,7 +30,7 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
 }
 
 absl::StatusOr<RequestId> StepEngine::PlanAndAdd(Request request) {
-  // A burst is refused before any work is done for it.
+  // Refuses a burst before any work is done for it.
   QT_RETURN_IF_ERROR(requests_.CheckOpen());
   const int64_t now = clock_();
   QT_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
@@ -50,7 +50,7 @@ bool StepEngine::Step() {
   const int64_t begin_us = clock_();
   Encode(prefill_us);
   CompleteEncodes();
-  // Checked here because no decoder step follows when no job decodes.
+  // The status is checked here: if no job decodes, no decoder step follows that would report it.
   if (!encode_status_.ok()) jobs_.FailAll(encode_status_);
   if (filling_) {
     jobs_.SendOutputs();
@@ -60,7 +60,7 @@ bool StepEngine::Step() {
   return requests_.OnStep(jobs_.used_pages(), encoder_cache_.queries(), encoder_cache_.hits());
 }
 
-// Reserves memory for `jobs` jobs in every list. Called when a job arrives, so that a failed
+// Reserves memory for `jobs` jobs in every list. Called when a job arrives. Therefore a failed
 // allocation fails only that job, and steps allocate nothing for these lists.
 void StepEngine::Reserve(size_t jobs) {
   for (auto* list : {&admitted_, &encode_batch_, &failed_encodes_, &done_}) {
@@ -71,8 +71,8 @@ void StepEngine::Reserve(size_t jobs) {
   encoder_.Reserve(jobs);
 }
 
-// Admits new requests and the next parts of long scoring requests. The two alternate in being
-// first, so that neither starves the other of encoder tokens.
+// Admits new requests and the next parts of long scoring requests. Which of the two comes first
+// alternates from batch to batch; hence neither starves the other of encoder tokens.
 void StepEngine::Admit(int64_t now) {
   const bool admits_more = std::exchange(filling_, false);
   if (jobs_.waiting() == 0 && !encoder_.has_continuations()) return;
@@ -108,7 +108,8 @@ bool StepEngine::MoreWillDecode(int64_t free_before) const {
   return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;
 }
 
-// Starts the jobs in admitted_ and removes those for which an allocation failed.
+// Starts the jobs in admitted_; finishes those for which an allocation failed and removes them from
+// admitted_.
 void StepEngine::StartAdmitted(int64_t now) {
   for (Job* job : admitted_) {
     job->MoveTo(job->encodes ? JobState::kEncoding : JobState::kDecoding);
@@ -121,15 +122,16 @@ void StepEngine::StartAdmitted(int64_t now) {
   });
 }
 
-// Returns whether the job's input is now part of the encoder batch.
+// Starts decoding a job that does not encode; otherwise takes its hidden states from the cache or
+// adds its input to the encoder batch. Returns whether it did the last.
 bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   if (!job->encodes) {
     job->encoded_us = now;
     StartDecoding(job);
     return false;
   }
-  // Cached hidden states are in host memory; a task head needs them in the memory of the model's
-  // backend.
+  // Cached hidden states are in host memory. A task head needs hidden states in the memory of the
+  // model's backend; hence it can use cached ones only on a CPU.
   const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
   EncodedStates cached;
   if (usable && job->scoring() == nullptr) cached = encoder_cache_.Find(job->request.input);
@@ -171,7 +173,7 @@ void StepEngine::Encode(int64_t prefill_us) {
   }
 }
 
-// A job may be listed twice: as an input and as a projection.
+// A job may be in the list twice: once for its input and once for its projection.
 void StepEngine::FailEncodes(std::vector<Job*>* jobs) {
   std::sort(jobs->begin(), jobs->end(), [](const Job* a, const Job* b) { return a->id < b->id; });
   jobs->erase(std::unique(jobs->begin(), jobs->end()), jobs->end());
@@ -206,8 +208,8 @@ void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
-// Completes a part of a scoring job, or runs the task head on the encoded input of a classify job.
-// Returns the device's status.
+// For a scoring job, completes the current part; for a classify job, runs the task head on the
+// encoded input. Returns the device's status.
 absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
   Result& result = job->result;
   if (PackedScoring* const scoring = job->scoring(); scoring != nullptr) {
@@ -216,8 +218,7 @@ absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
     if (scoring->done()) job->CountScoredTokens();
     return status;
   }
-  // Computes the raw logits of the task head from one row of `states`, or from all rows if
-  // encoded_row is negative.
+  // Runs the task head on row encoded_row of `states`, or on all rows if encoded_row is negative.
   const Tensor& states = encoded.states;
   const int64_t row = job->encoded_row;
   result.columns = model_->config().labels;
@@ -239,8 +240,8 @@ void StepEngine::CompleteEncodes() {
 // ---- The decode phase ----
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
-  // With async scheduling the previous step's outputs may still be queued although all jobs that
-  // decoded have ended since.
+  // With async scheduling the outputs of the previous step may still be queued, although all jobs
+  // that decoded in it have ended.
   if (jobs_.decoding().empty()) return jobs_.SendOutputs();
   const int64_t begin_us = clock_();
   absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};
@@ -248,7 +249,7 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     size = decoder_->Step(jobs_.decoding(), pace_.PrefillTokens(streams, prefill_us),
                           jobs_.CurrentPressure(), [this] { jobs_.SendOutputs(); });
   } catch (const std::bad_alloc&) {
-    // It is unknown which sequences got the step's tokens, so all of them fail.
+    // It is unknown which sequences already have the step's tokens; therefore all jobs fail.
     decoder_->Reset();
     for (Job* job : jobs_.decoding()) job->out_of_memory = true;
   }
@@ -262,7 +263,8 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   jobs_.FinishOutOfMemory();
 }
 
-// Returns whether no job has run out of memory.
+// Handles the tokens that a decoder step has chosen. Returns false if some job has run out of
+// memory.
 bool StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   int64_t new_tokens = 0;
   bool all_well = true;

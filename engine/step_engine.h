@@ -1,6 +1,5 @@
-// The implementation of Engine: composes one step from admission, encoding and decoding.
-// RequestTable holds the state that threads share, JobTable the jobs and their ends; this class
-// only decides what each step does.
+// The implementation of Engine. RequestTable holds the state that threads share; JobTable holds the
+// jobs and ends them. This class only decides what each step admits, encodes and decodes.
 #pragma once
 
 #include <memory>
@@ -80,7 +79,7 @@ class StepEngine : public Engine {
   // The next decoder step waits for further encoder batches (EngineLimits::admission_sequences).
   bool filling_ = false;
 
-  // Scratch of one step, reserved for all jobs so that steps do not allocate.
+  // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.
   std::vector<Job*> admitted_;          // by the scheduler
   std::vector<Job*> encode_batch_;      // inputs of the next encoder batch
   std::vector<Job*> failed_encodes_;    // in the encoder when an allocation failed

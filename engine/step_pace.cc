@@ -40,7 +40,7 @@ void StepPace::RecordDecode(bool streams, int64_t prefill_tokens, int64_t us) {
   } else if (prefill_tokens > 0) {
     decode_us_ = std::min(decode_us_, took);
   } else {
-    // An outlier (another process held the CPU) counts as at most twice the average.
+    // A step that takes more than twice the average (another process held the CPU) counts as twice.
     decode_us_ += 0.2 * (std::min(took, 2.0 * decode_us_) - decode_us_);
   }
 }

@@ -1,19 +1,20 @@
 // Limits the time per step for encoding and prefill, so that running streams keep their pace:
-// computes how long a step may spend on them, and how much work that is. Pure: times are arguments,
-// it reads no clock. Affects latency only, never results. Not thread safe.
+// computes how many microseconds a step may spend on encoding and prefill, and how much work fits
+// into them. Reads no clock: the caller passes all times. Affects latency only, never results. Not
+// thread safe.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// Converts a time budget into an amount of work, from the measured rate of such work.
+// Converts a time budget into an amount of work at the measured rate of this kind of work.
 class WorkRate {
  public:
   explicit WorkRate(int64_t min_work) : min_work_(min_work) {}
 
-  // Returns the amount of work (in the caller's unit) expected to take `us` microseconds; at least
-  // `min_work`, which is also the amount before the first Record.
+  // Returns the amount of work (in the caller's unit) expected to take `us` microseconds, but at
+  // least `min_work`. Returns `min_work` before the first Record.
   int64_t WorkFor(int64_t us) const;
   // Records that `work` took `us` microseconds. The rate becomes the mean of the previous rate and
   // this measurement.
@@ -26,18 +27,18 @@ class WorkRate {
 
 class StepPace {
  public:
-  // `prefill_share`: time for encoding and prefill in a step, as a fraction of the decoding time;
-  // 0: no limit.
+  // `prefill_share`: the time that a step may spend on encoding and prefill, as a fraction of its
+  // decoding time; 0: no limit.
   explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
   // Returns the microseconds that the next step may spend on encoding and prefill together.
-  // `streams`: whether running sequences wait for the step. If none does, a fixed limit applies, so
-  // that steps end regularly to handle new, cancelled and expired requests.
+  // `streams`: whether running sequences wait for the step. If not, a fixed limit applies, so that
+  // steps end often enough to handle new, cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
-  // Returns how many prompt and target tokens the next step may prefill if `us` microseconds of
-  // PrefillUs are left.
+  // Returns how many prompt and target tokens the next step may prefill. `us`: what is left of
+  // PrefillUs(streams), in microseconds.
   int64_t PrefillTokens(bool streams, int64_t us) const;
-  // A decoder step took `us` microseconds and prefilled `prefill_tokens` tokens.
+  // Records that a decoder step took `us` microseconds and prefilled `prefill_tokens` tokens.
   void RecordDecode(bool streams, int64_t prefill_tokens, int64_t us);
 
  private:

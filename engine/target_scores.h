@@ -21,15 +21,15 @@ class TargetScores {
   static int64_t BufferBytes(const ModelLimits& limits);
   absl::Status Allocate();
 
-  // Adds a row to be scored: the next Score appends the log-probability of `token` and the
-  // `alternatives` most likely tokens to `to`, or sets *out_of_memory if an allocation fails. At
-  // most max_step_tokens rows per Score.
+  // Adds a row to be scored by the next Score. That call appends the log-probability of `token` and
+  // the `alternatives` most likely tokens to `to`; if an allocation fails, it sets *out_of_memory
+  // instead. One Score takes at most max_step_tokens rows.
   void Add(int32_t token, int64_t alternatives, ScoredTarget* to, bool* out_of_memory);
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
-  // Scores the rows added since the last call from their hidden states [rows(), d_model] f32 in the
-  // model's memory, and waits. INTERNAL when the device failed.
+  // Scores all rows added since the last Score and waits for the device. `states`: the rows' hidden
+  // states [rows(), d_model] f32, in the model's memory. INTERNAL when the device failed.
   absl::Status Score(const Tensor& states);
-  // Drops the rows added since the last call of Score.
+  // Drops all rows added since the last Score.
   void Clear() { rows_.clear(); }
 
  private:

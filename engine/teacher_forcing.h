@@ -1,6 +1,6 @@
-// Decoder work with all tokens given: an encoder-decoder's teacher-forced scores of targets, and
-// hidden states for its task heads. Targets share the cached keys and values of the common prefix;
-// several targets are prefilled in parallel. Not thread safe.
+// Decoder work on given tokens, without generation: teacher-forced scores of an encoder-decoder's
+// targets, or hidden states for its task heads. All targets use the same cached keys and values for
+// the prefix; several targets are prefilled in parallel. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,13 @@ namespace quintet {
 
 class TeacherForcing : public DecodeTask {
  public:
-  // Computes the log-probabilities of each target's tokens after `prefix` (not empty). Up to
-  // `sequences` targets run in parallel. The targets outlive the object.
+  // Makes a task that computes the log-probabilities of each target's tokens after `prefix` (not
+  // empty). Up to `sequences` targets run in parallel. The targets outlive the object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
                                 absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
-  // Computes decoder hidden states: of all `tokens` (row < 0), or of tokens[row] only.
+  // Makes a task that computes decoder hidden states: of all `tokens` (row < 0), or of tokens[row]
+  // only.
   static TeacherForcing States(std::vector<int32_t> tokens, int64_t row, int64_t page_size);
 
   int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
@@ -32,20 +33,21 @@ class TeacherForcing : public DecodeTask {
   bool done() const override { return items_done_ == items_; }
 
   bool scores() const { return !targets_.empty(); }
-  // One entry per output row of the step just built, in the batch's order: `item`, the index of
-  // the target sequence that the row belongs to, and `target`, the token of it that the row
-  // predicts (0 if the task reads states and scores nothing).
+  // One entry per output row of the step that was built last, in the batch's order. `item`: index
+  // of the item (target) to which the row belongs. `target`: the token of the item that the row
+  // predicts; 0 if the task only reads hidden states.
   struct OutputRow {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // Must be called after the step has run: counts finished items and assigns the next items to
-  // their sequences.
+  // Must be called after the step has run: counts the items that are finished and assigns the next
+  // items to the sequences that have become free.
   void Advance();
 
  private:
-  // One of the sequences that run in parallel: its item (-1: none left), and how many of the item's
-  // tokens have been prefilled, those of the step being built included.
+  // One of the sequences that run in parallel. item: the item that it processes (-1: none left).
+  // prefilled: how many tokens of the item have been prefilled, including those of the step being
+  // built.
   struct Sequence {
     int64_t item = -1;
     int64_t prefilled = 0;

@@ -12,7 +12,7 @@ constexpr size_t kWindowTokens = 48;   // the window advances when it is this lo
 constexpr size_t kContextTokens = 16;  // tokens that remain in it
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Patterns of Hugging Face's clean_up_tokenization; each loses its first space.
+// Hugging Face's clean_up_tokenization removes the first space of each of these patterns.
 constexpr std::array<std::string_view, 10> kCleaned = {" .",   " ?",  " !",  " ,",   " ' ",
                                                        " n't", " 'm", " 's", " 've", " 're"};
 
@@ -63,10 +63,10 @@ void IncrementalText::Push(int32_t id) {
 void IncrementalText::MoveWindow() {
   const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // Shortens the window to `tail` only if the text of `tail` alone is visible and equal to the end
-  // of window_text_. Otherwise the window stays as it is, and the next Push tries again. The texts
-  // can differ because decoding treats the beginning of a text specially (a leading space is
-  // dropped, a byte run must not be cut).
+  // Shortens the window to the tokens `tail` only if their text, decoded alone, is visible and
+  // equal to the end of window_text_. Otherwise the window stays, and the next Push tries again.
+  // The texts can differ because decoding treats the beginning of a text specially: a leading space
+  // is dropped, and a run of byte tokens must not be cut.
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
   if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
   window_ = tail;
@@ -77,7 +77,7 @@ size_t IncrementalText::SettledEnd() const {
   std::string_view text = text_;
   if (in_byte_run_) text = text.substr(0, run_begin_);
   text.remove_suffix(UnfinishedUtf8(text));
-  // An unfinished character may show as one or more replacement characters.
+  // An unfinished UTF-8 character may be decoded as one or more replacement characters.
   while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   size_t held = 0;
   for (std::string_view pattern : kCleaned)
@@ -138,7 +138,7 @@ void TextStream::Search(size_t settled) {
     released_bytes_ = std::max(released_bytes_, cut);
     return;
   }
-  // A stop string may still begin in the last bytes.
+  // A stop string may begin in the last bytes and end in later text; they are searched again.
   const size_t overlap = std::min(text.size() - search_from_, longest_stop_ - 1);
   search_from_ = text.size() - overlap;
 }

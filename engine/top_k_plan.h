@@ -1,6 +1,6 @@
-// The arguments of one TopK call that the host plans: a list of entries (each one ranks the rows of
-// a beam request together, or a single row) and a bias for each row. All arrays are in one pinned
-// buffer, so that one copy uploads them; no copy is made if nothing has changed. Not thread safe.
+// The arguments of one TopK call, planned on the host: a list of entries and a bias for each row.
+// An entry ranks the rows of one beam request together, or a single row. All arrays are in one
+// pinned buffer, which one copy uploads; nothing is copied if nothing has changed. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@ class TopKPlan {
   // `stream` outlives the object.
   explicit TopKPlan(const Stream* stream) : stream_(stream), words_(stream) {}
 
-  // Bytes of the pinned buffer for `rows` rows and at most as many entries.
+  // Bytes of the pinned buffer for up to `rows` rows and up to `rows` entries.
   static int64_t BlockBytes(int64_t rows) { return Words(rows) * 4; }
   absl::Status Allocate(int64_t rows);
 
   void Begin();
-  // Appends an entry: the `k` best values of its `rows` rows, as log-probabilities if log_softmax.
+  // Appends an entry, which selects the `k` best values of the next `rows` rows; with log_softmax
+  // the values are log-probabilities.
   void AddEntry(int64_t rows, int64_t k, bool log_softmax);
-  // Appends the bias of the next row (TopKArgs::row_bias).
+  // Appends the bias that TopK adds to the values of the next row (TopKArgs::row_bias).
   void AddRow(float bias);
-  // Enqueues the upload, if one is needed.
+  // Enqueues the upload if the plan has changed.
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Selects the optional arrays in the result of Args. Args returns TopKArgs that point to the
-  // plan's arrays: row_offsets, k and the selected ones. The caller sets all other fields.
+  // Terms selects which of the optional arrays Args sets. Args returns TopKArgs in which
+  // row_offsets, k and the selected arrays point to this plan. The caller sets all other fields.
   struct Terms {
     bool biases = false, log_softmax = false;
   };
@@ -39,7 +40,7 @@ class TopKPlan {
 
  private:
   static int64_t Words(int64_t rows) { return 4 * rows + 1; }
-  // First word of each array in the block.
+  // Index of the first element of each array in words_.
   int64_t OffsetsAt() const { return 0; }                 // [rows + 1] i32
   int64_t KsAt() const { return rows_ + 1; }              // [rows] i32
   int64_t LogSoftmaxAt() const { return 2 * rows_ + 1; }  // [rows] i32, 0 or 1

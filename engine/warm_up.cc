@@ -14,14 +14,14 @@
 namespace quintet {
 namespace {
 
-// Number of tokens of each input and prompt.
+// Number of tokens of each dummy input and prompt.
 int64_t SequenceTokens(const ModelConfig& config) {
   constexpr int64_t kTokens = 128;
   return config.max_positions > 0 ? std::min(kTokens, config.max_positions) : kTokens;
 }
 
-// Returns the sizes in [least, most] that steps are padded to: the powers of two and, above 16, the
-// midpoints between them (24, 48, ..). The last one is `most`.
+// Returns the numbers of rows or tokens in [least, most] to which steps and batches are padded:
+// powers of two and, above 16, the midpoints between them (24, 48, ..). The last one is `most`.
 std::vector<int64_t> Counts(int64_t least, int64_t most) {
   std::vector<int64_t> counts;
   for (int64_t n = 1; n < most; n *= 2) {
@@ -33,7 +33,7 @@ std::vector<int64_t> Counts(int64_t least, int64_t most) {
   return counts;
 }
 
-// The counts that a warm-up runs: all, or the largest two.
+// Returns those of `counts` that a warm-up runs: all of them, or the largest two.
 std::vector<int64_t> Chosen(WarmUpShapes shapes, std::vector<int64_t> counts) {
   constexpr size_t kLargest = 2;
   if (shapes == WarmUpShapes::kLargest && counts.size() > kLargest) {
@@ -52,7 +52,7 @@ class WarmUpRun {
         tokens_(static_cast<size_t>(model->limits().max_encode_tokens), 1),
         slots_(tokens_.size(), 0) {}
 
-  // Decodes `rows` sequences of one token.
+  // Decodes one token for each of `rows` sequences.
   void Step(int64_t rows) {
     batch_.Clear();
     for (int64_t i = 0; i < rows; ++i) {
@@ -66,7 +66,7 @@ class WarmUpRun {
     model_->Logits(states.Rows(0, chunk), logits_.Rows(0, chunk));
   }
 
-  // Prefills prompts of `tokens` tokens in total.
+  // Prefills several prompts with `tokens` tokens in total.
   void Prompts(int64_t tokens) {
     batch_.Clear();
     for (int64_t left = tokens; left > 0; left -= sequence_tokens_) {
@@ -76,7 +76,8 @@ class WarmUpRun {
     model_->Decode(batch_.Finish());
   }
 
-  // Encodes inputs of `tokens` tokens in total and projects their keys and values.
+  // Encodes several inputs with `tokens` tokens in total and projects them to cross-attention keys
+  // and values.
   void Encode(int64_t tokens) {
     std::vector<int32_t> offsets = {0};
     while (offsets.back() < tokens) {
@@ -108,7 +109,7 @@ class WarmUpRun {
   std::vector<int32_t> tokens_, slots_;
 };
 
-// Most frequent shapes first, since the time budget may run out.
+// Runs the most frequent shapes first, because the time budget may run out.
 absl::Status Measure(Model* model, WarmUpShapes shapes, int64_t budget_us) {
   constexpr int64_t kLeastTokens = 128;
   const Stream& stream = model->stream();
@@ -152,7 +153,8 @@ absl::Status WarmUp(Model* model, WarmUpShapes shapes,
   };
   const std::string directory = CacheDirectory();
   tell(LoadGemmAlgorithmChoices(directory, DeviceKind(device), &GemmAlgorithmChoicesOf(device)));
-  // Without a directory nothing is measured, because every process would choose anew.
+  // Without a cache directory no GEMM variants are measured: choices could not be stored, and they
+  // would differ from process to process.
   constexpr int64_t kBudgetUs = 2'000'000;
   const absl::Status measured = Measure(model, shapes, directory.empty() ? 0 : kBudgetUs);
   if (!measured.ok() && !absl::IsResourceExhausted(measured)) return measured;
