@@ -4,14 +4,15 @@
 // the kernel is chosen by shape.
 //
 // Keys and values come from packed rows (encoder) or from slots of the paged cache (decoder). In
-// cross-attention the beams of a request are the query rows of one sequence, so they share its
-// keys.
+// cross-attention the beams of a request are the query rows of one sequence; they therefore share
+// its keys.
 //
-// Numerics: softmax statistics are f32. A row that sees no key gives zeros. Tiles of keys start at
-// multiples of a fixed size from the sequence's first key, so in f32 a row's result depends only on
-// its query, keys and position: it is bit-identical alone, in any batch, and however the queries
-// are split into calls. In bf16 and f16 (GPU only) the kernel, and with it the rounding, depends on
-// the number and lengths of the sequences in the call; equal calls give equal bits.
+// Numerics: softmax statistics are f32. The result of a row that sees no key is 0. Tiles of keys
+// start at multiples of a fixed size from the sequence's first key. Therefore, in f32 a row's
+// result depends only on its query, keys and position: its bits are the same alone, in any batch,
+// and however the queries are split into calls. In bf16 and f16 (GPU only) the kernel, and with it
+// the rounding, depends on the number and lengths of the sequences in the call; equal calls give
+// equal bits.
 #pragma once
 
 #include "absl/types/span.h"
@@ -28,10 +29,10 @@ namespace quintet {
 // finished.
 enum class FreshKeys : uint8_t {
   kAny,
-  // Only the last q_len keys of each sequence (the new tokens of a decoder step), which no other
-  // sequence reads.
+  // Only the last q_len keys and values of each sequence: those of a decoder step's new tokens. No
+  // other sequence reads them.
   kOwn,
-  // None: cross-attention in a decoder step.
+  // No keys and values, as in the cross-attention of a decoder step.
   kNone,
 };
 
@@ -51,8 +52,8 @@ struct AttentionArgs {
   int64_t slots_stride = 0;
   absl::Span<const int32_t> kv_lens;  // [n]
 
-  // Position of each sequence's first query, where key t has position t. Empty: kv_len - q_len, so
-  // that the last query and the last key have the same position.
+  // Position of each sequence's first query; key t has position t. If empty, the first query has
+  // position kv_len - q_len; the last query then has the position of the last key.
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;
@@ -62,8 +63,8 @@ struct AttentionArgs {
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };
 void Attention(const AttentionArgs& args, Stream& stream);
-// Size of AttentionArgs::scratch that suffices for every call with at most `rows` query rows and at
-// most `rows` packed keys.
+// Returns a size in bytes of AttentionArgs::scratch that is enough for every call with at most
+// `rows` query rows and at most `rows` packed keys.
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream);
 
 }  // namespace quintet

@@ -1,7 +1,7 @@
-// CPU attention: dispatch and partition into tasks. A task is some heads of one sequence and a
-// block of its queries; it iterates over the keys in tiles of kKeyTile. Blocks of more than
-// kFewRows queries use attention/many_queries-inl.h, smaller ones attention/few_queries-inl.h; both
-// give the same bits (see attention/tile-inl.h).
+// CPU attention: dispatch and partition into tasks. A task computes one block of a sequence's
+// queries for some of the heads; it iterates over the keys in tiles of kKeyTile. Blocks of more
+// than kFewRows queries use attention/many_queries-inl.h, smaller ones attention/few_queries-inl.h;
+// both give the same bits (see attention/tile-inl.h).
 #include <algorithm>
 
 #include "kernels/attention/task_cpu.h"
@@ -68,7 +68,8 @@ class BlockNumbers {
   int64_t block_rows_;
 };
 
-// Multiply-adds of both GEMMs of the call, counting hidden (query, key) pairs too.
+// Returns the number of multiply-adds in both GEMMs of the call, hidden (query, key) pairs
+// included.
 int64_t MultiplyAdds(const AttentionArgs& args) {
   int64_t pairs = 0;
   for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {
@@ -78,8 +79,8 @@ int64_t MultiplyAdds(const AttentionArgs& args) {
   return 2 * pairs * args.q.dim[1] * args.q.dim[2];
 }
 
-// Partition of a call into tasks: blocks of query rows x groups of heads. It does not affect any
-// result.
+// Partition of a call into tasks: blocks of query rows x groups of heads. The choice of the
+// partition does not change the call's results.
 struct Partition {
   Partition(const AttentionArgs& args, int threads) : heads(args.q.dim[1]) {
     while (block_rows > 32 && Blocks(args).total() * heads < 4 * threads) block_rows /= 2;

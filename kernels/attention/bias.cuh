@@ -103,7 +103,7 @@ class HeadBias {
     return 0.0f;
   }
 
-  // At() of several distances; branches on the kind once.
+  // At() for several distances at once; branches only once on the kind of bias.
   template <int kCount>
   __device__ void At(const int (&delta)[kCount], float (&bias)[kCount]) const {
     if (kind_ == BiasKind::kTable) {
@@ -124,8 +124,8 @@ class HeadBias {
     }
   }
 
-  // FIRE's bias is a small network of f = FireDistance(delta) * FireInverseLength(query position):
-  // FireNetwork(f).
+  // FIRE's bias is FireNetwork(f), a small neural network, where f = FireDistance(delta) *
+  // FireInverseLength(query position).
   __device__ float FireDistance(int delta) const {
     const float f = logf(fabsf(slope_ * static_cast<float>(delta)) + 1.0f);
     return delta < 0 ? f : -f;  // positive if the query comes after the key
@@ -162,7 +162,8 @@ class HeadBias {
   __device__ int FireSegments() const { return segments_; }
   __device__ float fire_c() const { return slope_; }
 
-  // Bias of one (query, key) pair, for all kinds.
+  // Bias of the query at `position` and of key `key`, for every kind of bias; -inf if the key is
+  // hidden.
   __device__ float Pair(int position, int key) const {
     const int delta = key - position;
     const float at = At(delta);

@@ -50,8 +50,8 @@ class DistanceBias {
 
  private:
   // Returns true only if no distance in [lo, hi] is hidden and At() is the same for all of them.
-  // For a bias table, all must be at or beyond its saturation distance, on the same side of 0.
-  // Always false for ALiBi.
+  // With a bias table it is the same if all these distances are at or beyond the table's saturation
+  // distance, on the same side of 0. Always false for ALiBi.
   bool Constant(int64_t lo, int64_t hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
@@ -74,7 +74,8 @@ class DistanceBias {
   float slope_ = 0.0f;
 };
 
-// FIRE's bias is a small network of f = FireDistance(delta) / FireLength(query position).
+// FIRE's bias is a small neural network of the input f = FireDistance(delta) / FireLength(query
+// position).
 inline float FireDistance(const PositionBias& bias, int64_t delta) {
   const float f = std::log(std::abs(bias.fire_c * static_cast<float>(delta)) + 1.0f);
   return delta < 0 ? f : -f;  // positive if the query comes after the key

@@ -1,6 +1,6 @@
-// One attention call as the GPU kernels see it: AttentionArgs with device addresses and strides in
-// elements, and device functions that find a CTA's sequence, queries and keys. Lengths are read on
-// the device, so that a captured launch can be replayed with other lengths.
+// One attention call as the GPU kernels see it: AttentionArgs with device addresses and with
+// strides in elements, and device functions that find a CTA's sequence, queries and keys. Lengths
+// are read on the device, so that a captured launch can be replayed with other lengths.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
 
-// n / divisor for 0 <= n < 2^31 by multiplication with a precomputed constant (Granlund and
-// Montgomery, 1994).
+// Computes n / divisor for 0 <= n < 2^31 by a multiplication with a precomputed constant (Granlund
+// and Montgomery, 1994).
 struct Divisor {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -37,7 +37,7 @@ struct Divisor {
   __device__ uint32_t Quotient(uint32_t n) const { return (__umulhi(multiplier, n) + n) >> shift; }
 };
 
-// Packed rows per entry of AttentionCall::max_norms.
+// Number of packed rows that share one entry of AttentionCall::max_norms.
 constexpr int kNormTileRows = 64;
 
 struct AttentionCall {

@@ -1,6 +1,6 @@
-// bf16 / f16 attention of few queries per sequence: a decoder step. Memory bound: K and V are read
-// once. This file divides the keys among warps and CTAs (split-KV) and merges their partial
-// results; attention/decode.cuh has the work of one warp.
+// bf16 / f16 attention with few queries per sequence, as in a decoder step. Memory bound: K and V
+// are read once. This file divides the keys among warps and CTAs (split-KV) and merges their
+// partial results; attention/decode.cuh has the work of one warp.
 #include "kernels/attention/decode.cuh"
 
 #include <algorithm>
@@ -93,22 +93,22 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 #endif
 }
 
-// out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence: the beams of a
-// request share one read of its keys. Supports causality and all biases except FIRE's; does not
+// out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence; hence the beams of
+// a request share one read of its keys. Supports causality and all biases except FIRE's; does not
 // support a ColumnMask.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (a multiple of 8, at most
 // 128) with equal strides, all 16-byte aligned; T is bf16 or f16.
 // Math: MMAs of T with f32 accumulators; online softmax with lazy rescaling: P = 2^(score -
-// ref_max), rounded to T for P V, where ref_max follows the row maximum only when a score exceeds
-// it by kRescaleThreshold. Each warp has its own row sums and P V sums; they are merged in the
-// order of warps, then of CTAs. The bits of a row depend on its sequence and on the number of warps
-// per item, and are the same from run to run.
+// ref_max), rounded to T for P V, where ref_max is raised to the row maximum only when a score
+// exceeds ref_max by more than kRescaleThreshold. Each warp has its own row sums and P V sums; they
+// are merged in the order of warps, then of CTAs. The bits of a row depend on its sequence and on
+// the number of warps per item, and are the same from run to run.
 // Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps of 16 keys; each
-// warp has kStages steps in flight. One MMA covers 8 queries, of which often only one or four
-// exist: FLOPs are free here. Channels are permuted so that a lane's 16-byte reads of K are its MMA
-// fragments.
-// Bound: 2 kv_len head_dim sizeof(T) bytes per head and sequence at 4.3 TB/s (H200); for few
-// sequences, the latency of one memory round trip, the MMAs and the merge after
+// warp has kStages steps in flight. One MMA covers 8 queries, although often only one or four
+// exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's 16-byte reads of K
+// are its MMA fragments.
+// Bound: reading 2 * kv_len * head_dim * sizeof(T) bytes per head and sequence at 4.3 TB/s (H200);
+// for few sequences, the latency of one memory round trip, the MMAs and the merge after
 // WaitOnDependentGrids.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles>
@@ -169,9 +169,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 }
 
 // Chooses how many warps of a CTA share an item (a sequence and head). The number starts at one and
-// is doubled, up to kMaxWarps, as long as each warp has more than kMaxWarpKeys keys of the longest
-// sequence, or has more than kStepKeys of them and the doubled number of warps is still resident on
-// the device. If there are few items with many keys, a cluster of CTAs shares each item.
+// is doubled, up to kMaxWarps, while each warp has more than kMaxWarpKeys keys of the longest
+// sequence. It is also doubled while each warp has more than kStepKeys of them and the device can
+// hold twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
+// each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
   const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;

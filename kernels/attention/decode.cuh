@@ -16,8 +16,8 @@ constexpr int kStages = 3;     // steps of a warp in shared memory: one in use, 
 // is raised.
 constexpr float kRescaleThreshold = 8.0f;
 
-// Softmax result over a subset of the keys of one (sequence, head). Per query: the sum of P V, and
-// the row sum of P = 2^(score - ref_max).
+// Softmax result over some of the keys of one (sequence, head). For each query: `out`, the sum of P
+// V; `sum`, the row sum of P = 2^(score - ref_max).
 template <int kDim>
 struct alignas(16) PartialResult {
   float out[kFewRows][kDim + 4];
@@ -50,13 +50,13 @@ struct WarpKeys {
   int sequence, head, begin, stride;
 };
 
-// One warp's share of the attention of one (sequence, head). MMA operands are transposed: keys (Q
-// K^T) and channels (P V) are the 16 rows of mma.sync, queries its 8 columns. kTiles: number of
-// tiles of eight queries.
+// One warp's share of the attention of one (sequence, head). The MMA operands are transposed: the 8
+// columns of mma.sync are queries, and its 16 rows are keys in Q K^T and channels in P V. kTiles:
+// number of tiles of eight queries.
 template <typename T, int kDim, int kTiles>
 class FewRowsWarp {
   using Memory = WarpMemory<kDim>;
-  // Blocks of 32 channels: one 16-byte piece for each of 4 lanes.
+  // Number of blocks of 32 channels. In each block, each of 4 lanes holds one 16-byte piece.
   static constexpr int kBlocks = kDim / 32;
   static constexpr int kPieces = Memory::kPieces;
   static constexpr int kRowsAtOnce = 32 / kPieces;
@@ -120,7 +120,7 @@ class FewRowsWarp {
     }
   }
 
-  // Stores the warp's partial result over its K and V buffers.
+  // Stores the warp's partial result in the shared memory of its K and V rows, which it overwrites.
   __device__ void StoreResult(int q_len) {
     CpAsyncWait<0>();
     __syncwarp();
@@ -152,7 +152,7 @@ class FewRowsWarp {
   __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
 
-  // Reductions over the lanes that hold the same queries.
+  // Maximum and sum over all lanes that hold scores of the same queries.
   __device__ static float MaxOverKeys(float x) {
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) {
@@ -219,12 +219,12 @@ class FewRowsWarp {
 
   // Computes the bias, in log2 units, of the (query, key) pairs of the step that starts at key
   // `begin`: -inf where the key is hidden or at or past `end`. If all pairs have the same bias,
-  // sets only bias_[0][0] (and uniform_bias_).
+  // sets uniform_bias_ and, of bias_, only bias_[0][0].
   __device__ void LoadBias(const Sequence& sequence, int begin, int end) {
     uniform_bias_ = begin + kStepKeys <= plain_end_;
     bias_[0][0] = 0.0f;
     if (uniform_bias_) return;
-    // Constructed at every step: keeping it would cost registers.
+    // The HeadBias is constructed anew in every step, because keeping it would cost registers.
     const HeadBias bias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
     const int lo = begin - (sequence.position + sequence.q_len - 1);
     const int hi = begin + kStepKeys - 1 - sequence.position;
@@ -298,7 +298,8 @@ class FewRowsWarp {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float ref_max = ref_max_[tile][e % 2];
-      // ref_max is -inf if no key was seen so far.
+      // While a query has seen no key, its ref_max and all its scores are -inf. Subtracting 0
+      // instead of ref_max then gives P = 0.
       scores[e] = Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));
       sum_[tile][e % 2] += scores[e];
     }

@@ -1,5 +1,5 @@
-// f32 attention with fused multiply-adds, without tensor cores. A row's result is bit-identical in
-// any batch.
+// f32 attention with fused multiply-adds, without tensor cores. A row's result has the same bits in
+// every batch.
 #include "kernels/attention/call.cuh"
 
 namespace quintet::cuda {
@@ -8,9 +8,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kKeys = 64;  // keys per tile; tiles start at multiples of it
 
-// Tile shape of a CTA with kRows queries. A group of kLanes neighbouring threads handles
-// kThreadRows queries; each thread computes the scores of these queries for kThreadKeys keys of a
-// tile.
+// How the threads of a CTA with kRows queries divide a tile of scores. A group of kLanes
+// neighbouring threads handles kThreadRows queries; each thread of it computes their scores for
+// kThreadKeys keys.
 template <int kRows>
 struct F32Sizes {
   static constexpr int kLanes = kRows == 8 ? 32 : 16;
@@ -98,8 +98,8 @@ class F32Block {
   }
 
   // One step of the online softmax: writes P of the K tile that starts at key `begin` to
-  // memory_.probs, and rescales the earlier sums out_ (P V) and sum_ (row sums). `masked`: the mask
-  // hides some pairs.
+  // memory_.probs, and rescales out_ (P V) and sum_ (row sums), which hold the sums over earlier
+  // tiles. `masked`: whether the mask hides some pairs of the tile.
   __device__ void ComputeProbs(int begin, bool masked) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
@@ -155,8 +155,8 @@ class F32Block {
     return mask_.Column(key).View(position, position + 1) == TileVisibility::kNone;
   }
 
-  // Adds P V to out_ and P to the row sums, both in ascending key order, so that the bits of a row
-  // do not depend on kRows.
+  // Adds P V to out_ and P to the row sums, both in ascending key order; hence the bits of a row do
+  // not depend on kRows.
   __device__ void AddValues() {
     for (int j = 0; j < kKeys; j += 4) {
       float4 w[S::kThreadRows];
@@ -217,12 +217,13 @@ class F32Block {
 // out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values, all f32.
 // Math: f32 fused multiply-adds. A score sums over channels in order; row sums and P V sum over
-// keys in order; the online softmax uses tiles of 64 keys from the sequence's first one. So the
-// bits of a row depend only on its query, keys and position, not on kRows. A row that sees no key
-// gives zeros.
+// keys in order; the online softmax uses tiles of 64 keys, counted from the sequence's first key.
+// Therefore the bits of a row depend only on its query, keys and position, not on kRows. The result
+// of a row that sees no key is 0.
 // Mapping: grid (query tiles, heads). One shared buffer holds the K tile, then the V tile; other
 // CTAs on the same SM hide the load latency.
-// Bound: 4 rows kv_len head_dim FLOP at 67 TFLOP/s (H200); for kRows = 8, reading K and V once.
+// Bound: 4 * rows * kv_len * head_dim FLOP at 67 TFLOP/s (H200); for kRows = 8, reading K and V
+// once.
 // Test: tests/kernels/attention/attention_test.cc.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)

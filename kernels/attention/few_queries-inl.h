@@ -73,8 +73,8 @@ HWY_INLINE void AddValuesFew(const float* s, const float* const* v, int64_t keys
 }
 
 // One step of the online softmax for one query row: replaces the scores s [keys] by P = exp(s -
-// max), updates the running row_max and row_sum, and sets `correction` to the factor for earlier
-// sums. s is padded with -inf to whole SIMD vectors.
+// max), updates the running row_max and row_sum, and sets `correction` to the factor by which the
+// caller must multiply its sums over earlier keys. s is padded with -inf to whole SIMD vectors.
 HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_sum,
                            float* correction) {
   const F32 d;
@@ -92,7 +92,7 @@ HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_su
   *row_sum = sum;
 }
 
-// s = bias of query row `i` for keys [begin, begin + keys); -inf in the padding up to a whole SIMD
+// s[j] = bias of query row `i` and key begin + j, for j < keys; -inf behind, up to a whole SIMD
 // vector.
 void FillBiasFew(const AttentionTask& task, const DistanceBias& bias, int64_t i, int64_t begin,
                  int64_t keys, float* s) {
@@ -116,8 +116,8 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Sets to -inf the scores s [keys] of query row `i` whose key the mask (mask.h) hides from that
-// query.
+// Sets those of query row `i`'s scores s [keys] to -inf whose keys the mask (mask.h) hides from it.
+// s[0] is the score of key `begin`.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {
@@ -196,9 +196,9 @@ void EndFew(const AttentionTask& task, const AttentionScratch& s) {
 }
 
 // Loads the keys of tile `now` into scratch, channel-major. Keys and values of a decoder step are
-// usually not in any cache, so DRAM bandwidth decides: rows are copied in memory order before they
-// are transposed, and tile `ahead` is prefetched row by row. This raises the measured read rate
-// from 7.5 to 12.4 GB/s (Zen 4).
+// usually not in any CPU cache; hence DRAM bandwidth is the bottleneck. Therefore rows are copied
+// in memory order before they are transposed, and tile `ahead` is prefetched row by row. This
+// raises the measured read rate from 7.5 to 12.4 GB/s (Zen 4).
 void LoadKeysFew(const AttentionScratch& s, int64_t head_dim, KeyTile* now, const KeyTile* ahead) {
   for (int64_t j = 0; j < now->count; ++j) {
     float* copy = s.q_t + j * PaddedDim(head_dim);

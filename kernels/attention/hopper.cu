@@ -1,6 +1,6 @@
 // bf16 / f16 attention for many queries on Hopper (wgmma, TMA): launcher for calls without a
-// position bias or with a bias table. hopper_alibi.cu has ALiBi, hopper_fire.cu FIRE; they are
-// separate files because each takes nvcc about a minute.
+// position bias or with a bias table. Calls with ALiBi are in hopper_alibi.cu, those with FIRE in
+// hopper_fire.cu: the files are separate because nvcc takes about a minute for each.
 #include "kernels/attention/hopper_kernel.cuh"
 
 namespace quintet::cuda {

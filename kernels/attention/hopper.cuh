@@ -24,9 +24,9 @@ struct HopperTraits {
   static constexpr int kConsumers = kConsumersOf;
   // Keys per K/V tile.
   static constexpr int kKeys = kKeysOf;
-  // K tiles, and V tiles, in the shared memory pipeline.
+  // Number of pipeline stages. Each holds one K tile and one V tile in shared memory.
   static constexpr int kStages = kStagesOf;
-  // Consumer warpgroups issue their GEMMs alternately (ping-pong barrier).
+  // Whether the consumer warpgroups issue their GEMMs alternately (ping-pong barrier).
   static constexpr bool kPingPong = kPingPongOf;
   // Whether K/V tiles in which ALiBi's bias makes every P 0 are skipped (AlibiTileSkipper).
   static constexpr bool kSkipsTiles = false;
@@ -67,9 +67,9 @@ struct SkippingTiles : S {
   static constexpr bool kSkipsTiles = true;
 };
 
-// Number of query tiles of one sequence, and their cost for the tile scheduler. One level of cost
-// is the work of about one K/V tile. Causal: the first query tile costs `level`, and each following
-// one costs one level more. Otherwise: all cost `level`.
+// Number of query tiles of one sequence, and their cost for the tile scheduler in levels. One level
+// is about the work of one K/V tile. Under causality the first query tile costs `level`, and every
+// later one costs one level more than the tile before it. Otherwise all cost `level`.
 struct SequenceTiles {
   int level, tiles;
 };
@@ -79,16 +79,18 @@ constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are sc
 // of one K tile. An array that the call's mask does not have is filled with its default value.
 enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
-// Message from the producer to the consumers: one query tile of one head. rows 0: no more work.
+// Message from the producer to the consumers: one query tile of one head. rows == 0 means that no
+// work is left.
 struct WorkTileInfo {
-  // Query rows in the tile, position of its first query, sequence length in keys, head index.
+  // Number of query rows in the tile, position of its first query, length of its sequence in keys,
+  // head index.
   int rows, position, kv_len, head;
   int sequence;
   // First query row of the tile in call.q.
   int64_t row;
-  // Some key is visible to some query of the tile.
+  // Whether some key is visible to some query of the tile.
   bool any_keys;
-  // Causal: keys after a query are hidden from it.
+  // Whether keys after a query are hidden from it (causality; asymmetric ALiBi for some heads).
   bool hide_after;
 };
 
@@ -96,8 +98,8 @@ struct WorkTileInfo {
 struct KvTileInfo {
   // Index of the tile's first key in its sequence.
   int begin;
-  // last: this is the query tile's last K/V tile. masked: the mask (mask.h) hides some (query, key)
-  // pair of this tile.
+  // last: whether this is the query tile's last K/V tile. masked: whether the mask (mask.h) hides
+  // some (query, key) pair of this tile.
   bool last, masked;
 };
 
@@ -109,26 +111,26 @@ struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]
   float before, after;      // constant bias left and right of the table's distances
 };
-// HeadBiasTable for lazy rescaling. before and after: the constant bias left and right of the
-// table, in log2 units. values[side][copy]: the bias minus `before` (side 0) or minus `after` (side
-// 1), in unscaled-score units (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. For
-// ALiBi, both sides of `values` hold the bias itself, and before and after are the slopes left and
-// right of the diagonal, 0 on a hidden side.
+// HeadBiasTable for lazy rescaling. before, after: the constant bias left and right of the table,
+// in log2 units. values[side][copy]: the bias minus `before` (side 0) or minus `after` (side 1), in
+// unscaled-score units (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. With ALiBi,
+// both sides of `values` hold the bias itself, and `before` and `after` hold the slopes left and
+// right of the diagonal (0 on a hidden side).
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];
   float before, after;
 };
 
-// Position of a tile relative to the diagonal: across it, left of it (all keys before all queries),
-// right of it.
+// Position of a K/V tile relative to the diagonal. kAcross: on both sides of it. kBefore: left of
+// it (all keys before all queries). kAfter: right of it.
 enum TileSide { kAcross, kBefore, kAfter, kTileSides };
 
-// Operands of an extra k-step of the Q K^T wgmma that adds ALiBi's bias to a tile on one side of
-// the diagonal. A row of A holds (s0, s1, s2, 0, ...), the slope split into three values of T, each
-// rounded from the remainder of the previous ones; row j of B holds (j, j, j, 0, ...) for key j of
-// the tile. Both consist of 8 x 8 core matrices (MakeStridedSmemDescriptor); the rows of A are
-// equal, so all groups of eight queries share one core matrix of `slopes`.
+// Operands A and B of an extra k-step of the Q K^T wgmma, which adds ALiBi's bias to a tile on one
+// side of the diagonal. Every row of A holds (s0, s1, s2, 0, ...): the slope as a sum of three
+// values of T, each the rounded remainder after the previous ones. Row j of B holds (j, j, j, 0,
+// ...) for key j of the tile. Both consist of 8 x 8 core matrices (MakeStridedSmemDescriptor);
+// because the rows of A are equal, all groups of eight queries share one core matrix of `slopes`.
 template <typename T>
 struct AlibiOperands {
   T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero
@@ -162,7 +164,7 @@ struct alignas(1024) HopperSharedMemory {
   T q[2][S::kDim / 64][S::kRows * 64];  // [current and next work tile][...]
   T k[S::kStages][S::kDim / 64][S::kKeys * 64];
   T v[S::kStages][S::kDim / 64][S::kKeys * 64];
-  // ALiBi's bias is added by wgmma (AlibiOperands).
+  // Whether ALiBi's bias is added by wgmma (AlibiOperands).
   static constexpr bool kAlibi = S::kLazyRescale && kFunction == BiasKind::kAlibi;
   static constexpr bool kFire = kFunction == BiasKind::kFire;
 

@@ -5,12 +5,13 @@
 
 namespace quintet::cuda {
 
-// Finds the K/V tiles whose probabilities are exactly 0 whatever V holds. In log2 units: P =
-// 2^(score - row_max) is 0 in f32 below 2^-126. A query's own key has distance 0, so row_max >=
-// -|q| |k_own|; by Cauchy-Schwarz a key's score is at most |q| |k| - slope * distance. Hence P is 0
-// in the whole tile if slope * distance - |q| (|k| + |k_own|) > kZeroProbBound, where |q| and
-// |k_own| are the largest norms for the query tile, |k| is the largest norm in the K tile, and
-// `distance` is the smallest distance between the two tiles.
+// Finds the K/V tiles whose probabilities P are all exactly 0, whatever V holds. In log2 units, P =
+// 2^(score - row_max) is 0 in f32 below 2^-126. A query's own key has distance 0, hence row_max >=
+// -|q| |k_own|; by Cauchy-Schwarz a key's score is at most |q| |k| - slope * distance. Therefore P
+// is 0 in the whole tile if slope * distance - |q| (|k| + |k_own|) > kZeroProbBound. Here |q| and
+// |k_own| are the largest norms among the tile's queries and among their own keys, |k| is the
+// largest norm in the K tile, and `distance` is the smallest distance between a query and a key of
+// the two tiles.
 class AlibiTileSkipper {
  public:
   // Constructs the skipper for the queries of a head at positions [position, position + rows),
@@ -29,8 +30,8 @@ class AlibiTileSkipper {
         before_(-bias.At(-1)),
         after_(-bias.At(1)) {}
 
-  // Shrinks `range` to the K/V tiles (of tile_keys keys) from the first to the last one in which
-  // some P may be nonzero. All lanes of a warp must call together.
+  // Shrinks `range` so that it begins with the first and ends with the last K/V tile (of tile_keys
+  // keys) in which some P may be nonzero. All lanes of a warp must call this function together.
   __device__ void Narrow(KeyRange* range, int tile_keys) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, end = range->end;
     int first = end, last = end;

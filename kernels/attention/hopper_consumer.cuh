@@ -17,12 +17,12 @@ class HopperConsumer {
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
   // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. True for FIRE with
-  // two consumer warpgroups: they write FIRE's bias to the score accumulators while the P V GEMM
-  // runs.
+  // two consumer warpgroups: while the P V GEMM runs, they write FIRE's bias to the score
+  // accumulators.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
-  // How the row sums of P are computed. Lazy rescaling: V gets an extra column of ones.
-  // kSumByWgmma: a second wgmma multiplies the rounded P by ones. Otherwise: OnlineSoftmax adds up
-  // the unrounded P in f32.
+  // How the row sums of P are computed. With lazy rescaling, V gets an extra column of ones. With
+  // kSumByWgmma, a second wgmma multiplies the rounded P by ones. Otherwise OnlineSoftmax sums the
+  // unrounded P in f32.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
   // Number of pairs of bias table entries that a lane loads while the Q K^T GEMM runs. Limited by
   // the number of free registers.
@@ -115,8 +115,8 @@ class HopperConsumer {
   }
 
   // Skips K/V tile `tile` and all following ones of the work tile, releasing their pipeline stages.
-  // `turn`: whether this warpgroup takes its ping-pong turn for `tile`. It is false only if `tile`
-  // is the first K/V tile of the work tile.
+  // `turn`: whether this warpgroup takes its ping-pong turn for `tile`; it does not for the first
+  // K/V tile of a work tile, but does for all others.
   __device__ __forceinline__ void SkipTiles(KvTileInfo tile, bool turn) {
     for (;; turn = true) {
       Release(barriers_.keys_empty[kv_state_.stage]);
@@ -202,8 +202,8 @@ class HopperConsumer {
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // Distance from which on the bias is constant: a table's saturation; 0 without a bias (only the
-    // causal mask); never with ALiBi.
+    // Distance at which the bias becomes constant: with a table, its saturation; without a bias
+    // (only the causal mask), 0; with ALiBi, none.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -238,8 +238,8 @@ class HopperConsumer {
     }
   }
 
-  // For ALiBi: the side of the diagonal on which all pairs of the tile are; kAcross if they are on
-  // both sides or on a hidden side.
+  // For ALiBi: on which side of the diagonal the tile is. kAcross if it is on both sides or on a
+  // hidden side.
   __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
     const int delta = tile.begin - position_;
     const auto& table = memory_.tables[q_state_.stage];
@@ -247,8 +247,9 @@ class HopperConsumer {
            : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
                                                                : kAcross;
   }
-  // On a visible side of the diagonal the Q K^T GEMM adds slope * (index of the key in the tile),
-  // see AlibiOperands. Returns in `row_bias` the rest of ALiBi's bias, one value per query.
+  // For ALiBi and a tile on a visible side of the diagonal: returns in `row_bias` the part of the
+  // bias that is equal for all keys of a query. The Q K^T GEMM adds the other part, slope * (index
+  // of the key in the tile), see AlibiOperands.
   __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
                                                float (&row_bias)[2]) const {
     const auto& table = memory_.tables[q_state_.stage];
@@ -258,10 +259,11 @@ class HopperConsumer {
     row_bias[1] = slope * static_cast<float>(first - 8);
   }
 
-  // Adds ALiBi's bias, without lazy rescaling, to a tile on one side of the diagonal, where it is
-  // linear in the key index: scores_ are scaled to log2 units and get the part that depends on the
-  // key, `row_bias` the part that depends on the query. Returns false, and does nothing, if the
-  // tile is across the diagonal or on a hidden side.
+  // Without lazy rescaling: adds ALiBi's bias to a tile on one visible side of the diagonal. There
+  // the bias is linear in the key's index and is the sum of two parts. The part that depends on the
+  // key is added to scores_, which are first scaled to log2 units; the part that depends on the
+  // query is returned in `row_bias`. If the tile is on both sides of the diagonal or on a hidden
+  // side, does nothing and returns false.
   __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
     const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
@@ -284,10 +286,11 @@ class HopperConsumer {
     return true;
   }
 
-  // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi an extra k-step
-  // adds ALiBi's bias per key; with kFire the accumulators already hold FIRE's bias.
+  // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi, an extra k-step
+  // adds the part of ALiBi's bias that depends on the key. With kFire, the GEMM adds to FIRE's
+  // bias, which the accumulators already hold.
   __device__ __forceinline__ void StartQkGemm(const KvTileInfo& tile) {
-    // Computed before the first wgmma: otherwise ptxas inserts waits.
+    // These descriptors are computed before the first wgmma; otherwise ptxas would insert waits.
     uint64_t slopes = 0, numbers = 0;
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
@@ -349,7 +352,7 @@ class HopperConsumer {
   }
 
   // Waits for the Q K^T GEMM, adds bias and mask, computes P, and releases the K stage. Everything
-  // that does not depend on the scores is computed before the wait, so that the softmax of a plain
+  // that does not depend on the scores is computed before the wait; hence the softmax of a plain
   // tile (IsPlain) starts right after its GEMM.
   __device__ __forceinline__ void ComputeTileProbs(const KvTileInfo& tile, float (&rescale)[2]) {
     float scale = call_.scale * kLog2E, row_bias[2] = {0.0f, 0.0f}, largest[2];
@@ -403,7 +406,7 @@ class HopperConsumer {
   // is added to scores_, which then are in log2 units too (`scale` becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
-    // Distance of the tile's first key from the first query.
+    // Distance of the tile's first key from the warpgroup's first query.
     const int delta = tile.begin - position_;
     const bool flat = IsFlat(tile);
     const float2* pairs = nullptr;
@@ -471,9 +474,9 @@ class HopperConsumer {
                group_ * kConsumerRows + WarpRow(), scores_);
   }
 
-  // Sets to -inf the scores_ that the mask (mask.h) hides. Three kinds of masks have instantiations
-  // of HideColumns that read only the arrays they need; for the others HideColumns reads all four
-  // arrays.
+  // Sets to -inf the scores_ that the mask (mask.h) hides. HideColumns has an instantiation for
+  // each of three common kinds of masks, which reads only the arrays of such masks; for all others
+  // it reads all four arrays.
   __device__ __forceinline__ void ApplyColumnMask() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {

@@ -10,8 +10,8 @@
 namespace quintet::cuda {
 
 // FIRE's network of one head: the bias, in unscaled-score units, as a piecewise linear function of
-// f (position_bias.h). Ordered from the largest f to the smallest: lines[i] applies between knots i
-// - 1 and i.
+// f (position_bias.h). Knots and lines are in descending order of f: lines[i] applies between knots
+// i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
   float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
@@ -29,11 +29,11 @@ struct FireStrip {
   float values[2][kCount + 16];
 };
 
-// For each knot (breakpoint of FIRE's network), the first keys past it. The network's input f, the
-// normalised distance of a query from a key, falls as the key position rises. x: first key whose f
-// with the first of a warp's 16 queries is at or below the knot. y: first key whose f with the last
-// of them, and so with all 16, is at or below the knot. Lane l writes and reads only entries with
-// index % 32 == l.
+// For each knot (breakpoint of FIRE's network), the first keys past it. The network's input f is
+// the normalised distance between a query and a key; it falls as the key position rises. x: first
+// key whose f with the first of a warp's 16 queries is at or below the knot. y: first key whose f
+// with the last of these queries, and therefore with all 16, is at or below the knot. Lane l writes
+// and reads only entries with index % 32 == l.
 using FireCrossings = int2[kHopperKnots];
 
 // Fills `strip`: entry i is FireDistance (bias.cuh) of the distance begin + i (key position minus
@@ -69,11 +69,11 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
 }
 
 // FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
-// f, the input of FIRE's network, decreases from key to key, so the keys of one query cross the
-// network's knots from the last to the first, and each query crosses a knot a little later than the
-// query before it. Between crossings the bias of all 16 rows is one line of f. Where only some rows
-// have crossed a knot, min(f, knot) selects the line per element. The network is continuous, so
-// computing a crossing one key too early or too late does not change the result.
+// f, the input of FIRE's network, decreases from key to key. Therefore the keys of one query cross
+// the network's knots from the last to the first, and each query crosses a knot a little later than
+// the query before it. Between crossings the bias of all 16 rows is one line of f. Where only some
+// rows have crossed a knot, min(f, knot) selects the right line for each element. The network is
+// continuous; hence computing a crossing one key too early or too late does not change the result.
 class FireBias {
  public:
   // Computes `crossings` for this warp's queries, the first of which has position `row`. This
@@ -160,15 +160,15 @@ class FireBias {
     return static_cast<int>(bytes >> 8 * i & 0xff);
   }
 
-  // First key for which a query at position `row` has FireDistance <= f.
+  // Returns the first key whose FireDistance from a query at position `row` is at most f.
   __device__ __forceinline__ static int FirstKeyBelow(const HeadBias& bias, int row, float f) {
     const float distance = expm1f(fabsf(f)) / fabsf(bias.fire_c());
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance of the lane's keys:
-  // for group j of eight keys, f[1 + j] with the lane's first query and f[j] with its second query,
-  // whose position is 8 higher. These values are not yet divided by the query's length term.
+  // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance between the lane's
+  // queries and keys, not yet divided by the query's length term. For group j of eight keys, f[1 +
+  // j] belongs to the lane's first query and f[j] to its second query, whose position is 8 higher.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -14,12 +14,12 @@ namespace quintet::cuda {
 // the rounded P, except in kernels that have two consumer warpgroups and neither ALiBi nor FIRE:
 // those sum the unrounded P.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
-// assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer: warp
-// 0 issues TMA loads (paged cache: kGatherWarps warps gather rows with cp.async) and writes the
-// logarithms of FIRE's distances; warp 1 writes the bias table of the next work tile. A consumer
-// warpgroup overlaps the Q K^T GEMM of a tile with the P V GEMM of the previous one; consumers
-// alternate GEMM and softmax (ping-pong).
-// Bound: 4 rows kv_len head_dim FLOP per head at 790 TFLOP/s (H200); at head_dim 64 the
+// assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer. Its
+// warp 0 issues the TMA loads and writes the logarithms of FIRE's distances; with a paged cache,
+// kGatherWarps warps gather rows with cp.async instead of the TMA loads. Its warp 1 writes the bias
+// table of the next work tile. A consumer warpgroup overlaps the Q K^T GEMM of a tile with the P V
+// GEMM of the previous one; consumer warpgroups alternate GEMM and softmax (ping-pong).
+// Bound: 4 * rows * kv_len * head_dim FLOP per head at 790 TFLOP/s (H200); at head_dim 64 the
 // exponentials take as long as the GEMMs.
 // Test: tests/kernels/attention/attention_test.cc, attention/mask_test.cc. History:
 // attention/NOTES.md.
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   FenceViewAsyncShared();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      // Arrivals: the TMA thread, and the 32 lanes of warp 1.
+      // queries_full counts two kinds of arrivals: that of the TMA thread, and those of warp 1's 32
+      // lanes.
       BarrierInit(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
       BarrierInit(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }

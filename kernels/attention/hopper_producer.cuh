@@ -9,10 +9,11 @@
 namespace quintet::cuda {
 
 // Iterator over the K/V tiles in which the mask (mask.h) leaves some key visible to some query of
-// the query tile. A warp tests 32 tiles at once, one per lane; all lanes must call together.
+// the query tile. A warp tests 32 tiles at once, one per lane; all its lanes must call Next
+// together.
 class VisibleTiles {
  public:
-  // For keys [0, end) and queries at positions [position, position + rows).
+  // Iterates over keys [0, end), for queries at positions [position, position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
@@ -51,19 +52,19 @@ class VisibleTiles {
   uint32_t visible_ = 0, partly_masked_ = 0;
 };
 
-// Order in which a work tile's K/V tiles are processed: the tile at key `first`, then the others in
-// ascending order. For ALiBi `first` is the tile with the first query's own key, so that later
-// scores hardly exceed the first row maximum. Under causality every consumer warpgroup sees the
-// tile at `first` and all tiles of earlier keys, so the tiles that a warpgroup does not see come
-// last.
+// Order in which a work tile's K/V tiles are processed: first the tile at key `first`, then the
+// others in ascending order. For ALiBi `first` is the tile with the first query's own key; later
+// scores then hardly exceed the first row maximum. Under causality every consumer warpgroup sees
+// the tile at `first` and all tiles of earlier keys; hence the tiles that a warpgroup does not see
+// come last.
 class TileOrder {
  public:
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // First returns the first tile and After the one that follows `tile`; a tile is given by its
-  // first key. After the last tile they return a number >= range.end. *masked: the mask hides some
-  // (query, key) pair of the returned tile.
+  // First returns the tile that is processed first; After returns the tile that follows `tile`. A
+  // tile is given by its first key; a number >= range.end means that no tile is left. *masked:
+  // whether the mask hides some (query, key) pair of the returned tile.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);
@@ -216,7 +217,7 @@ class HopperProducer {
     if constexpr (Memory::kFire) WriteStrip(keys, of, full);
   }
 
-  // Warp 0 writes the FireStrip (logarithms of distances) for FIRE's bias of this K tile.
+  // Warp 0 writes the FireStrip (logarithms of distances) of this K tile, for FIRE's bias.
   __device__ void WriteStrip(const KvTileInfo& keys, const WorkTileInfo& of, uint32_t full) const {
     if (threadIdx.x >= 32) return;
     WriteFireStrip(fabsf(call_.bias.fire_c), keys.begin - of.position - S::kRows,
@@ -240,8 +241,8 @@ class HopperProducer {
     BarrierArriveAfterCpAsync(full);
   }
 
-  // Loads a V tile. Rows past the sequence's end are zeroed: their probabilities are 0, but 0 * inf
-  // of a row that belongs to another sequence would be NaN.
+  // Loads a V tile. Rows past the sequence's end are zeroed: their probabilities are 0, but such a
+  // row may belong to another sequence and contain inf, and 0 * inf would be NaN.
   __device__ void LoadValues(int begin, const WorkTileInfo& of, const KeyRows& rows) {
     BarrierWait(SharedAddress(&barriers_.values_empty[kv_state_.stage]), kv_state_.parity ^ 1);
     const uint32_t full = SharedAddress(&barriers_.values_full[kv_state_.stage]);
@@ -284,9 +285,9 @@ class HopperProducer {
     __syncwarp();
   }
 
-  // Copies rows of keys [begin, begin + kKeys) of a head from the paged cache to `to`,
-  // asynchronously (cp.async); row r of the head starts at base + r * stride. Rows of keys from
-  // `kv_len` on become zeros. The copies arrive at mbarrier `full`.
+  // Starts asynchronous copies (cp.async) of the rows of keys [begin, begin + kKeys) from the paged
+  // cache to `to`; row r of the head starts at base + r * stride. Rows of keys from `kv_len` on
+  // become zeros. When the copies have finished, they arrive at mbarrier `full`.
   __device__ void GatherRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
                              const KeyRows& rows, uint32_t full) const {
     constexpr int kPieces = S::kDim / 8;  // 16-byte pieces per row
@@ -313,8 +314,8 @@ class HopperProducer {
   uint32_t tail_parity_ = 0;
 };
 
-// Writes the A operands (AlibiOperands::slopes) of one head, from ALiBi's slopes left (`before`)
-// and right (`after`) of the diagonal in unscaled-score units. Executed by one warp.
+// Writes AlibiOperands::slopes of one head. `before`, `after`: ALiBi's slopes left and right of the
+// diagonal, in unscaled-score units. Executed by one warp.
 template <typename T>
 __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -339,9 +340,9 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
   FenceViewAsyncShared();
 }
 
-// Writes a head's bias at distances [-reach, reach] in two copies: a pair of neighbouring values is
-// 8-byte aligned in one of them, wherever the pair begins. Executed by one warp. The second
-// overload is for lazy rescaling; `unit` converts log2 units to unscaled-score units.
+// Writes a head's bias at distances [-reach, reach] in two copies, the second shifted by one entry;
+// hence every pair of neighbours is 8-byte aligned in one of them. Executed by one warp. The second
+// overload is for lazy rescaling; its `unit` is the factor from log2 units to unscaled-score units.
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, HeadBiasTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

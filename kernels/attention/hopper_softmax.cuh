@@ -7,9 +7,9 @@
 namespace quintet::cuda {
 
 // P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is equal for
-// all of a lane's keys. ref_max is a row maximum of an earlier tile, plus a margin: it is raised
-// only when some P would reach 2. Until then a tile's row maxima are not computed, and P does not
-// wait for them. ref_max is an integer, so its value does not affect how P is rounded to T.
+// all of a lane's keys. ref_max is the row maximum of an earlier tile plus a margin, and is raised
+// only when some P would reach 2. Until then no row maxima are computed, and P does not wait for
+// them. ref_max is an integer; hence its value does not affect how P is rounded to T.
 template <typename T>
 class LazySoftmax {
  public:
@@ -62,13 +62,13 @@ class LazySoftmax {
   }
 
  private:
-  // Margin between the row maximum and a new ref_max, in log2 units, so that slightly higher scores
-  // do not raise ref_max again. 0 in f16, because with a margin small P would be subnormal and lose
-  // bits.
+  // Margin between the row maximum and a new ref_max, in log2 units. With it, slightly higher
+  // scores do not raise ref_max again. It is 0 in f16, where it would make small P subnormal and
+  // cost them bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // ref_max of a query that has seen no key. Finite, so that hidden scores (-inf) give P = 0 with
-  // this ref_max, too.
+  // ref_max of a query that has seen no key. It is finite; hence hidden scores (-inf) give P = 0
+  // with it, too.
   static constexpr float kNone = -3e38f;
 
   float ref_max_[2] = {kNone, kNone};

@@ -23,7 +23,7 @@ __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
 
 // Static tile scheduler. Work tiles (query tile x head) are assigned to the CTAs of the grid in
 // zig-zag order, most expensive tiles first; with more than kSortedSequences sequences they are not
-// sorted by cost. All lanes of a warp must call together.
+// sorted by cost. All lanes of a warp must call At together.
 template <typename S>
 class AttentionTileScheduler {
  public:

@@ -1,5 +1,5 @@
-// CPU attention of many queries: SIMD lanes are queries; keys and values are broadcast. Compute
-// bound (multiply-adds).
+// CPU attention of many queries: each SIMD lane has another query; keys and values are broadcast to
+// all lanes. Compute bound (multiply-adds).
 #include <algorithm>
 
 #include "kernels/attention/task_cpu.h"
@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Wide layout: p [keys][kGroup], q_t and o_t [head_dim][kGroup] ----
 
-// For the kKeys keys from j on and for kVectors SIMD vectors of queries: p[key] = fma(q . k[key],
-// scale, bias). The bias of a key for query i of these queries is strip[kKeyTile - 1 - key + i].
+// p[key] = fma(q . k[key], scale, bias) for the kKeys keys from j on and for kVectors SIMD vectors
+// of queries. The bias of query i of these and of a key is strip[kKeyTile - 1 - key + i].
 template <int kKeys, int kVectors>
 HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, int64_t head_dim,
                           float scale, const float* strip, int64_t j, float* p) {
@@ -46,8 +46,8 @@ HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, in
   }
 }
 
-// o_t[c] = o_t[c] * correction + sum over the tile's keys j of v[j][c] p[j], for channels [c, c +
-// kChannels) and kVectors SIMD vectors of queries.
+// o_t[c] = o_t[c] * correction + sum of v[j][c] p[j] over the tile's keys j, for channels c to c +
+// kChannels - 1 and kVectors SIMD vectors of queries.
 template <int kChannels, int kVectors>
 HWY_INLINE void AddValues(const float* p, const float* v, int64_t v_stride, int64_t keys,
                           const V32* correction, int64_t c, float* o_t) {
@@ -78,7 +78,8 @@ HWY_INLINE void AddValues(const float* p, const float* v, int64_t v_stride, int6
 
 // One step of the online softmax for kVectors SIMD vectors of queries: replaces the scores p [keys]
 // by P = exp(score - max), updates the running row_max and row_sum, and sets `correction` to the
-// factor for earlier sums. A row that has seen no key keeps max -inf, and its P is 0.
+// factor by which the caller must multiply its sums over earlier keys. For a row that has seen no
+// key, row_max stays -inf and P is 0.
 template <int kVectors>
 HWY_INLINE void SoftmaxTile(int64_t keys, float* p, float* row_max, float* row_sum,
                             V32* correction) {
@@ -135,8 +136,8 @@ struct WideTile {
   int64_t begin, keys;  // first key of the tile within the sequence, number of keys
 };
 
-// p += FIRE's bias. `strip` holds FireDistance (bias.h) of the tile's diagonals: that of key j and
-// query i at index kKeyTile - 1 - j + i.
+// p += FIRE's bias. `strip` holds FireDistance (bias.h) of the tile's diagonals: strip[kKeyTile - 1
+// - j + i] is for key j and query i.
 template <int kVectors>
 void AddFireWide(const WideTile& t) {
   const F32 d;
@@ -202,8 +203,8 @@ void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
 }
 
-// Copies the queries of the task's current head to scratch, channel-major, and initialises their
-// outputs and softmax statistics.
+// Copies the queries of the task's current head to scratch, channel-major, and initialises the
+// outputs and softmax statistics of these queries.
 void BeginWide(const AttentionTask& task, const AttentionScratch& s) {
   const int64_t head_dim = task.args->q.dim[2];
   for (int64_t first = 0; first < task.rows; first += kGroup) {

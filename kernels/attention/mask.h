@@ -1,7 +1,7 @@
 // Column masks (FlashMask, arXiv 2410.01359) hide (query, key) pairs from attention in addition to
 // causality: each key, a column of the score matrix, has up to two ranges of query positions that
-// do not see it. Summaries of 64 keys (MaskTile) tell whether a tile is hidden, visible or mixed
-// without reading each key's ranges. Compiled by both backends.
+// do not see it. A MaskTile summarises 64 keys: it tells whether they are hidden, visible or mixed
+// without a look at each key's ranges. Compiled by both backends.
 #pragma once
 
 #include <climits>
@@ -15,12 +15,12 @@ namespace quintet {
 constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequence's first key
 
 // Each key of a tile has a range [begin, end) of query positions that do not see it. MaskRange
-// summarises a tile: the minimum and maximum of the begins, and those of the ends.
+// summarises these ranges: the minimum and maximum of `begin`, and those of `end`.
 struct MaskRange {
   int32_t begin_min, begin_max, end_min, end_max;
 
-  // Hides: this range hides every key of the tile from every query in [row_begin, row_end).
-  // Touches: it may hide some key of the tile from some of these queries.
+  // Hides: whether the ranges hide every key of the tile from every query in [row_begin, row_end).
+  // Touches: whether they may hide some key of the tile from some of these queries.
   QT_HOST_DEVICE bool Hides(int row_begin, int row_end) const {
     return row_begin >= begin_max && row_end <= end_min;
   }
@@ -77,18 +77,19 @@ struct MaskColumns {
   }
 };
 
-// Index in ColumnMask::tiles of a sequence's first summary. Summaries of consecutive sequences are
-// stored with gaps, so that the index is computed without a table. first_key: index of the
-// sequence's first key among the packed keys.
+// Index in ColumnMask::tiles of a sequence's first summary. There are unused entries between the
+// summaries of consecutive sequences; hence the index can be computed without a table. first_key:
+// index of the sequence's first key among the packed keys.
 QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence) {
   return first_key / kMaskTileKeys + sequence;
 }
 
-// Key j of the packed keys is hidden from queries of its sequence at positions [lower_begin[j],
-// lower_end[j]) and [upper_begin[j], upper_end[j]), positions as in AttentionArgs::q_positions. A
-// range with begin >= end is empty. Without lower_begin there is no lower range; without lower_end
-// it extends to the last query. Without upper_end there is no upper range; without upper_begin it
-// starts at the first query.
+// Hides key j of the packed keys from those queries of its sequence that are at positions in the
+// lower range [lower_begin[j], lower_end[j]) or in the upper range [upper_begin[j], upper_end[j]).
+// Positions are those of AttentionArgs::q_positions. A range with begin >= end is empty. If
+// lower_begin is empty, there is no lower range; if only lower_end is empty, the lower range
+// extends to the last query. If upper_end is empty, there is no upper range; if only upper_begin is
+// empty, the upper range starts at the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
@@ -99,14 +100,15 @@ struct ColumnMask {
   }
 };
 
-// Size of ColumnMask::tiles for these packed keys, including the gaps between sequences.
+// Number of entries of ColumnMask::tiles for these packed keys, including the unused ones between
+// sequences.
 inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
-// Fills `tiles` [MaskTiles(kv_offsets)] with the summaries of `columns`. Needed once per batch,
-// because all layers and heads have the same mask.
+// Fills `tiles` [MaskTiles(kv_offsets)] with the summaries of `columns`. Must be called once per
+// batch; all layers and heads use the same mask.
 void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
                    absl::Span<MaskTile> tiles);
 

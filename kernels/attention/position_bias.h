@@ -1,5 +1,5 @@
 // Relative position bias as a per-head function of the query and key positions; a [q_len, kv_len]
-// matrix never exists. A PositionBias holds views of small tables that are built once at load
+// matrix is never built. A PositionBias holds views of small tables that are built once at load
 // (models/weights/position.cc). It is passed to attention by pointer.
 #pragma once
 
@@ -19,15 +19,15 @@ struct PositionBias {
   Tensor table;  // [heads, 2 * saturation + 1] f32
   int64_t saturation = 0;
 
-  // kAlibi: bias = -slopes[h] * |k - q|. asymmetric: heads of the first half hide keys k > q, the
-  // others hide keys k < q (-inf).
+  // kAlibi: bias = -slopes[h] * |k - q|. asymmetric: the first half of the heads hides keys k > q
+  // (bias -inf), the other half hides keys k < q.
   Tensor slopes;  // [heads] f32
   bool asymmetric = false;
 
-  // kFire: f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q, threshold)| + 1) + 1e-6), followed by a
-  // small ReLU network of f. The network is piecewise linear, so it is tabulated exactly: segment s
-  // covers (knots[s-1], knots[s]] and gives bias = segment_slope[h, s] * f + segment_offset[h, s].
-  // Adjacent segments agree at their knot.
+  // kFire: the bias is a small ReLU network of f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q,
+  // threshold)| + 1) + 1e-6). The network is piecewise linear in f and therefore tabulated exactly:
+  // segment s covers (knots[s-1], knots[s]] and gives bias = segment_slope[h, s] * f +
+  // segment_offset[h, s]. Adjacent segments have the same value at their common knot.
   float fire_c = 0.0f;
   float fire_threshold = 0.0f;  // |L_multiplier * init_L|
   Tensor knots;                 // [segments - 1] f32 ascending

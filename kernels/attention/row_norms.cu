@@ -1,5 +1,5 @@
-// Largest row norms of Q and K, from which the Hopper kernel decides in which K/V tiles ALiBi's
-// bias makes every P 0 (attention/hopper_alibi_skip.cuh).
+// Computes the largest row norms of Q and K. From them the Hopper kernel decides in which K/V tiles
+// ALiBi's bias makes every P 0 (attention/hopper_alibi_skip.cuh).
 #include "kernels/attention/call.cuh"
 
 namespace quintet::cuda {
@@ -7,10 +7,11 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// to = upper bound of the L2 norms of the rows in each tile of kNormTileRows rows, for each head.
-// Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 kPieces; to [2,
-// tiles, heads] f32: of q, then of k.
-// Math: sums of squares in f32; the norm is scaled by 1.001 to stay an upper bound after rounding.
+// to = for each tile of kNormTileRows rows and each head, an upper bound of the rows' L2 norms.
+// Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 * kPieces; to [2,
+// tiles, heads] f32: index 0 for q, 1 for k.
+// Math: sums of squares in f32; the norm is multiplied by 1.001, which keeps it an upper bound
+// despite rounding.
 // Mapping: grid (tiles, 2); one warp per head, kPieces lanes per row.
 // Bound: reading q and k once.
 // Test: tests/kernels/attention/attention_test.cc (ALiBi and a distant key with a large norm).

@@ -1,5 +1,5 @@
 // bf16 / f16 attention of short packed sequences, with tensor-core instructions available from
-// sm_80 on. Startup and epilogue latency matter more than the MMAs here.
+// sm_80 on. For such sequences the latencies of startup and epilogue matter more than the MMAs.
 #include <algorithm>
 
 #include "kernels/attention/call.cuh"
@@ -14,16 +14,16 @@ constexpr int kRows = 64, kThreads = kRows / 16 * 32;  // one warp per 16 querie
 constexpr int kKeys = 64;                              // keys per tile
 constexpr int kPieces = kDim / 8;                      // 16-byte pieces per row
 
-// Element offset of a 16-byte piece of a row. Pieces are swizzled, so that the same piece of eight
-// consecutive rows lies in different shared memory banks.
+// Element offset of a 16-byte piece of a row. Pieces are swizzled: pieces with the same index in
+// eight consecutive rows are in different shared memory banks.
 __device__ __forceinline__ int Swizzled(int row, int piece) {
   return row * kDim + ((piece ^ (row & 7)) * 8);
 }
 __host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
   return (keys + kKeys - 1) / kKeys * kKeys;
 }
-// Shared memory of one CTA, in bytes: a query tile, K and V of `max_keys` keys, and the bias at
-// each distance between them.
+// Shared memory of one CTA in bytes: a query tile, K and V of `max_keys` keys, and one bias value
+// for each distance between a query and a key.
 constexpr int SharedBytes(int max_keys) {
   return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
 }
@@ -49,8 +49,8 @@ class ShortBlock {
         v_(k_ + max_keys * kDim),
         strip_(reinterpret_cast<float*>(v_ + max_keys * kDim)) {}
 
-  // Mainloop over all keys, `max_keys_` keys at a time. Loops are kept rolled where possible,
-  // because fetching the instructions of code that runs only once takes time, too.
+  // Mainloop over all keys, `max_keys_` keys at a time. Most loops are not unrolled, because
+  // fetching the instructions of code that runs only once takes time, too.
   __device__ __forceinline__ void Run() {
 #pragma unroll 1
     for (int begin = 0; begin == 0 || begin < sequence_.kv_len; begin += max_keys_) {
@@ -87,7 +87,8 @@ class ShortBlock {
   }
 
   // Fills strip_ with the bias at each distance between keys [begin, begin + max_keys_) and the
-  // tile's queries. May run before WaitOnDependentGrids, because no kernel writes the bias tables.
+  // tile's queries. May run before WaitOnDependentGrids, because no other kernel writes the bias
+  // tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
@@ -102,7 +103,7 @@ class ShortBlock {
   // index `valid` on become zeros. Each thread copies the same 16-byte piece of every kStep-th row.
   __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
                                            T* to) const {
-    // A multiple of 8, so that all rows of a thread have the same swizzle.
+    // kStep is a multiple of 8; hence all rows of a thread have the same swizzle.
     constexpr int kStep = kThreads / kPieces;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     const int first = static_cast<int>(threadIdx.x) / kPieces;
@@ -131,7 +132,7 @@ class ShortBlock {
     CpAsyncCommit();
   }
 
-  // scores = Q K^T of the warp's queries.
+  // scores_ = Q K^T of the warp's queries and the 64 keys from index `tile` on.
   __device__ __forceinline__ void Score(int tile) {
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
@@ -201,7 +202,8 @@ class ShortBlock {
   const AttentionCall& call_;
   const Sequence sequence_;
   const int head_, max_keys_, rows_, position_;
-  // First row of the keys in call.k, and of the query tile in call.q.
+  // first_key_: row in call.k of the sequence's first key. row_: row in call.q of the tile's first
+  // query.
   const int64_t first_key_, row_;
   T* const q_;
   T* const k_;
@@ -213,7 +215,8 @@ class ShortBlock {
   OnlineSoftmax softmax_;
 };
 
-// Prefetches a head's bias table, before the CTA knows which part of it its queries need.
+// Prefetches a head's whole bias table, because the CTA does not know yet which part of it its
+// queries need.
 __device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head) {
   const BiasTables& bias = call.bias;
   constexpr int kLine = 32;  // f32 values per cache line
@@ -228,12 +231,12 @@ __device__ __forceinline__ void PrefetchBias(const AttentionCall& call, int head
 // Shapes: q, out [rows, heads, head_dim]; k, v packed rows of head_dim values, 16-byte aligned;
 // head_dim <= kDim; T is bf16 or f16.
 // Math: MMAs of T with f32 accumulators; f32 online softmax over tiles of 64 keys; P rounded to T.
-// Mapping: one CTA per query tile and head, neighbouring CTAs have neighbouring heads of the same
-// rows; a warp owns 16 queries, whose scores, P and sums stay in registers. All K rows of a
-// sequence, then all V rows, are copied by cp.async at once; the bias is computed before
-// WaitOnDependentGrids.
-// Bound: one sequence of 128 tokens: memory latency of one round trip for the inputs and one for
-// the output; many sequences: reading q, k and v and writing out.
+// Mapping: one CTA per query tile and head; neighbouring CTAs have neighbouring heads of the same
+// rows; a warp owns 16 queries, whose scores, P and sums stay in registers. One cp.async group
+// copies Q and all K rows that fit into shared memory, a second one all V rows; the bias is
+// computed before WaitOnDependentGrids.
+// Bound: for one sequence of 128 tokens, the latency of one memory round trip for the inputs and
+// one for the output; for many sequences, reading q, k and v and writing out.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 4)
@@ -243,8 +246,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int index = static_cast<int>(blockIdx.x) / call.heads;
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
   PrefetchBias(call, head);
-  // If tiles_per_sequence > 0, the grid has this many query tiles for every sequence (some may be
-  // empty), and a division finds the CTA's query tile. Otherwise a search finds it.
+  // If tiles_per_sequence > 0, the grid has this number of query tiles for every sequence (some may
+  // be empty), and the CTA finds its query tile by a division. Otherwise it finds it by a search.
   const QueryTile query_tile =
       tiles_per_sequence > 0
           ? QueryTile(index / tiles_per_sequence,
@@ -279,7 +282,8 @@ template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
-  // CTAs that need not search for their sequence start earlier.
+  // With equally many query tiles for every sequence, a CTA need not search for its sequence and
+  // starts earlier. This is chosen if it needs no more CTAs than the upper bound `most`.
   const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
   const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
   const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;

@@ -1,6 +1,6 @@
-// Online softmax on the accumulators of a tensor-core GEMM. scores [16 queries, 8 kGroups keys] are
-// C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds the scores of
-// queries g and g + 8 for keys 8 j + 2 t and 8 j + 2 t + 1, for each j < kGroups.
+// Online softmax on the accumulators of a tensor-core GEMM. The scores of [16 queries, 8 * kGroups
+// keys] are C fragments of mma.cuh (wgmma uses the same layout per warp): lane 4 g + t holds the
+// scores of queries g and g + 8 for keys 8 j + 2 t and 8 j + 2 t + 1, for each j < kGroups.
 #pragma once
 
 #include "kernels/attention/call.cuh"
@@ -27,12 +27,12 @@ struct OnlineSoftmax {
   float row_max[2] = {-INFINITY, -INFINITY};
   float row_sum[2] = {0.0f, 0.0f};  // over this lane's keys only
 
-  // Updates row_max and replaces scores by P = 2^(score * scale + row_bias - row_max), where
-  // row_bias is one value per query and scale >= 0. `largest` must come from LargestScores(scores).
-  // Rescales row_sum and adds P to it; the caller must multiply its P V sums by the returned
-  // `rescale`. kAddUp false: does not add P to row_sum, because the caller sums the rounded P
-  // itself; row_max is then rounded up to an integer, so that the rounding of P does not depend on
-  // tile boundaries.
+  // Replaces scores by P = 2^(score * scale + row_bias - row_max), where row_bias is one value per
+  // query and scale >= 0. Before that, raises row_max to the maximum of these scores; `largest`
+  // must come from LargestScores(scores). Rescales row_sum and adds P to it; the caller must
+  // multiply its P V sums by the returned `rescale`. With kAddUp false, P is not added to row_sum,
+  // because the caller sums the rounded P itself; row_max is then rounded up to an integer, so that
+  // the rounding of P does not depend on tile boundaries.
   template <bool kAddUp = true, int kGroups>
   __device__ __forceinline__ void ComputeProbs(float (&scores)[kGroups][4],
                                                const float (&largest)[2], float scale,
@@ -67,7 +67,7 @@ struct OnlineSoftmax {
     ComputeProbs(scores, largest, scale, row_biases, rescale);
   }
 
-  // Sum of the whole row, returned to each of its lanes.
+  // Returns the sum of the whole row to each lane that holds a part of it.
   __device__ __forceinline__ float Sum(int half) const {
     float all = row_sum[half];
     all += __shfl_xor_sync(0xffffffffu, all, 1);
@@ -114,11 +114,11 @@ __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) 
 }
 
 // score = score * scale + value(b, half, i) for each score of the lane. i: the key's index in the
-// tile minus the query's index among the warp's 16. b: entry i of a bias strip, which has one entry
-// per diagonal. half: 0 for the lane's first query, 1 for its second. pair(first, i) must return
-// the strip's entries first + i and first + i + 1, which belong to two neighbouring keys. The
-// second query's pair for a group of eight keys is the first query's pair for the group before, so
-// each pair is read once.
+// tile minus the query's index among the warp's 16 queries; it numbers the diagonals. b: entry i of
+// a bias strip, which has one entry per diagonal. half: 0 for the lane's first query, 1 for its
+// second. pair(first, i) must return the strip's entries first + i and first + i + 1, which belong
+// to two neighbouring keys. For a group of eight keys, the second query needs the pair that the
+// first query had for the group before; hence each pair is read once.
 template <int kGroups, typename Pair, typename Value>
 __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
                                              float scale, const Value& value) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const 
   }
 }
 
-// AddDiagonals with the entries of `strip` as the bias.
+// AddDiagonals where the value that is added is the entry of `strip`.
 template <int kGroups>
 __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const float* strip,
                                          float scale) {
@@ -161,8 +161,8 @@ __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const f
   return reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
 }
 
-// AddDiagonals where pair(j) returns the two bias strip entries of the lane's first query and its
-// keys in group j of eight keys. pair(-1) belongs to the lane's second query and group 0.
+// AddDiagonals with bias strip entries that pair(j) returns: those for the lane's first query and
+// its two keys in group j of eight keys. pair(-1) is for the lane's second query and group 0.
 template <int kGroups, typename Pair>
 __device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const Pair& pair,
                                                float scale) {
