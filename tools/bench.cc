@@ -1,5 +1,5 @@
-// quintet bench: measures the whole engine on random token ids of given shapes. Every run generates
-// or scores exactly the requested number of tokens.
+// quintet bench: measures the speed of the whole engine on random token ids. Every run generates or
+// scores exactly the requested number of tokens.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Shape {
 
   bool score() const { return targets > 0; }
   bool generate() const { return !encode && !score(); }
-  // Number of tokens that one run of this shape generates or scores.
+  // Number of tokens that one run with this shape generates or scores.
   int64_t output_tokens() const {
     return batch * (score() ? targets * target_tokens : int64_t{new_tokens});
   }
@@ -121,9 +121,9 @@ absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
   return request;
 }
 
-// Records in Measurement::host_us the host time of each engine step, without the time spent waiting
-// for the GPU.
-// Does nothing if `device` (a run on the CPU) or `measurement` (a warm-up run) is null.
+// Records the host time of each engine step in Measurement::host_us, without the time in which the
+// host waits for the GPU. Does nothing if `device` is null (a run on the CPU) or `measurement` is
+// null (a warm-up run).
 class StepTimer {
  public:
   StepTimer(const Device* device, Measurement* measurement)
@@ -281,7 +281,8 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   return report;
 }
 
-// Checks the decoding flags against the model by making one request of every shape.
+// Checks the decoding flags against the model: builds one request of every shape and returns the
+// first error.
 absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {
@@ -290,8 +291,8 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   return absl::OkStatus();
 }
 
-// Raises the limits in `model` (input tokens, running sequences, KV cache) to fit the largest
-// shape.
+// Raises the limits in `model` (input tokens, running sequences, KV cache) so that they suffice for
+// the largest shape.
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   QT_ASSIGN_OR_RETURN(const std::string directory, FindModel(model->model, model->follow_symlinks));
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));

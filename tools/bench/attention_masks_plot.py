@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws time over tile sparsity under column masks, from a report of attention_masks_torch.py, and
-prints how straight the lines are.
+"""Plots attention time against tile sparsity under column masks, from a report of
+attention_masks_torch.py, and prints how well a straight line fits (R^2).
 
     attention_masks_plot.py tools/bench/results/attention_masks_h200.json \\
         --out tools/bench/results/attention_masks_h200.svg
@@ -16,7 +16,7 @@ COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e")
 
 
 def fit(points):
-    """Returns slope, intercept and R^2 of the line through (x, y)."""
+    """Returns slope, intercept and R^2 of the least-squares line through the points (x, y)."""
     n = len(points)
     mean_x, mean_y = (sum(p[axis] for p in points) / n for axis in (0, 1))
     xx, xy, yy = (
@@ -27,7 +27,8 @@ def fit(points):
 
 
 def series_of(document):
-    """Returns family -> [(sparsity in per cent of all tiles, milliseconds)], densest first."""
+    """Returns {mask family: [(sparsity in per cent of all tiles, milliseconds)]}, least sparse
+    first."""
     series = {}
     for row in document["by_share_seen"]:
         series.setdefault(row["family"], []).append(

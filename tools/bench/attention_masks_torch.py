@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Attention under column masks (FlashMask) on a GPU: bench_attention_gpu against FlexAttention in
-the same run.
+"""Compares attention under column masks (FlashMask) on a GPU: Quintet's bench_attention_gpu and
+torch's FlexAttention, in the same run.
 
     attention_masks_torch.py --bench build/tools/bench_attention_gpu --out masks.json
 
-Forward only, bf16, 16 heads of 128, one mask shared by all heads. Families and sizes are those of
-MaskFamilies in bench_attention_gpu.cc. FlexAttention gets the same columns as a mask_mod, with its
-block mask built beforehand; it is compiled once per length. Also measures how Quintet's time
-depends on the fraction of visible pairs and tiles, for three families at 16,384 tokens
-(attention_masks_plot.py plots it). The file is rewritten after each measurement, so an interrupted
-run keeps its results so far.
+Forward only, bf16, 16 heads of 128, one mask shared by all heads. The mask families and their sizes
+are those of MaskFamilies in bench_attention_gpu.cc. FlexAttention gets the same columns as a
+mask_mod, with its block mask built beforehand; it is compiled once per length. Also measures how
+Quintet's time depends on the fraction of visible pairs and tiles, for three families at 16,384
+tokens (attention_masks_plot.py plots it). The file is rewritten after each measurement, so an
+interrupted run keeps its results so far.
 """
 
 import argparse
@@ -24,7 +24,9 @@ TILE = 128  # queries and keys
 
 
 def families(n, part):
-    """Name -> (causal, lower_begin, lower_end, upper_begin, upper_end) of n keys, on the CPU."""
+    """Returns {family: (causal, lower_begin, lower_end, upper_begin, upper_end)} for n keys. The
+    last four are tensors [n] on the CPU: key j is hidden from the queries in [lower_begin[j],
+    lower_end[j]) and in [upper_begin[j], upper_end[j])."""
     import torch
 
     j = torch.arange(n)
@@ -77,7 +79,7 @@ def families(n, part):
 
 
 def tiles_seen(columns, n):
-    """Fraction of the tiles of n queries and keys with a visible pair."""
+    """Returns the fraction of the (query, key) tiles of n tokens that contain a visible pair."""
     import torch
 
     causal, lower_begin, lower_end, upper_begin, upper_end = columns
@@ -96,7 +98,7 @@ def tiles_seen(columns, n):
 
 
 def seconds(call):
-    """Median of ten calls after three warm-up calls."""
+    """Returns the median GPU time of ten calls in seconds, after three warm-up calls."""
     import torch
 
     times = []

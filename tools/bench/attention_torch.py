@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Attention with and without a bias on a GPU: bench_attention_gpu against torch in the same run.
+"""Compares attention with and without a bias on a GPU: Quintet's bench_attention_gpu and torch, in
+the same run.
 
     attention_torch.py --bench build/tools/bench_attention_gpu --out attention.json
         [--peers cudnn,flash,...] [--shapes 64x512x0,...]
 
-Forward only, bf16, 16 heads, 16,384 tokens in total. TFLOP/s count 4 batch heads n^2 head_dim
-operations, half of that when causal. Quintet: no bias, T5's (table), and ALiBi and FIRE at some
-shapes. Peers:
+Forward only, bf16, 16 heads, 16,384 tokens in total. TFLOP/s count 4 * batch * heads * n^2 *
+head_dim operations, half of that when causal. Quintet is measured without a bias, with T5's bias
+(table), and at some shapes with ALiBi and FIRE. Peers:
 - cudnn and flash: no bias;
-- cudnn_matrix and efficient_matrix: T5's bias as a bf16 matrix, one for the batch;
+- cudnn_matrix and efficient_matrix: T5's bias as a bf16 matrix, the same for the whole batch;
 - flex: FlexAttention, which looks up T5's bias in a table by distance; compiled for each shape.
 The outputs are compared with each other before anything is timed. FlexAttention is compiled
 beforehand, in parallel processes that share a cache. The file is rewritten after each measurement,
@@ -51,13 +52,14 @@ SAME = (
     ("cudnn", "flash"),
     ("cudnn_matrix", "efficient_matrix"),
 )  # peers that are one function of torch
-# By head_dim: queries, keys, stages, warps. The fastest of nine configurations, torch's default
-# included.
+# Tiles of FlexAttention for each head_dim: (queries, keys, stages, warps). They were the fastest of
+# nine configurations, which included torch's default.
 FLEX_TILES = {64: ((128, 32, 3, 4),), 128: ((128, 64, 3, 8),)}
 
 
 def seconds(call):
-    """Median time of a CUDA graph of calls that take about ten milliseconds together."""
+    """Returns the time of one call in seconds: the median time of a CUDA graph of several calls
+    (about 10 ms in total), divided by their number."""
     import torch
 
     def timed(work):
@@ -84,7 +86,7 @@ def shape_name(shape):
 
 
 class Inputs:
-    """Queries, keys, values and the bias of one shape."""
+    """Random queries, keys, values and bias of one shape."""
 
     def __init__(self, shape):
         import torch
@@ -100,7 +102,8 @@ class Inputs:
         self.table = torch.rand(HEADS, 2 * SATURATION + 1, device="cuda") * 2 - 1
 
     def sdpa(self, name):
-        """Returns a function that computes the output."""
+        """Returns a function that computes attention with one of torch's SDPA backends. Names that
+        end in "_matrix" include the bias as a matrix."""
         import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -139,9 +142,9 @@ class Inputs:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        # Every distance has its own entry, so that neighbouring distances read adjacent entries:
-        # clamped distances into a table of 257 entries take 2 to 4 times as long, as does a bf16
-        # table.
+        # Every distance has its own table entry, so that neighbouring distances read adjacent
+        # entries. A table of 257 entries that is indexed by the clamped distance takes 2 to 4 times
+        # as long, and so does a bf16 table.
         distances = (
             torch.arange(1 - self.n, self.n, device="cuda").clamp(-SATURATION, SATURATION)
             + SATURATION
@@ -176,7 +179,8 @@ def check(name, output, expected):
 
 
 def measure_sdpa(shape, wanted, rates):
-    """Adds the rates of the peers that run to `rates`; returns an output with the bias, or None."""
+    """Measures torch's SDPA peers and stores their TFLOP/s in `rates`; leaves out peers that fail.
+    Returns an output that was computed with the bias, or None."""
     import torch
 
     inputs, flops, expected = Inputs(shape), flops_of(shape), None
@@ -230,7 +234,8 @@ def prepare_torch():
 
 
 def compile_flex(shape):
-    """Runs in its own process: writes compiled kernels to torch's cache on disk."""
+    """Compiles FlexAttention for one shape, in a process of its own, and leaves the compiled
+    kernels in torch's cache on disk."""
     prepare_torch()
     inputs = Inputs(shape)
     for tiles in FLEX_TILES[shape[0]]:
@@ -241,7 +246,8 @@ def compile_flex(shape):
 
 
 def compile_all(shapes, limit):
-    """Waits at most `limit` seconds for all processes."""
+    """Compiles FlexAttention for all shapes in parallel processes; takes about `limit` seconds at
+    most."""
     begin = time.monotonic()
 
     def run(shape):
@@ -266,7 +272,8 @@ def compile_all(shapes, limit):
 
 
 def measure_own(bench, shapes):
-    """Measures without a bias and with each bias of the shape, alternately."""
+    """Runs bench_attention_gpu on the shapes, without a bias and with each bias that it has there.
+    Returns its report."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
         filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]
@@ -283,7 +290,7 @@ def parse_shape(text):
 
 
 class Report:
-    """The rows so far, written to the file after every change."""
+    """Collects one row of results for each shape and rewrites the file after every change."""
 
     def __init__(self, own, args):
         import torch

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Continuous batching against one batch at a time on mixed lengths: the highest request rate that
-each sustains while the 99th percentile of the time from scheduled arrival to the response stays
-below one limit.
+"""Compares continuous batching with static batching (one batch at a time) on requests of mixed
+lengths: the highest request rate that each sustains while the 99th percentile of the time from
+scheduled arrival to response stays below a limit.
 
-Both run on the same server. The client simulates one batch at a time (bench serve --static-batch
---pad-static-batch): it holds requests until the last batch has ended, then sends up to one
-batch of them together. As on a server of that kind, the batch is a rectangle: inputs are padded to
-the longest one, every row is computed until the longest has ended, and only then are the answers
-returned. The best of several batch sizes counts. The limit is twice what continuous batching needs
-at half of its capacity, and at least twice the time of the longest request alone.
+Both run on the same server. The client simulates static batching (bench serve --static-batch
+--pad-static-batch): it holds requests until the previous batch has ended, then sends up to one
+batch of them together. As on a server with static batching, the batch is a rectangle: inputs are
+padded to the longest one, every row is computed until the longest row has ended, and only then are
+the responses returned. The best of several batch sizes counts. The limit is twice the 99th
+percentile of continuous batching at half of its capacity, but at least twice the time of the
+longest request alone.
 usage: batching.py [--model DIR] [--limit-ms ...] [--out DIR]
 """
 
@@ -20,7 +21,7 @@ from serving import LOAD_CORE, SERVER_CORE, Server, Verdict, arguments, failures
 
 
 class Rates:
-    """Loads of one shape at different rates."""
+    """Runs loads that have the same request lengths but different request rates."""
 
     def __init__(self, server: Server, args):
         self._server, self._args = server, args
@@ -46,7 +47,9 @@ class Rates:
         )
 
     def best(self, high: float, batch: int, limit_ms: float) -> tuple[float, list[dict]]:
-        """The highest rate below `high` that keeps the limit, by bisection, and all probes."""
+        """Searches by bisection below `high` for the highest rate at which no request fails and the
+        99th percentile of the time is at most `limit_ms`. Returns this rate and the results of all
+        probes."""
         low, probes = 0.0, []
         for _ in range(self._args.probes):
             rate = (low + high) / 2

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Continuous batching on a GPU against one batch at a time of the same requests, each in one
-process (quintet bench engine).
+"""Compares continuous batching on a GPU with static batching (one batch at a time) of the same
+requests. Each run is one process of quintet bench engine.
 
 Requests: 16 to 512 input tokens, exactly 8 to 128 output tokens, every fourth with 4 beams, drawn
 from one seed. Model: T5-base's shape with random weights in bf16.
-One batch at a time: all requests are present from the start and are submitted in batches of several
-sizes; a batch ends when its longest request ends. The best size is the baseline.
-Continuous: the same requests arrive as a Poisson process, once faster than they can be served (its
-throughput must reach 85 % of the best static batch's), and at --loads times the rate of the best
-static batch (for latencies).
+Static: all requests are present from the start. They are submitted in batches of equal size; a
+batch ends when its longest request ends. Several sizes are measured; the best one is the baseline.
+Continuous: the same requests arrive as a Poisson process. In one run they arrive faster than they
+can be served; its throughput must reach 85 % of the baseline's. In further runs they arrive at
+--loads times the baseline's rate; these give the latencies.
 TTFT is measured from a request's scheduled time to its first tokens, ITL between messages of one
 stream; beam searches stream the tokens on which all beams agree.
 
@@ -31,7 +31,7 @@ PERCENTILES = ("p50", "p99")
 
 
 def checkpoint(name, work):
-    """Returns the directory of a model of this shape with random weights; created once."""
+    """Returns the directory of the model `name` with random weights. The first call creates it."""
     directory = os.path.join(work, name)
     if not os.path.exists(directory + ".done"):
         import torch
@@ -47,7 +47,8 @@ def checkpoint(name, work):
 
 
 def tokenizer(vocab):
-    """Writes a tokenizer with a word for each id; without one the engine does not stream."""
+    """Returns the contents of a tokenizer.json with one word for each id. Without a tokenizer the
+    engine does not stream."""
     words = tokens_of(vocab)
     metaspace = {
         "type": "Metaspace",
@@ -89,7 +90,7 @@ def tokenizer(vocab):
 
 
 def run(args, directory, *, rate, static_batch=0):
-    """Returns the report of one load."""
+    """Runs quintet bench engine at one request rate and returns its report."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         flags = dict(
             model=directory,

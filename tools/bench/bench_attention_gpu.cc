@@ -24,8 +24,8 @@ constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // of T5's position bucket
 constexpr int64_t kFireSegments = 33;                 // 32 hidden units: up to 32 knots
 constexpr int64_t kGlobal = 128;                      // tokens that all tokens see and that see all
 
-// Makes a position bias with random values. `causal` selects T5's decoder buckets instead of its
-// encoder buckets.
+// Makes a position bias with random values. For T5's bias (kTable), `causal` selects the decoder's
+// buckets instead of the encoder's.
 PositionBias Bias(GpuBench& bench, BiasKind kind, int64_t heads, bool causal) {
   PositionBias bias;
   bias.kind = kind;
@@ -90,15 +90,15 @@ Tensor Scratch(GpuBench& bench, int64_t rows, int64_t heads, int64_t head_dim) {
 }
 
 // A prefill of `total` tokens in sequences of n tokens each. Q, K and V are column ranges of one
-// matrix, as the QKV GEMM writes them.
+// matrix, the output of the QKV GEMM.
 struct PrefillCase {
   int64_t heads, head_dim, n, total;
   bool causal;
   DType dtype = DType::kBF16;
 };
 
-// Returns the arguments of Attention for a PrefillCase. `offsets`: index of the first token of each
-// sequence, then the total number of tokens.
+// Returns the arguments of Attention for a PrefillCase. `offsets` contains the index of the first
+// token of each sequence and, as its last element, the total number of tokens.
 AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
@@ -128,7 +128,8 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
   return offsets;
 }
 
-// Measures a PrefillCase with each kind of position bias. The kinds are launched alternately.
+// Measures a PrefillCase with each of the position biases. Their launches alternate, so that all
+// run at the same GPU clock.
 void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
   const int copies = 2;
   const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *
@@ -160,7 +161,7 @@ void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKi
   bench.Clear();
 }
 
-// Measures 64 sequences of different lengths, either packed or padded to the longest.
+// Measures attention over 64 sequences of 16 to 512 tokens, either packed or each padded to 512.
 void BenchPacked(GpuBench& bench, bool padded) {
   const std::string name =
       std::string("64 sequences of 16 to 512 tokens ") + (padded ? "padded" : "packed");
@@ -180,8 +181,8 @@ void BenchPacked(GpuBench& bench, bool padded) {
   bench.Clear();
 }
 
-// The queries from which a mask hides key j of a sequence of n tokens: those in [lower_begin,
-// lower_end) and in [upper_begin, upper_end).
+// The part of a mask that belongs to key j: the key is hidden from the queries in [lower_begin,
+// lower_end) and in [upper_begin, upper_end). A sequence has n tokens.
 struct MaskColumn {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };
@@ -192,8 +193,8 @@ struct MaskFamily {
   std::function<MaskColumn(int64_t j, int64_t n)> column;
 };
 
-// Returns kinds of masks, each as a function from a key to the queries that do not see it. `part`
-// is the length in tokens of a window, document, answer or block, whichever the kind of mask has.
+// Returns the measured families of masks (causal, window, documents, ...). `part` is their common
+// parameter: the length in tokens of a window, document, answer or block.
 std::vector<MaskFamily> MaskFamilies(int64_t part) {
   const auto begin = [part](int64_t j) { return j / part * part; };
   const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };
@@ -255,7 +256,8 @@ std::vector<MaskFamily> MaskFamilies(int64_t part) {
   };
 }
 
-// Returns the fraction of all n * n (query, key) pairs that the mask leaves visible.
+// Returns the fraction of all n * n (query, key) pairs that remain visible under the mask,
+// including its causality.
 double Seen(const MaskFamily& family, int64_t n) {
   double seen = 0;
   for (int64_t j = 0; j < n; ++j) {
@@ -282,7 +284,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
     const int64_t values[4] = {c.lower_begin, c.lower_end, c.upper_begin, c.upper_end};
     for (int i = 0; i < 4; ++i) columns[i].push_back(static_cast<int32_t>(values[i]));
   }
-  // Leave out mask vectors that hide nothing, as real callers do.
+  // Leave out a mask vector that hides no query of any key, as real callers do.
   const int64_t nothing[4] = {-1, n, 0, 0};
   absl::Span<const int32_t> spans[4];
   for (int i = 0; i < 4; ++i) {
@@ -303,8 +305,8 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   bench.Clear();
 }
 
-// Measures every kind of mask at n = 8192 and 32768 tokens with `part` = n / 8 (MaskFamilies), then
-// three kinds at n = 16384 tokens with `part` = 256 to 16384.
+// Measures every mask family with n = 8192 and 32768 tokens and `part` = n / 8, then three families
+// with n = 16384 tokens and `part` = 256, 512, ..., 16384 (see MaskFamilies).
 void BenchMasks(GpuBench& bench) {
   for (int64_t n : {8192, 32768}) {
     for (const MaskFamily& family : MaskFamilies(n / 8)) BenchMask(bench, family, n, n / 8);
@@ -316,8 +318,8 @@ void BenchMasks(GpuBench& bench) {
   }
 }
 
-// Attention of one decoder step: `sequences` requests with `rows` beams each. Every request has
-// `kv` cached keys.
+// A benchmark case: the attention of one decoder step for `sequences` requests with `rows` beams
+// each. Every request has `kv` cached keys.
 struct StepCase {
   const char* what;
   int64_t sequences, rows, heads, head_dim, kv;

@@ -5,11 +5,11 @@
 //
 // Times on one thread are CPU time of that thread, so that other processes on the machine disturb
 // them little; times on several threads, or with --busy, are wall time. --busy also measures every
-// case while one other thread per core keeps the cores busy: a slowdown of two is a fair share of
-// the cores; more is the cost of threads that wait for each other. "cold" cases rotate through
-// copies of the weights that exceed the caches, like the layers of a decoder. --onednn (if oneDNN
-// was found at build time) measures only large GEMMs: each with Quintet and then with oneDNN, which
-// runs on one thread.
+// case while another thread on each core keeps that core busy. A slowdown by a factor of two is
+// then fair; what exceeds it is the cost of threads that wait for each other. "cold" cases rotate
+// through copies of the weights that exceed the caches, like the layers of a decoder. --onednn (if
+// oneDNN was found at build time) measures only large GEMMs: each with Quintet and then with
+// oneDNN, which runs on one thread.
 #include <pthread.h>
 
 #include <atomic>
@@ -39,10 +39,10 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The loop whose time gives the peak FLOP/s: `rounds` times 12 independent FMAs on SIMD registers,
-// without memory access. Performs 2 * rounds * 12 * lanes operations and returns lanes, the number
-// of floats in a register. out[0] is read before the loop and written with its result, so that the
-// compiler cannot remove the loop.
+// Runs `rounds` rounds of 12 independent FMAs on SIMD registers, without memory access; its time
+// gives the CPU's peak FLOP/s. Performs 2 * rounds * 12 * lanes operations and returns lanes, the
+// number of floats in a register. Reads out[0] before the loop and writes the result to it, so that
+// the compiler cannot remove the loop.
 size_t MultiplyAdds(int64_t rounds, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto a = hn::Set(d, out[0]);
@@ -64,7 +64,7 @@ size_t MultiplyAdds(int64_t rounds, float* out) {
   return hn::Lanes(d);
 }
 
-// Measures memory bandwidth: sums n floats as fast as they can be read.
+// Sums n floats as fast as they can be read from memory. Its time gives the memory bandwidth.
 float ReadAll(const float* x, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t lanes = hn::Lanes(d);
@@ -111,7 +111,7 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Copies values to a Buffer, whose memory may be huge pages like that of a model's workspace.
+// Copies the values to a Buffer: like the workspace of a model, it may be allocated in huge pages.
 Buffer InBuffer(const std::vector<float>& values) {
   Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
   std::copy(values.begin(), values.end(), buffer.as<float>());
@@ -123,8 +123,8 @@ struct Peaks {
   double read_bytes = 0;  // per second from main memory
 };
 
-// Returns the time of one call in seconds: the median of seven batches of about 20 ms. `cpu_time`:
-// CPU time of this thread instead of wall time.
+// Returns the time of one call in seconds: the median of seven batches of calls that take about 20
+// ms each. With `cpu_time` this is CPU time of the calling thread, otherwise wall time.
 double Measure(bool cpu_time, const std::function<void()>& call) {
   call();
   int64_t calls = 1;
@@ -167,7 +167,8 @@ const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
 }
 
-// While it exists, keeps every core busy with one thread, like a compilation on the same machine.
+// As long as it exists, one spinning thread per core keeps all cores busy, as a compilation on the
+// same machine would.
 class BusyCores {
  public:
   BusyCores() {
@@ -213,9 +214,10 @@ class Bench {
   Bench(int threads, bool busy, std::string filter)
       : pool_(threads), stream_(&pool_), busy_(busy), filter_(std::move(filter)) {}
 
-  // Measures one case if the filter selects it, and prints and stores the result. work: number of
-  // operations, bytes or tasks per call. unit: name of 1e9 of these per second (e.g. GFLOP/s), in
-  // which the rate is printed. limit_seconds: time of a call at the measured peak; 0: unknown.
+  // Measures one case if its name matches the filter, then prints and stores the result. work:
+  // number of operations, bytes or tasks in one call. unit: the unit in which the rate is printed,
+  // 1e9 operations, bytes or tasks per second (for example GFLOP/s). limit_seconds: the shortest
+  // possible time of a call (Limit); 0 if unknown.
   void Run(const std::string& name, double work, const char* unit, double limit_seconds,
            const std::function<void()>& call) {
     if (name.find(filter_) == std::string::npos) return;
@@ -264,8 +266,8 @@ class Bench {
   Json results_ = Json::array();
 };
 
-// Peak operations of this weight type relative to f32: a dot-product instruction does 4 i8 or 2
-// bf16 multiply-adds per lane where an FMA does one.
+// Peak operations per second with this weight type, relative to f32. Where an FMA does one
+// multiply-add per lane, a dot-product instruction does two for bf16 and four for i8.
 double FlopsFactor(WeightType type) {
   if (type == WeightType::kBF16) return 2;
   return type == WeightType::kI8 && CpuHasAvx512Vnni() ? 4 : 1;
@@ -376,10 +378,10 @@ void BenchPool(Bench& bench) {
 
 #ifdef QUINTET_ONEDNN
 
-// Measures oneDNN's matmul on one thread, with weights in its preferred layout. i8 is u8 x s8 ->
-// f32 with a scale per output channel. The oneDNN API used here has no scales per row of x, so the
-// time includes quantizing x before the matmul and scaling the rows of the result after it, as our
-// GEMM's time does.
+// Measures oneDNN's matmul on one thread, with weights in oneDNN's preferred layout. The i8 matmul
+// is u8 x s8 -> f32 with a scale per output channel. The oneDNN API used here has no scales per row
+// of x. The time therefore includes quantizing x before the matmul and scaling the rows of the
+// result after it; the time of our GEMM includes both, too.
 void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const std::string name = std::string("onednn ") + TypeName(type) + " " + std::to_string(rows) +
                            "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);

@@ -38,8 +38,8 @@ void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-// Measures T5's embedding lookup, or GPT-2's with positions. Each call reads other rows of the
-// table than the call before it.
+// Measures an embedding lookup: T5's, or with positions GPT-2's. Successive calls read different
+// rows of the table.
 void BenchEmbedding(GpuBench& bench, DType y_type, int64_t rows, int64_t d, bool with_positions) {
   const std::string name = std::string("embedding bf16 to ") + DTypeName(y_type) + " " +
                            By({rows, d}) + (with_positions ? " with positions" : "");
@@ -111,7 +111,8 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
   bench.Clear();
 }
 
-// Measures a gated GEMM: y = GELU of one half of the columns times the other half.
+// Measures a GEMM with a gated activation: y = GELU(one half of the product's columns) * (the other
+// half).
 void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
   const std::string name = "gated linear bf16 " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
@@ -138,9 +139,9 @@ struct CrossCase {
   int64_t layers, heads, d_model, inputs, input_tokens;
 };
 
-// Measures the projection of the encoder's hidden states to the cross-attention keys and values of
-// all decoder layers, scattered into cache pages. `batched`: one GEMM for all layers, as in the
-// models; otherwise one per layer.
+// Measures the GEMM that projects the encoder's hidden states to the cross-attention keys and
+// values of all decoder layers and scatters these to cache pages. `batched`: one GEMM for all
+// layers, as in the models; otherwise one GEMM per layer.
 void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   const std::string name = std::string("cross k,v ") + c.model + " " +
                            By({c.inputs, c.input_tokens}) +
@@ -189,8 +190,8 @@ void BenchCrossKv(GpuBench& bench, const CrossCase& c, bool batched) {
   bench.Clear();
 }
 
-// `group`: rows (beams) per request, which share one top-k of k candidates. `hot`: the logits are
-// in L2, as after the head GEMM.
+// A benchmark case of top-k. Every `group` rows (the beams of one request) share one selection of k
+// candidates. `hot`: the logits are in the L2 cache, as they are after the LM head's GEMM.
 struct TopKCase {
   int64_t rows, vocab, group;
   int32_t k;

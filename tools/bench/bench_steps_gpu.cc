@@ -75,7 +75,7 @@ struct Flags {
   std::string json;
 };
 
-// Allocates device memory with random values; the destructor frees all of it.
+// Allocates device memory, with random or undefined contents. Its destructor frees all of it.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}
@@ -120,8 +120,8 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Number of offsets. Each block of 64 rows is copied from one array of random values, from its
-  // own offset in [0, kOffsets), so no two rows are equal.
+  // Each block of 64 rows is copied from one array of random values and starts there at its own
+  // offset in [0, kOffsets). Hence no two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));
@@ -185,14 +185,14 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 
 class Step {
  public:
-  // flags.measures: choose the GEMM algorithms by measurement, as at load, instead of the library's
-  // default. flags.whole_norms: do not split RMSNorms between the GEMM before and the GEMM after
-  // them (NormOutput).
+  // flags.measures: choose the GEMM algorithms by measuring them, as loading a model does;
+  // otherwise use the library's default. flags.whole_norms: run every RMSNorm as one op; otherwise
+  // split it between the GEMM before and the GEMM after it (NormOutput).
   Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
-  // Returns the median time of a step in microseconds, without the ops of kind `left_out` ("": all
-  // ops).
+  // Returns the median time in microseconds of a step that omits all ops of kind `left_out` ("":
+  // omits none).
   double Micros(const std::string& left_out);
-  // The kinds of ops in a step ("qkv", "norm", ...) and the number of ops of each kind.
+  // Maps each kind of op in a step ("qkv", "norm", ...) to the number of ops of that kind.
   const std::map<std::string, int>& kinds() const { return kinds_; }
 
  private:
@@ -216,8 +216,9 @@ class Step {
   Stream& stream_;
   Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
   Tensor log_sums_, row_bias_;
-  // Defined if the previous GEMM began a split RMSNorm: it wrote x * gamma to normed_ and partial
-  // sums of x^2 here.
+  // The partial sums of x^2 of a split RMSNorm. The previous GEMM wrote them, and x * gamma to
+  // normed_. If that GEMM did not begin an RMSNorm, this is an undefined tensor (Tensor::defined()
+  // is false).
   Tensor squares_;
   Tensor square_memory_;
   KvCache cache_;
@@ -342,9 +343,9 @@ void Step::Normed(const char* kind, LinearArgs args) {
   Do(kind, [&] { Linear(args, stream_); });
 }
 
-// x_ += x W^T (the residual stream). `next` is the GEMM that reads the RMSNorm of the new x_, or
-// null. If split RMSNorms are on and both GEMMs support them, this GEMM also writes the first half
-// of that norm (NormOutput).
+// Enqueues the GEMM x_ += x W^T, where x_ is the residual stream. `next` is the GEMM whose input is
+// the RMSNorm of the new x_; null if there is none. If split RMSNorms are on and both GEMMs support
+// them, the enqueued GEMM also writes the first half of that RMSNorm (NormOutput).
 void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};

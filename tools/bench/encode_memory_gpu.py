@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Memory and time of encoding one long input on a GPU in bf16: Quintet, and transformers' encoder
-in the same run.
+"""Compares the memory and time of encoding one long input on a GPU in bf16: Quintet and
+transformers' encoder, in the same run.
 
-Random weights of T5-base's shape; one input of 8k, 16k, 32k and 64k random tokens.
-Quintet: all device memory of the process, weights included (device_bytes of `quintet bench`; all
-of it is allocated at load). The time is that of the whole call without the copy of the hidden
+The model has T5-base's shape and random weights. The inputs have 8k, 16k, 32k and 64k random tokens
+and are encoded one at a time.
+Quintet: memory is all device memory of the process, weights included (device_bytes of `quintet
+bench`); all of it is allocated at load. Time is that of the whole call, without copying the hidden
 states to the host.
-transformers: torch's peak of allocated memory, weights included, and the encoder's time. Each
-length runs in its own process, which may run out of memory or exceed --timeout.
-Holds when Quintet's bytes per additional token stay within a tenth from step to step, and
-transformers fails or is slower at the longest input.
+transformers: memory is torch's peak of allocated memory, weights included; time is the encoder's.
+Each length runs in its own process, which may run out of memory or exceed --timeout.
+The claim holds if Quintet's bytes per additional token differ by at most 10 % from one length to
+the next, and transformers fails or is slower at the longest input.
 
 usage: encode_memory_gpu.py --quintet build/quintet --work DIR
            [--lengths 8192 16384 32768 65536] [--out FILE]
@@ -64,7 +65,8 @@ def own(args, directory, tokens):
 
 
 def peer(args, directory, tokens):
-    """Returns the output of the transformers process, or the reason why there is none."""
+    """Runs transformers in a process of its own. Returns that process's results, or the reason why
+    there are none."""
     command = [
         sys.executable,
         __file__,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Accuracy of the shipped model on a GPU by weight type, compared with transformers in bf16 and f16
-in the same run.
+"""Measures the accuracy of the shipped model on a GPU for each weight type, compared with
+transformers in bf16 and f16 in the same run.
 
-Input: the 6,000 held-out words of tests/data/g2p, decoded with 4 beams. For each engine and type:
-the fraction of correct words, and the fraction of lines equal to transformers' f32 output
-(recorded with the words). Holds when:
-- f32: 99.9 % of lines are equal;
+Input: the 6,000 held-out words of tests/data/g2p, decoded with 4 beams. For each engine and type
+the report has the fraction of correct words, and the fraction of output lines that equal
+transformers' f32 output, which was recorded with the words. The claims hold if:
+- in f32 at least 99.9 % of Quintet's lines are equal;
 - the fraction of correct words is within 0.3 points of the recorded 64.80 % in bf16 and f16, within
   0.6 points in int8 and fp8;
 - Quintet's bf16 has at least as many equal lines as transformers' bf16.

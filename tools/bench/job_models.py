@@ -1,13 +1,13 @@
 """Model directories with a tokenizer and random weights, and lines of text for them: the input of
 jobs.py. Needs torch, transformers and tokenizers.
 
-Real checkpoints end their outputs at different lengths, and that is what makes a job: rows leave
-the batch and others join. Weights drawn as transformers draws them repeat one token for ever. So:
+A real checkpoint's outputs have different lengths, so rows leave the batch and others join it. A
+model with transformers' random initialisation would repeat one token for ever. Therefore:
 - the second half of every feed-forward layer mirrors the first, which makes the layer linear:
-  otherwise the positive outputs of ReLU drive all states towards one vector;
-- the last feed-forward layer of the decoder is scaled up, the cross-attention down: the next token
-  is a random function of the last one, with some influence of the input;
-- the eos row of the output embedding is scaled until one token in 20 to 30 is the last one.
+  otherwise the positive outputs of ReLU would drive all hidden states towards one vector;
+- the last feed-forward layer of the decoder is scaled up and the cross-attention down: the next
+  token is then a random function of the previous token, with some influence of the input;
+- the eos row of the output embedding is scaled so that one generated token in 20 to 30 is eos.
 
 usage: job_models.py NAME... --work DIR
 """
@@ -41,7 +41,7 @@ def pieces_of(name: str) -> int:
 
 
 def words(count: int) -> list[str]:
-    """`count` different pronounceable words; the same ones at every call."""
+    """Returns `count` different pronounceable words, the same ones at every call."""
     chance = random.Random(7)
     syllables = [c + v for c in "bcdfghklmnprstvz" for v in ("a", "e", "i", "o", "u", "an", "el")]
     found: dict[str, None] = {}
@@ -51,7 +51,8 @@ def words(count: int) -> list[str]:
 
 
 def lines(name: str, count: int, shortest: int, longest: int, seed: int = 1) -> list[str]:
-    """Lines of `shortest` to `longest` words, frequent ones first, as in a language."""
+    """Returns `count` lines of `shortest` to `longest` random words. As in a language, the
+    frequency of a word falls with its rank."""
     chance = random.Random(seed)
     vocabulary = words(pieces_of(name) - 300)
     weights = [1 / (rank + 10) for rank in range(len(vocabulary))]
@@ -67,7 +68,8 @@ def lines(name: str, count: int, shortest: int, longest: int, seed: int = 1) -> 
 
 
 def save_tokenizer(name: str, directory: pathlib.Path):
-    """A Unigram tokenizer like T5's: a piece per word, and single letters for what is unknown."""
+    """Writes a Unigram tokenizer like T5's: one piece for each word, and pieces of single letters
+    for other words."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -92,16 +94,18 @@ def save_tokenizer(name: str, directory: pathlib.Path):
 
 
 def mirror(first, second):
-    """Makes second(relu(first(x))) linear in x: relu(z) - relu(-z) = z. With gelu, too. A gated
-    layer becomes a product of two linear ones, whose values have both signs as well."""
+    """Makes second(relu(first(x))) linear in x, because relu(z) - relu(-z) = z. This also works
+    with gelu. A gated layer becomes a product of two linear functions, which has values of both
+    signs, too."""
     half = first.shape[0] // 2
     first[half:] = -first[:half]
     second[:, half:] = -second[:, :half]
 
 
 def scale_embeddings(embeddings, name: str):
-    """Logits of standard deviation 1 before T5's or after GPT-2's scaling; ids that no piece has
-    are never generated."""
+    """Draws the output embeddings from N(0, 1), so that logits have standard deviation 1: the final
+    hidden states have norm 1 by T5's scaling or by the ln_f that build() sets for GPT-2. Scales the
+    eos row. Ids without a piece get zeros, so that they are never generated."""
     embeddings.normal_(0, 1)
     embeddings[1] *= EOS_SCALE
     embeddings[pieces_of(name) :] = 0

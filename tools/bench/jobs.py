@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Whole jobs over lines of text: `quintet generate|encode|classify` from process start to exit with
-default flags, beside CTranslate2 and transformers on the same checkpoints and lines.
+"""Measures whole jobs over lines of text: `quintet generate|encode|classify` with default flags,
+from process start to exit, compared with CTranslate2 and transformers on the same checkpoints and
+lines.
 
-The peers are used as a user would: all lines in memory, batches sorted by length, tokenizing and
-detokenizing included, the model already loaded and warmed up (their loading is reported apart). Of
-their batch sizes the fastest counts. Models and lines are made by job_models.py; g2p is the shipped
-model with the words of tests/data/g2p.
+The peers run as a user would run them: all lines are in memory, batches are sorted by length, and
+tokenizing and detokenizing are included. Their model is already loaded and warmed up; the time of
+loading is reported separately. The fastest of several batch sizes counts. Models and lines are made
+by job_models.py; g2p is the shipped model with the words of tests/data/g2p.
 
-Seconds of a row: "command" is the whole command of Quintet; "job" is from the first line read to
-the last byte written (for peers: from the list of lines to the list of answers).
-"equal" is the share of a peer's lines that are the same as Quintet's.
+Columns of the report: "command" is the time in seconds of Quintet's whole command. "job" is the
+time from the first line read to the last byte written (for peers: from the list of input lines to
+the list of results). "equal" is the share of a peer's output lines that are the same as Quintet's.
 
 usage: jobs.py --quintet build/quintet --work DIR --out FILE [--device cuda] [--jobs ...]
 """
@@ -59,7 +60,7 @@ def prepare(args, model: str) -> pathlib.Path:
     return job_models.prepare(model, args.work)
 
 
-# ---- Engines: each returns (seconds of the job, answers) ----
+# ---- Engines: each function returns (seconds of the job, output lines) ----
 
 
 def run_quintet(args, job: str, directory, lines, flags):
@@ -207,7 +208,8 @@ class CTranslate2:
 
 
 def convert_for_ctranslate2(directory, target, tokenizer, model_name):
-    """As ctranslate2.converters.TransformersConverter, without the tokenizer classes it expects."""
+    """Does what ctranslate2.converters.TransformersConverter does, but accepts other tokenizer
+    classes than that."""
     import transformers
     from ctranslate2.converters import transformers as loaders
 
@@ -236,7 +238,8 @@ PEERS = {"ctranslate2": CTranslate2, "transformers": Transformers}
 
 
 def peer_worker(args, engine: str, job: str):
-    """Runs in a process of its own: a JSON line per setting."""
+    """Runs one job on one peer, in a process of its own, and prints a JSON line for each batch
+    size."""
     model, _, _, count = JOBS[job]
     directory = prepare(args, model)
     lines = input_lines(model, args.lines or count)
@@ -247,7 +250,7 @@ def peer_worker(args, engine: str, job: str):
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
     loading = time.perf_counter() - begin
-    # Lines of all lengths: every n-th.
+    # Take every n-th line.
     chosen = lines[:: max(1, len(lines) // args.peer_lines)] if args.peer_lines else lines
     for setting in args.peer_batches or runner.settings:
         try:

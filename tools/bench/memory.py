@@ -4,12 +4,12 @@
 usage: memory.py encode MODEL_DIR [--lengths 8192 16384 32768 65536] [--out FILE]
        memory.py load MODEL_DIR [--repetitions 5] [--out FILE]
 
-encode: peak resident bytes of one encode of each length (of T5-small's shape, as created by
-tools/bench/peers.py). Linear memory means that the bytes beyond those of a loaded model grow in
-proportion to the length.
-load: seconds and bytes per second of loading a directory that is in the page cache, and peak
-resident bytes while loading, relative to the weights that stay resident plus an idle process. Run
-it on the output of quintet convert.
+encode: peak resident bytes while encoding one input of each length. MODEL_DIR has T5-small's shape
+and is created by tools/bench/peers.py. Memory is linear if the bytes beyond those of the loaded
+model grow in proportion to the length.
+load: seconds and bytes per second of loading a directory that is in the page cache; and the peak of
+resident bytes while loading, relative to the sum of the weights, which stay resident, and an idle
+process. MODEL_DIR must be an output of quintet convert.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def bench(model, *flags):
 
 
 def idle_bytes():
-    """Returns the peak resident bytes of the binary without work."""
+    """Returns the peak resident bytes of a quintet process that loads no model."""
     process = subprocess.Popen([QUINTET, "--version"], stdout=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
     return usage.ru_maxrss * 1024

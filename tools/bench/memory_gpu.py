@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""GPU memory predicted by `quintet inspect` against memory used by loading and running the model.
+"""Compares the GPU memory that `quintet inspect` predicts with the memory that loading and running
+the model uses.
 
-Models of the real shapes with random weights. Memory used is the free memory of the device before
-the load minus that after the run (device_bytes in the report of `quintet bench`), so libraries,
-kernels and captured CUDA graphs are included. --max-memory is set to the prediction, which leaves
-the predicted size of the KV cache. Holds when the prediction is within 5 %.
+The models have real shapes and random weights. Used memory is the free memory of the device before
+the load minus the free memory after the run (device_bytes in the report of `quintet bench`); it
+includes libraries, kernels and captured CUDA graphs. --max-memory is set to the prediction, so that
+the KV cache gets its predicted size. The claim holds if the prediction is within 5 %.
 
 usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl]
            [--dtypes bf16 int8] [--out FILE]

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The pace of running streams while long inputs are encoded concurrently: the 99th percentile of
-the time between tokens at half load, with and without arriving inputs of 2,048 tokens, on a model
-of T5-small's shape with random weights or on --model DIR.
+"""Measures how much the encoding of long inputs slows running streams down: the 99th percentile of
+the time between tokens at half load, with and without concurrently arriving inputs of 2,048 tokens.
+The model has T5-small's shape and random weights, unless --model is given.
 
-Half load is half the requests per second that a closed loop of --max-running reaches. The long
-inputs arrive at the rate that would keep an otherwise idle engine busy for --long-share of the
-time. The engine has one thread on its own core; the clients use the other core. The claim is made
-for the server's default --prefill-share; the result for 0 (no limit) is reported for comparison.
+Half load is half of the requests per second that a closed loop with --max-running requests reaches.
+The long inputs arrive at the rate that would keep an otherwise idle engine busy for --long-share of
+the time. The engine has one thread on its own core; the clients use the other core. The claim is
+made for the server's default --prefill-share; the result for 0 (no limit) is reported for
+comparison.
 usage: pace.py [--model DIR] [--out DIR] ...
 """
 
@@ -31,8 +32,8 @@ DEFAULT = "default"
 
 
 def measure(model: str, share, args) -> dict:
-    """Measures one --prefill-share: the loads without and with long inputs, and the parameters
-    of both."""
+    """Measures one value of --prefill-share. Returns the reports of the loads without and with long
+    inputs, and the parameters of both."""
     flags = {} if share == DEFAULT else {"prefill_share": share}
     streams = dict(
         core=LOAD_CORE,

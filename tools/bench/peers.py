@@ -7,18 +7,19 @@ checkpoints with random weights of the real shapes are made here, from transform
 classes, and converted for CTranslate2 by its own loaders.
 
 What a row measures, in milliseconds of wall time for the whole call:
-- encode BxN: the encoder's final states of B inputs of N random tokens (T5). transformers:
-  model.encoder; CTranslate2: ctranslate2.Encoder on the same encoder's spec, since its Translator
-  does not return states. GPT-2 has no encoder: its rows are the prompt and one greedy token on all
-  three, and 2048 becomes 1000 because it has 1,024 positions.
+- encode BxN: computing the encoder's final hidden states of B inputs of N random tokens (T5).
+  transformers: model.encoder; CTranslate2: ctranslate2.Encoder on the same encoder's spec, since
+  its Translator does not return states. GPT-2 has no encoder: on all three engines its rows measure
+  a prompt of N tokens and one greedy token, with N = 1000 instead of 2048, because GPT-2 has 1,024
+  positions.
 - generate B rows: encode N=128 tokens and decode exactly 64 tokens greedily or with 4 beams (end of
   sequence suppressed: min = max).
-Engines alternate: in every round each runs all shapes while the others are stopped (SIGSTOP), so
-that no idle thread spins during a measurement. Each shape is warmed up once; the figure is the
-median over rounds x repetitions.
+Engines alternate: in every round each engine in turn runs all shapes while the other engines'
+processes are stopped (SIGSTOP), so that none of their threads spins during a measurement. Each
+shape is warmed up once; the figure is the median over rounds x repetitions.
 int8: Quintet --dtype int8, CTranslate2 compute_type int8, transformers torch dynamic quantisation
-of its linear layers (where this torch still has it; GPT-2's Conv1D layers stay f32 there, so no row
-is given).
+of its linear layers (if the installed torch still has it; there is no such row for GPT-2, whose
+Conv1D layers would stay f32).
 
 usage: peers.py --quintet build/quintet --work DIR --out DIR [--models ...] [--threads 1 2] ...
 """
@@ -113,7 +114,8 @@ def tokens_of(vocab):
 
 
 def prepare(name, work):
-    """Writes work/NAME (Hugging Face), NAME.ct2 and, for T5, NAME.ct2-encoder, unless present."""
+    """Writes three directories unless they exist: work/NAME (Hugging Face's format), and for
+    CTranslate2 work/NAME.ct2 and, for T5, work/NAME.ct2-encoder."""
     import ctranslate2
     from ctranslate2.converters import transformers as loaders
     from ctranslate2.specs import transformer_spec
@@ -206,7 +208,7 @@ def label(shape):
     return f"generate {shape['batch']} rows, {kind}"
 
 
-# ---- Workers: one process per engine, controlled by JSON lines ----
+# ---- Workers: each runs one engine in its own process and is controlled by JSON lines ----
 
 
 def random_ids(shape, vocab, seed):
@@ -336,7 +338,8 @@ def worker(engine, directory, name, dtype, threads):
 
 
 class Peer:
-    """An engine in its own process, which is stopped while no shape is measured."""
+    """Another engine in its own process. The process is stopped (SIGSTOP) except during its
+    measurements."""
 
     def __init__(self, engine, directory, name, dtype, threads):
         environment = dict(
@@ -377,8 +380,8 @@ class Peer:
 
 
 def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
-    """Returns {label: [ms]} and the conditions that the processes report. One process per distinct
-    input shape runs all its repetitions."""
+    """Returns ({label: [milliseconds]}, the conditions that quintet bench reports). All repetitions
+    of one input shape run in the same process."""
     gpt2 = SHAPES[name][0] == "gpt2"
     times, conditions = {}, None
     for shape in shapes:

@@ -6,16 +6,16 @@ the real shapes are made on the GPU from transformers' own config classes and wr
 where Quintet loads them.
 
 What a row measures, in milliseconds of wall time for the whole call:
-- encode BxN: the encoder's final states of B inputs of N random tokens. transformers' states stay
-  on the GPU, Quintet's are copied to the host.
-  encode-first BxN: only the first of Quintet's states of each input is copied to the host. With
-  --compile also transformers' encoder under torch.compile.
+- encode BxN: computing the encoder's final hidden states of B inputs of N random tokens.
+  transformers' hidden states stay on the GPU; Quintet's are copied to the host.
+  encode-first BxN: as encode, but Quintet copies only the hidden state of each input's first token
+  to the host. With --compile, transformers' encoder is measured under torch.compile, too.
 - generate B rows: encode 128 tokens and decode exactly 64 greedily or with 4 beams (end of sequence
-  suppressed: min = max). GPT-2 takes the 128 tokens as its prompt. ms/step is the whole call over
-  64.
+  suppressed: min = max). GPT-2 takes the 128 tokens as its prompt. ms/step is the time of the whole
+  call divided by 64.
 Quintet runs each shape twice to warm up, since it captures a CUDA graph the second time;
-transformers runs it once. Figures are medians of the measured runs. Both engines' rows of a group
-(one model, one kind of call) are measured one after the other. No group starts after --budget
+transformers runs it once. Figures are medians of the measured runs. For each group (one model, one
+kind of call) both engines are measured directly after each other. No group starts after --budget
 seconds; missing rows are listed.
 
 usage: peers_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--budget 420]
@@ -33,8 +33,8 @@ import time
 from peers import SHAPES, build_model, label, random_ids, versions
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
-# Per model, the calls whose batch sizes are measured together: (mode, input tokens, beams,
-# batches).
+# For each model, groups of calls that are measured together: (mode, input tokens, beams, batch
+# sizes).
 GROUPS = {
     "t5-small": [("generate", SOURCE_TOKENS, 1, [1, 128])],
     "t5-base": [
@@ -83,7 +83,8 @@ def shapes_of(group):
 
 
 def load_model(name, work):
-    """Returns the model on the GPU; writes its checkpoint to work/NAME."""
+    """Creates the model on the GPU and writes its checkpoint to work/NAME unless it exists. Returns
+    the model and that directory."""
     import torch
 
     with torch.device("cuda"):
@@ -96,7 +97,7 @@ def load_model(name, work):
 
 
 def transformers_ms(model, name, shape, args, compiled=False):
-    """Returns the times of the measured runs."""
+    """Returns the times of transformers' measured calls, in milliseconds."""
     import torch
 
     encode = shape["mode"] != "generate"
@@ -129,7 +130,8 @@ def transformers_ms(model, name, shape, args, compiled=False):
 
 
 def quintet_ms(directory, group, args):
-    """Returns ({batch: times of the measured runs}, conditions of the run) of one process."""
+    """Runs quintet bench once for a group. Returns ({batch size: milliseconds of the measured
+    calls}, the conditions of the run)."""
     mode, tokens, beams, batches = group
     command = [
         args.quintet,

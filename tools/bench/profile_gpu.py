@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Time breakdown of a decode step on a GPU, for every generate row of the table of goals; for rows
-that miss their goal also the time per kind of op.
+"""Breaks down the time of a decode step on a GPU, for every generate row of the table of goals
+(GOALS); for rows that miss their goal also by kind of op.
 
 Models of the real shapes with random weights in bf16; 128 input tokens, 64 output tokens, as in
 peers_gpu.py. For each row, in milliseconds per step:
-- the whole call divided by its steps (quintet bench), and the goal;
-- encode: the part of it spent encoding the inputs (for GPT-2: prefill);
-- GPU: the decoder's captured step replayed alone, at the mean number of keys (bench_steps_gpu), and
-  how much of it is saved without each kind of op. Kinds overlap, so these do not add up;
-- host: the time per step in which the host does not wait for the GPU, where quintet bench reports
-  it;
-- rest: the call minus encode and GPU, such as the search's round trip between steps.
+- the time of the whole call divided by its number of steps (quintet bench), and the goal;
+- encode: the part of the call that is spent encoding the inputs (for GPT-2: prefill);
+- GPU: the time of the decoder step's CUDA graph launched alone, with the mean number of keys
+  (bench_steps_gpu), and the time saved by leaving out each kind of op. Ops overlap, so these times
+  do not add up;
+- host: the time in which the host does not wait for the GPU, if quintet bench reports it;
+- rest: the whole call minus encode and GPU, for example the host round trip of beam search between
+  steps.
 
 usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gpu --work DIR
            [--models ...] [--all] [--out FILE]
@@ -69,7 +70,8 @@ def call(command, timeout):
 
 
 def whole_calls(args, model, directory, beams):
-    """Returns the rows of the model with this number of beams, and the commit of the build."""
+    """Measures whole calls of the model with quintet bench. Returns one row for each batch size
+    that has a goal with this number of beams, and the commit of the build."""
     batches = [batch for batch, row_beams in GOALS[model] if row_beams == beams]
     if not batches:
         return [], None
@@ -137,7 +139,7 @@ def whole_calls(args, model, directory, beams):
 
 
 def add_steps(args, model, rows):
-    """Adds to each row the GPU time of the step, complete and without each kind of op."""
+    """Adds to each row the GPU time of the whole step, and of the step without each kind of op."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
         call(

@@ -1,5 +1,5 @@
-"""A model directory of T5-small's shape with random weights, for measurements. Needs only the
-standard library and writes the same bytes every time.
+"""Writes a model directory of T5-small's shape with random weights, for measurements. Needs only
+the standard library and writes the same bytes every time.
 
 It has no tokenizer: requests carry token ids.
 usage: random_t5.py DIR, or `with random_t5.directory() as path:`
@@ -39,8 +39,8 @@ CONFIG = {
 
 
 def tensors():
-    """Yields name, shape and the standard deviation of Hugging Face's initialisation (0: all ones)
-    of every tensor."""
+    """Yields (name, shape, standard deviation) of every tensor. The standard deviation is that of
+    Hugging Face's initialisation; 0: all values are 1."""
     yield "shared.weight", (VOCAB, D_MODEL), 1.0
 
     def attention(prefix, biased):
@@ -74,8 +74,8 @@ def tensors():
 def values(count: int, deviation: float, chance: random.Random) -> bytes:
     if deviation == 0:
         return array.array("f", [1.0]).tobytes() * count
-    # A prime number of values, repeated: no two rows of a matrix are equal, and 60 million values
-    # take one second.
+    # Repeat a prime number of random values: no two rows of a matrix are equal, and generating 60
+    # million values takes one second.
     period = [chance.gauss(0, deviation) for _ in range(min(count, 65521))]
     data = array.array("f", period).tobytes()
     return (data * (count * 4 // len(data) + 1))[: count * 4]
@@ -99,7 +99,8 @@ def write(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def directory():
-    """Yields a temporary directory with the model, and removes it."""
+    """Writes the model to a temporary directory and yields its path; removes the directory
+    afterwards."""
     with tempfile.TemporaryDirectory(prefix="random_t5_") as path:
         write(pathlib.Path(path))
         yield path

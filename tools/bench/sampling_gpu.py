@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Speed of sampling and logits processors on a GPU relative to greedy decoding, compared with
-transformers in the same run.
+"""Measures the speed of sampling and logits processors on a GPU, relative to greedy decoding and
+compared with transformers in the same run.
 
-Models of the real shapes with random weights in bf16, the same for both. A call encodes 32 inputs
-of 128 random tokens (GPT-2's prompts) and decodes exactly 64 tokens of each, once with each of
-DECODINGS. Figures are medians of whole calls; tokens/s count generated tokens. Holds when the
-host's own work is at most 50 us per step without beams (quintet bench's host_us_per_step: time in
-which it does not wait for the GPU).
+The models have real shapes and random bf16 weights, the same for both engines. A call encodes 32
+inputs of 128 random tokens (GPT-2's prompts) and decodes exactly 64 tokens of each, once with each
+of DECODINGS. Figures are medians of whole calls; tokens/s count generated tokens. The claim holds
+if without beams the host works for at most 50 us per step (host_us_per_step of quintet bench: the
+time in which the host does not wait for the GPU).
 
 usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base]
            [--peer-repetitions 0] [--out FILE]
@@ -27,7 +27,7 @@ from peers import SHAPES, random_ids  # noqa: E402
 
 INPUT_TOKENS, NEW_TOKENS = 128, 64
 GOAL_HOST_US = 50.0
-# quintet bench's flags and transformers' arguments have the same names.
+# The keys are both flags of quintet bench and arguments of transformers' generate.
 DECODINGS = {
     "greedy": {},
     "greedy, penalty": dict(repetition_penalty=1.2),
@@ -42,7 +42,8 @@ DECODINGS = {
 
 
 def quintet_row(args, directory, decoding):
-    """Returns the row of quintet bench and the conditions of the run."""
+    """Runs quintet bench with one set of decoding options. Returns its row and the conditions of
+    the run."""
     flags = []
     for name, value in decoding.items():
         flags += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
@@ -147,7 +148,8 @@ def show(row):
 
 
 def measure(model, args, report):
-    """Adds the rows of the model; returns whether all hold."""
+    """Measures one model and adds its rows to `report`. Returns whether the claim holds in all
+    rows."""
     directory = checkpoint(model, args.work)
     peer = Peer(model, directory, args) if args.peer_repetitions > 0 else None
     holds = True

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Speedup of scoring many continuations of one prompt as one request instead of separate ones,
-through the whole engine, on a GPU or a CPU.
+"""Measures the speedup of scoring many continuations of one prompt in one request instead of
+separate requests, through the whole engine, on a GPU or a CPU.
 
-Random weights of the real shapes (GPT-2 with more positions, so that prompt and continuation fit).
-The same number of tokens is scored in three ways, each a process of `quintet bench --mode score`:
+The models have real shapes (GPT-2 more positions, so that prompt and continuation fit) and random
+weights. The same number of tokens is scored in three ways, each a process of `quintet bench --mode
+score`:
 - one request with all continuations;
-- as many requests with one continuation each, all present at once, which the engine batches;
-- such requests one after another (the time of one, times their number).
+- one request for each continuation, all submitted at once, so that the engine batches them;
+- one request for each continuation, one after the other (computed as the time of one request times
+  their number).
 Figures are medians. GPT-2 computes a shared prompt once, in one packed pass under a column mask;
-T5's encoder runs once, and the targets share its keys and values. Holds when one request takes at
-most an eighth of separate passes, whether they are batched or run one by one.
+T5's encoder runs once, and the targets share its keys and values. The claim holds if one request
+takes at most an eighth of the time of separate requests, both when these are batched and when they
+run one after the other.
 
 usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base]
            [--out FILE]
@@ -29,7 +32,8 @@ GOAL = 8.0
 
 
 def checkpoint(name, positions, work):
-    """Returns the directory of a random model with at least `positions`; created once."""
+    """Returns the directory of the model `name` with random weights and at least `positions`
+    positions. The first call creates it."""
     import torch
 
     family, sizes = SHAPES[name]
@@ -44,7 +48,8 @@ def checkpoint(name, positions, work):
 
 
 def wall_ms(args, directory, *, requests, targets):
-    """Returns the median time of `requests` requests at once and the conditions of the run."""
+    """Returns the median time in milliseconds of `requests` requests that run at once, and the
+    conditions of the run."""
     report = call(
         args,
         "bench",

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""log_softmax + topk of 128 x 32128 f32 logits on a GPU: bench_kernels_gpu against torch in the
-same run.
+"""Compares log_softmax + topk of 128 x 32128 f32 logits on a GPU: Quintet's bench_kernels_gpu and
+torch, in the same run.
 
     selection_torch.py --bench build/tools/bench_kernels_gpu --out selection.json
 
-Both read logits that are still in the L2 cache (hot) and logits that are not (the inputs rotate
-through more than its size). They select 8 of every row, and 8 of every 4 rows as beam search does.
-torch is timed both as plain calls and as a CUDA graph; ratios are to the graph.
+Both are measured with logits that are still in the L2 cache (hot), and with logits that are not,
+because the calls rotate through inputs that together exceed the cache. They select the 8 best
+logits of every row, and the 8 best of every 4 rows, as beam search does. torch is timed both as
+plain calls and as a CUDA graph; ratios are relative to the graph.
 """
 
 import argparse
@@ -20,7 +21,7 @@ ROWS, VOCAB, K = 128, 32128, 8
 
 
 def torch_times(group, hot):
-    """Returns the microseconds of a call: (plain call, CUDA graph)."""
+    """Returns the microseconds of one call of torch: (as a plain call, in a CUDA graph)."""
     import torch
 
     copies = 1 if hot else 12  # copies of 16.4 MB

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Measures the fraction of the engine's speed that remains with the server: the same requests in
-closed loops that keep the queue filled, alternately on an engine inside `quintet bench engine` and
-through `quintet serve` and a client. Runs the shipped model and one of T5-small's shape with random
-weights, or --model DIR.
+"""Measures the fraction of the engine's speed that remains when requests go through the server. The
+same requests run in closed loops that keep the queue filled, alternately on an engine inside
+`quintet bench engine` and through `quintet serve` and a client. Measures the shipped model and a
+model of T5-small's shape with random weights, or the model of --model.
 
-In both the engine has one thread on its own core; the server's other threads and the client share
-the other core. A server with everything on the engine's core is reported for comparison. Both
-engines run at most --max-running sequences, do not throttle encoding for running streams, and do
-not cache encoder outputs. Other jobs on the machine invalidate the result, so the fraction of its
-core that the baseline got is checked as a separate claim. (Jobs in the idle class disturb too: with
-Linux's autogroups a session of them gets as much CPU time as any other. `echo -20 >
-/proc/self/autogroup`, as root, gives a shell and its children precedence over them.)
+In both cases the engine has one thread on its own core; the server's other threads and the client
+share the other core. For comparison, a server with all its threads on the engine's core is
+reported, too. Both engines run at most --max-running sequences, do not throttle encoding for
+running streams, and do not cache encoder outputs. Other jobs on the machine invalidate the result;
+therefore a separate claim checks which fraction of its core `quintet bench engine` got. (Jobs in
+the idle scheduling class disturb the measurement, too: with Linux's autogroups, a session of such
+jobs gets as much CPU time as any other session. `echo -20 > /proc/self/autogroup`, as root, gives a
+shell and its children precedence over other sessions.)
 usage: server_share.py [--model DIR] [--out DIR] ...
 """
 
@@ -38,13 +39,14 @@ from serving import (  # noqa: E402
     spawn,
 )
 
-# As in bench engine: encoding is not throttled for running streams, and no encoder output is cached
-# for the next round.
+# Server flags with which the server behaves like bench engine: it does not throttle encoding for
+# running streams, and it caches no encoder output, which the next round would find.
 AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 
 
 def engine(model: str, max_running: int, **flags) -> tuple[float, float]:
-    """Returns tokens/s and the fraction of its core that the process got."""
+    """Runs quintet bench engine. Returns tokens/s and the fraction of its core that the process
+    got."""
     command = [
         "taskset",
         "-c",

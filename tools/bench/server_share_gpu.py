@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the fraction of a GPU's speed that remains with the server: the requests of
-batching_gpu.py in a closed loop that keeps the queue filled, alternately on an engine inside
-`quintet bench engine` and through `quintet serve` and a client, both as streams (one message per
-step) and as unary calls.
+"""Measures the fraction of the engine's speed on a GPU that remains when requests go through the
+server. The requests of batching_gpu.py run in a closed loop that keeps the queue filled,
+alternately on an engine inside `quintet bench engine` and through `quintet serve` and a client,
+both as streams (one message per step) and as unary calls.
 
-A model of T5-base's shape with random weights in bf16. Server and engine have the first half of the
-machine's cores, the client the other half. Both engines do not throttle encoding for running
-streams and do not cache encoder outputs. `bench engine` streams and creates its requests on the
-engine's own thread, the server on other threads, so unary calls through the server may be faster.
+The model has T5-base's shape and random bf16 weights. Server and engine use the first half of the
+machine's cores, the client the other half. Neither engine throttles encoding for running streams or
+caches encoder outputs. `bench engine` creates and streams its requests on the engine's own thread,
+the server on other threads; hence unary calls through the server may be faster.
 
 usage: server_share_gpu.py --work DIR [--model t5-base] [--out DIR]
 QUINTET_BINARY: the program, build/quintet unless set.

@@ -21,7 +21,7 @@ void Check(cudaError_t error, const char* what) {
 }
 #define CHECK_CUDA(call) Check((call), #call)
 
-// Measures the GPU time of work that is enqueued on a stream, with CUDA events.
+// Measures the GPU time of enqueued work: the time between two CUDA events on a stream.
 class QueueTimer {
  public:
   explicit QueueTimer(cudaStream_t queue) : queue_(queue) {
@@ -44,8 +44,8 @@ class QueueTimer {
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  // Returns the median time in seconds of each function in `works`, from eleven rounds after two
-  // warm-up rounds. A round runs every function once, one after the other.
+  // Returns the median GPU time in seconds of each function in `works`. Runs two warm-up rounds and
+  // eleven measured rounds; each round calls every function once.
   std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& works) const {
     constexpr int kTurns = 11;
     std::vector<std::vector<double>> seconds(works.size());
@@ -68,11 +68,12 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// A CUDA graph that calls one case equally often on each copy of its inputs. It takes about ten
-// milliseconds, but has at most about 20 calls, or one per copy if there are more than 20 copies.
+// A CUDA graph of several calls of one benchmark case, equally many for each copy of its inputs. It
+// has enough calls to take about ten milliseconds, but no more than about 20, or one per copy if
+// there are more than 20 copies.
 class Recording {
  public:
-  // `once`: total time in seconds of of.copies calls, one on each copy of the inputs.
+  // `once` is the measured time in seconds of of.copies calls, one for each copy of the inputs.
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =
@@ -130,8 +131,8 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // Period of the values. It is long enough that they look random, and short enough that they are
-  // generated fast.
+  // Number of random values, which are repeated. It is large enough that the values look random,
+  // and small enough that they are generated fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);
@@ -201,7 +202,7 @@ void GpuBench::MeasureCeilings() {
   auto queue = static_cast<cudaStream_t>(device().queue());
   constexpr int64_t kBytes = int64_t{2} << 30;
   const Tensor from = Random(DType::kF32, {kBytes / 4}), to = Empty(DType::kF32, {kBytes / 4});
-  // Enqueue the copy directly: it then runs as a kernel. As part of a CUDA graph it would run on a
+  // Enqueue the copy directly, because it then runs as a kernel. In a CUDA graph it would run on a
   // copy engine, which is slower.
   const auto copy = [&] {
     CHECK_CUDA(cudaMemcpyAsync(to.data, from.data, kBytes, cudaMemcpyDeviceToDevice, queue));

@@ -29,8 +29,8 @@ struct Ceilings {
   double matrix_flops = 0;  // operations per second of a large bf16 GEMM
 };
 
-// The bytes that one call must move and the operations that it does. At the measured Ceilings a
-// call takes at least the time for the bytes or that for the operations, whichever is longer.
+// The bytes that one call must move and the operations that it performs. A call takes at least the
+// time that one of them takes at the measured Ceilings, whichever is longer.
 struct Work {
   double bytes = 0, flops = 0;
 };
@@ -63,8 +63,8 @@ class GpuBench {
   const Ceilings& ceilings() const { return ceilings_; }
   void MeasureCeilings();
 
-  // Returns a tensor of random values in [-1, 1) in device memory, equal for equal seeds. The
-  // memory is valid until Clear.
+  // Returns a tensor of random values in [-1, 1) in device memory; equal seeds give equal values.
+  // The memory is valid until Clear.
   Tensor Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed = 1);
   Tensor Values(const std::vector<float>& values, std::initializer_list<int64_t> dims);  // f32
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
@@ -83,16 +83,16 @@ class GpuBench {
     memory_.clear();
   }
 
-  // Returns the number of copies, at most 64, with which inputs of `bytes` bytes exceed the L2
-  // cache.
+  // Returns how many copies of inputs of `bytes` bytes together exceed the L2 cache; at least 2 and
+  // at most 64.
   int CopiesPastL2(int64_t bytes) {
     return static_cast<int>(std::clamp<int64_t>(2 * device().l2_bytes() / bytes + 1, 2, 64));
   }
   void Run(const std::string& name, Work work, int copies, const std::function<void(int)>& call) {
     RunByTurns({{name, work, copies, call}});
   }
-  // Measures several cases. Their graphs are launched alternately, so that all run at the same GPU
-  // clock.
+  // Measures several cases. The launches of their CUDA graphs alternate, so that all cases run at
+  // the same GPU clock.
   void RunByTurns(const std::vector<BenchCase>& cases);
 
  private:
@@ -111,11 +111,11 @@ class GpuBench {
   Json rows_ = Json::array();
 };
 
-// Returns sizes as text: "32x128" for {32, 128}.
+// Joins sizes to a text: {32, 128} gives "32x128".
 std::string By(std::initializer_list<int64_t> sizes);
 
 // The main function of the GPU benchmarks: parses --filter, --json and --commit, measures the
-// ceilings, and runs `cases`. `what` is the title in --help. Returns the exit code.
+// ceilings, and calls `cases`. `what` is the title in --help. Returns the exit code.
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases);
 
