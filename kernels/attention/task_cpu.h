@@ -20,29 +20,30 @@ constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the s
 // lane count.
 inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
-// Scratch memory of one thread. Sizes in floats; D = PaddedDim(head_dim). "wide" and "few" are the
-// two layouts of attention/tile-inl.h.
+// Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
+// and the few-rows layout are described in attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] wide layout: queries in groups of kGroup, channel-major. few-rows layout:
+  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout:
   // gathered keys.
   float* q_t;
-  // [kQueryBlock * D] unnormalised output, in the layout of the queries.
+  // [kQueryBlock * D] unnormalised output. Wide layout: in groups of kGroup queries, channel-major.
+  // Few-rows layout: one row of D floats per query.
   float* o_t;
-  // [kKeyTile * D] wide layout: gathered keys. few-rows layout: keys, channel-major.
+  // [kKeyTile * D] Wide layout: gathered keys. Few-rows layout: keys, channel-major.
   float* k;
   // [kKeyTile * D] gathered values.
   float* v;
-  // [kKeyTile * 32] scores, later P.
+  // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P.
   float* p;
   // [kQueryBlock] running row maxima.
   float* row_max;
   // [kQueryBlock] running row sums.
   float* row_sum;
-  // [kQueryBlock] FireLength of each query.
+  // [kQueryBlock] FireLength (attention/bias.h) of each query; only for FIRE in the wide layout.
   float* fire;
 
-  // Assigns the arrays within `base` and returns their size in bytes; base null: only computes the
-  // size.
+  // Points the members to consecutive pieces of the memory at `base` and returns the total size of
+  // the arrays in bytes. With a null `base` it only computes the size.
   int64_t Carve(void* base, int64_t head_dim) {
     const int64_t d = PaddedDim(head_dim);
     Carver carver(base);
@@ -59,7 +60,8 @@ struct AttentionScratch {
   }
 };
 
-// A unit of work of one thread: some heads of one sequence and a block of its queries.
+// The work that one thread does in one task: some heads of one sequence, for a block of its
+// queries.
 struct AttentionTask {
   const AttentionArgs* args;
   int64_t sequence;
@@ -89,8 +91,8 @@ struct KeyRows {
 
  private:
   // Computes the addresses of keys and values in the paged cache. Most keys are in the slot after
-  // the previous key's slot, on the same page; the address of such a key is found without a
-  // division.
+  // the previous key's slot, on the same page. The address of such a key follows from the previous
+  // address without a division.
   void PointIntoCache(const AttentionTask& task, int64_t begin, int64_t count) {
     const KvCache& cache = *task.args->cache;
     const int32_t* slots = task.args->slots + task.sequence * task.args->slots_stride + begin;

@@ -24,15 +24,15 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
 constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
-// Number of keys (Q K^T) or channels (P V) processed together: their accumulators for 2 SIMD
-// vectors of queries fit into the registers.
+// Number of keys (in Q K^T) or channels (in P V) that are processed together. Each needs
+// accumulators for 2 SIMD vectors of queries, and all accumulators fit into the registers.
 constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);
 
-// to[j][i] = from[i][j] for i < count, j < width; rows of `to` are `stride` floats apart. Whole
-// SIMD vectors are written: entries i from `count` up to the next multiple of the lane count repeat
-// the last row of `from`.
+// to[j][i] = from[i][j] for i < count, j < width; rows of `to` are `stride` floats apart. Rows of
+// `to` are written in whole SIMD vectors: for i from `count` up to the next multiple of the lane
+// count, to[j][i] = from[count - 1][j].
 inline void Transpose(const float* const* from, int64_t count, int64_t width, float* to,
                       int64_t stride) {
   // Eight rows at a time: more would need more shuffles, and more row pointers than there are
@@ -46,9 +46,9 @@ inline void Transpose(const float* const* from, int64_t count, int64_t width, fl
     const hn::CappedTag<float, 8> d;
     const auto upper = hn::Ge(hn::Iota(d, 0.0f), hn::Set(d, 4.0f));
     for (; j + 4 <= width; j += 4) {
-      // Loads row k of a 4 x 4 transpose: four channels of row k in the lower 128 bits and, if
-      // there are eight rows, of row 4 + k in the upper 128 bits. Both halves are transposed
-      // independently.
+      // Loads row k of a 4 x 4 transpose: four channels of row k into the lower 128 bits of the
+      // vector. If there are eight rows, also loads four channels of row 4 + k into the upper 128
+      // bits. The two halves of the vector are transposed independently.
       const auto block = [&](int64_t k) HWY_ATTR {
         const auto low = hn::LoadDup128(d, row[k] + j);
         return kRows == 4 ? low
@@ -87,8 +87,10 @@ inline void GatherRows(const float* const* from, int64_t count, int64_t head_dim
   for (int64_t i = 0; i < count; ++i) CopyRow(from[i], head_dim, to + i * PaddedDim(head_dim));
 }
 
-// FIRE's network: bias = slope[s] * f + offset[s], where s is the number of knots below f. Only
-// knots [first, last) are within the range of f in the tile.
+// FIRE's network is piecewise linear in the normalised distance f: bias = slope[s] * f + offset[s],
+// where s is the number of knots below f. In a tile whose f are in [f_min, f_max], the knots before
+// `first` are below every f and the knots from `last` on are below none. Only knots [first, last)
+// have to be compared with f.
 struct FireSegments {
   const float* knots;
   const float* slope;

@@ -6,7 +6,7 @@
 namespace quintet::cuda {
 namespace {
 
-// Tile shape of a CTA, by head_dim rounded up to kDim.
+// Tile shape of a CTA. kDim is head_dim rounded up to 64, 128 or 256.
 template <int kDim>
 struct TileSizes {
   static constexpr int kWarps = kDim == 128 ? 8 : 4;
@@ -15,13 +15,14 @@ struct TileSizes {
   static constexpr int kKeys = kDim == 256 ? 32 : 64;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = 2;
-  // Keep Q fragments in registers; other kDim have too few.
+  // Whether a warp keeps its Q fragments in registers. With the other values of kDim there are not
+  // enough registers for them.
   static constexpr bool kKeepQueries = kDim == 128;
   static constexpr int kStrip = kRows + kKeys;  // one bias value per diagonal of a tile
 };
 
-// Shared memory of one CTA. The 16-byte pieces of a row are swizzled, so that the same piece of
-// eight consecutive rows is in different banks.
+// Shared memory of one CTA. Each row is stored in 16-byte pieces at swizzled positions: the pieces
+// with the same index in eight consecutive rows are in different banks.
 template <typename T, int kDim>
 struct TileMemory {
   using S = TileSizes<kDim>;
@@ -36,9 +37,9 @@ __device__ int Swizzled(int row, int piece) {
   return row * kDim + ((piece ^ (row & 7)) * 8);
 }
 
-// Copies 16 bytes of a row of `head_dim` values to shared memory, from channel piece * 8 on.
-// Channels past the row's end, and all if !valid, become zeros. vectors: the row is 16-byte
-// aligned, so cp.async can be used.
+// Copies 16 bytes of a row of `head_dim` values to shared memory: the eight channels from piece * 8
+// on. Channels past the end of the row become zeros; if !valid, all eight become zeros. vectors:
+// the row is 16-byte aligned, so cp.async can be used.
 template <typename T>
 __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool valid,
                           bool vectors) {
@@ -114,8 +115,9 @@ class TiledBlock {
   __device__ TileVisibility View(int begin) const {
     return mask_.View(begin, min(begin + S::kKeys, sequence_.kv_len), position_, rows_);
   }
-  // Returns the first key of the first K/V tile, from the one at key `begin` on, in which the mask
-  // (mask.h) leaves some (query, key) pair visible; a number >= end if there is none.
+  // Searches the K/V tiles from the one at key `begin` on. Returns the first key of the first tile
+  // with a (query, key) pair that the mask (mask.h) leaves visible, or a number >= end if there is
+  // none.
   __device__ int NextTile(int begin, int end) const {
     if (!mask_.any()) return begin;
     while (begin < end && View(begin) == TileVisibility::kNone) begin += S::kKeys;
@@ -139,8 +141,10 @@ class TiledBlock {
            Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);
   }
 
-  // Starts copying the K/V tile at key `begin` to pipeline stage `stage`. Unless TileIsPlain, also
-  // fills the stage's strip with the bias (FIRE: FireDistance) at each distance.
+  // Starts copying the K/V tile at key `begin` to pipeline stage `stage`. Unless
+  // TileIsPlain(begin), also fills memory_.strip[stage] for all distances (key minus query
+  // position) that occur in the tile: one bias per distance, or for FIRE one FireDistance
+  // (bias.cuh).
   __device__ void LoadTile(int begin, int stage) {
     const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
     const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
@@ -280,8 +284,9 @@ class TiledBlock {
     }
   }
 
-  // Epilogue: writes out_ / row sum to call_.out. The values pass through the warp's own rows of
-  // memory_.q, so that neighbouring lanes store neighbouring 16-byte pieces.
+  // Epilogue: divides out_ by the row sums and writes the result to call_.out. The values pass
+  // through the warp's own rows of memory_.q, so that neighbouring lanes store neighbouring 16-byte
+  // pieces.
   __device__ void StoreOutput() {
     __syncwarp();
 #pragma unroll
@@ -331,10 +336,11 @@ class TiledBlock {
 
 // out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values; T is bf16 or f16.
-// Math: MMAs of T with f32 accumulators; f32 online softmax in powers of two over tiles of kKeys
+// Math: MMAs of T with f32 accumulators; f32 online softmax with powers of two, over tiles of kKeys
 // keys; P rounded to T, as FlashAttention-2 does (Dao 2023). A row that sees no key gives zeros. A
-// tile beyond the bias table's saturation costs one more addition per row than a tile without bias;
-// other tiles look up one value per diagonal.
+// tile in which the bias is constant (all distances are past the end of the bias table) costs one
+// more addition per row than a tile without bias; in other tiles the bias is looked up once per
+// diagonal.
 // Mapping: grid (query tiles, heads); a warp owns kRowTiles * 16 queries, whose scores, P and sums
 // stay in registers. K and V are copied by cp.async into two stages, with one barrier per tile.
 // Bound: 4 rows kv_len head_dim FLOP at the peak of mma.sync, which on sm_90 is below that of
