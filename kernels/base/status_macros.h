@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Evaluates `expression`, an absl::Status. Returns it if it is not OK. A single statement: it may
-// stand under an if without braces.
+// Evaluates `expression`, an absl::Status. Returns it if it is not OK. The macro expands to a
+// single statement and may stand under an if without braces.
 #define QT_RETURN_IF_ERROR(expression)                                            \
   do {                                                                            \
     if (absl::Status qt_status = (expression); !qt_status.ok()) return qt_status; \
@@ -27,7 +27,8 @@
 #define QT_ASSIGN_OR_RETURN(target, expression) \
   QT_ASSIGN_OR_RETURN_NAMED(QT_ASSIGN_JOIN(qt_result_, __LINE__), target, expression)
 
-// Parts of QT_ASSIGN_OR_RETURN: the StatusOr's name is unique per line.
+// Implementation of QT_ASSIGN_OR_RETURN. The name of the local StatusOr contains the line number,
+// so that the macro can be used more than once in a scope.
 #define QT_ASSIGN_JOIN2(a, b) a##b
 #define QT_ASSIGN_JOIN(a, b) QT_ASSIGN_JOIN2(a, b)
 #define QT_ASSIGN_OR_RETURN_NAMED(result, target, expression) \

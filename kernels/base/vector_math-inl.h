@@ -21,7 +21,8 @@ using F32 = hn::ScalableTag<float>;
 using V32 = hn::Vec<F32>;
 constexpr size_t kLanes = hn::MaxLanes(F32());
 
-// Loads the first n < lanes elements and sets the other lanes to zero. Never reads past `from + n`.
+// Loads the first n elements and sets the other lanes to zero; n is less than the number of lanes.
+// Never reads past `from + n`.
 HWY_INLINE V32 LoadPartial(const float* from, size_t n) {
   HWY_ALIGN float padded[kLanes] = {};
   std::memcpy(padded, from, n * sizeof(float));
@@ -63,7 +64,8 @@ inline float MaxOf(const float* x, size_t n) {
 HWY_INLINE V32 ExpNegative(V32 x) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
-  // 1.5 * 2^23: adding it rounds to the nearest integer, which is then in the low bits.
+  // 1.5 * 2^23. Adding this constant to a float rounds the float to the nearest integer and puts
+  // that integer into the low bits of the sum.
   const auto magic = hn::Set(d, 12582912.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
   const auto n = hn::Sub(shifted, magic);
