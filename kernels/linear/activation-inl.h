@@ -15,7 +15,7 @@ namespace quintet::HWY_NAMESPACE {
 namespace activation {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Horner's rule; coefficients from the highest power down.
+// Evaluates a polynomial by Horner's rule. The coefficients begin with that of the highest power.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Polynomial(D, V, V sum) {
   return sum;
@@ -25,7 +25,8 @@ HWY_INLINE V Polynomial(D d, V x, V sum, float next, Rest... rest) {
   return Polynomial(d, x, hn::MulAdd(sum, x, hn::Set(d, next)), rest...);
 }
 
-// exp(x) = 2^n exp(r), |r| <= ln(2) / 2. Below about -87.3 it gives 0, above 88.7 infinity.
+// Returns exp(x) = 2^n exp(r) with |r| <= ln(2) / 2: 0 for x below about -87.3, infinity for x
+// above about 88.7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -36,7 +37,7 @@ HWY_INLINE V Exp(D d, V x) {
   V p = Polynomial(d, r, hn::Set(d, 1.9875691500e-4f), 1.3981999507e-3f, 8.3334519073e-3f,
                    4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
   p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  // 2^n is computed as two factors, because n may be 128.
+  // 2^n is computed as the product of two powers, because n may be 128 and 2^128 overflows f32.
   const auto ni = hn::ConvertTo(di, n);
   const auto half = hn::ShiftRight<1>(ni);
   const auto bias = hn::Set(di, 127);
@@ -80,7 +81,7 @@ HWY_INLINE V Erf(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, x), y, x);
 }
 
-// x / (1 + exp(-t))
+// Returns x / (1 + exp(-t)).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Gate(D d, V x, V t) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(t))));
@@ -91,7 +92,7 @@ HWY_INLINE V Apply(D d, V x) {
   if constexpr (kind == Activation::kRelu) {
     return hn::Max(hn::Zero(d), x);
   } else if constexpr (kind == Activation::kGeluTanh) {
-    // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+    // GELU (tanh): 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/pi) (x + 0.044715 x^3).
     const V x2 = hn::Mul(x, x);
     const V u =
         hn::Mul(x, hn::MulAdd(x2, hn::Set(d, 0.0713548162726f), hn::Set(d, 1.59576912161f)));

@@ -27,8 +27,8 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const int64_t whole = k / lanes * lanes;
   HWY_ALIGN float tail[16] = {};
   std::copy_n(x + whole, k - whole, tail);
-  // The bits of non-negative floats, compared as integers, have the order of their values, with NaN
-  // largest.
+  // Compared as integers, the bits of non-negative floats have the same order as the floats, and
+  // NaN is the largest.
   const auto magnitude = hn::Set(di, 0x7fffffff);
   auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
   for (int64_t i = 0; i < whole; i += lanes) {
@@ -66,9 +66,9 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Implements InterleaveUnits (a transpose of 4-byte units) in squares of 4 x 4 units, for at least
-// 4 rows and 4 groups. If `rows` or `groups` is not a multiple of 4, the last squares overlap their
-// neighbours.
+// Implements InterleaveUnits (a transpose of 4-byte units) in squares of 4 x 4 units. Needs at
+// least 4 rows and 4 groups. If `rows` or `groups` is not a multiple of 4, the last squares overlap
+// their neighbours.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {
@@ -158,7 +158,7 @@ int64_t PaddedGroups(const LinearWeight& w, const PanelKernel& kernel) {
   return (Groups(w) + kernel.run - 1) / kernel.run * kernel.run;
 }
 
-// Copies units [rows, groups], with rows `row_bytes` apart, to [groups / run][rows][run].
+// Copies 4-byte units [rows, groups], with rows `row_bytes` apart, to [groups / run][rows][run].
 void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t groups, int64_t run,
                   char* out) {
   const auto* in = static_cast<const char*>(units);
@@ -171,9 +171,9 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
   }
 }
 
-// Packs one block of rows of x into its place in `a`. For f32 weights the values are copied
-// unchanged. For i8 or bf16 weights they are first converted to u8 or bf16, kPieceGroups four-byte
-// units of each row at a time.
+// Packs one block of rows of x into the memory of that block in `a`. For f32 weights the values are
+// copied unchanged. For i8 or bf16 weights they are first converted to u8 or bf16, in pieces of
+// kPieceGroups four-byte units per row.
 void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);
@@ -195,8 +195,8 @@ void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int
       char* units = piece + r * kPieceBytes;
       const float* row = source + r * x.stride[0] + from;
       if (int8) {
-        // The scale is computed here and not in a separate pass over all rows, so that the row is
-        // still in the L1 cache when it is quantised.
+        // The scale is computed just before the row is quantised, not in a separate pass over all
+        // rows, so that the row is still in the L1 cache then.
         if (g == 0) {
           scales[r] = ScaleOfRow(row, w.k());
           const_cast<float*>(a.scales)[begin + r] = scales[r].scale;

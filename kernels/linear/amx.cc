@@ -41,8 +41,8 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// A copy of the last 1 to 15 groups of k of a panel (128 bytes each), zero-padded to 16 groups,
-// because a weight tile has 16.
+// A zero-padded copy of the groups of k at the end of a panel that do not fill a weight tile: 1 to
+// 15 groups of 128 bytes each. A weight tile has 16 groups.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
@@ -82,8 +82,8 @@ inline void Prefetch(const char* at, int64_t lines) {
 
 // Adds the products of sixteen groups of k to the accumulator tiles: x [rows, 64 bytes], w [16, 128
 // bytes]. `second`: x has more than 16 rows. Also prefetches the cache lines `ahead`, at most
-// sixteen before each of the two loads of weight tiles: more at once would fill the line fill
-// buffers of the core.
+// sixteen before each of the two loads of weight tiles: prefetching more at once would fill the
+// line fill buffers of the core.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);
@@ -109,7 +109,8 @@ QUINTET_AMX void RowBlock(const cpu::PanelGemm& p, int64_t block) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  // Each block prefetches its share of the next panel.
+  // If there is a next panel and x has several blocks of rows, each block prefetches an equal part
+  // of the next panel. Otherwise a block prefetches the next groups of its own panel.
   const bool asks = p.next != nullptr && p.x->blocks > 1;
   Lines ahead = {p.panel + kSide * kPanelBytes, 2 * kSide};  // the next sixteen groups
   if (asks) {

@@ -28,7 +28,7 @@ Epilogue MakeEpilogue(const LinearArgs& a, const Activations& x) {
   return e;
 }
 
-// The arguments for rows [begin, end) of a call.
+// Returns the arguments of a Linear call restricted to its rows [begin, end).
 LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.x = args.x.Rows(begin, end);
@@ -50,7 +50,7 @@ int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
   return threads == 1 ? most : std::clamp<int64_t>(panels / (threads * kTasksOfThread), 1, most);
 }
 
-// Runs a chunk of up to kChunkRows rows.
+// Computes one chunk: a Linear call of up to kChunkRows rows.
 void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
   const LinearWeight& w = *args.w;
   const Activations x = PackActivations(w, args.x, args.scratch, pool);

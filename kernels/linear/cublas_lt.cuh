@@ -25,10 +25,10 @@ struct CublasLt {
   decltype(&cublasLtGetStatusString) GetStatusString;
   decltype(&cublasLtGetVersion) GetVersion;
 
-  // The functions of cuBLASLt, or null if the library for this build's CUDA version cannot be
-  // loaded: from the folder in the environment variable QUINTET_CUBLAS_DIR (the Python package sets
-  // it to that of the nvidia-cublas wheel), the system's folders or /usr/local/cuda/lib64. Thread
-  // safe.
+  // Returns the functions of cuBLASLt, or null if the library for this build's CUDA version cannot
+  // be loaded. The library is searched for in the folder that the environment variable
+  // QUINTET_CUBLAS_DIR names (the Python package sets it to the library folder of the nvidia-cublas
+  // wheel), in the system's folders and in /usr/local/cuda/lib64. Thread safe.
   static const CublasLt* Get();
 };
 

@@ -22,10 +22,10 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Number of columns passed to cuBLASLt: n rounded up to a multiple of eight if possible. For an odd
-// vocabulary (GPT-2) cuBLASLt would use kernels that are several times slower (131 us instead of 27
-// for 128 rows). W is padded with rows of zeros (linear.cc); the row stride of y must have room for
-// the extra columns.
+// Number of columns passed to cuBLASLt: n rounded up to a multiple of eight, or n if W or y has no
+// room for the extra columns or there is a bias or a residual. With an odd n (the vocabulary of
+// GPT-2), cuBLASLt would use kernels that are several times slower: 131 us instead of 27 us for 128
+// rows. W is padded with rows of zeros (linear.cc); y has room if its row stride is large enough.
 int64_t EvenColumns(const Gemm& p) {
   const int64_t even = (p.w->n() + 7) / 8 * 8;
   const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);
@@ -174,8 +174,8 @@ float CublasLtPlans::MedianUs(const Gemm& p, Plan* plan, Stream& stream) {
   return times[kRuns / 2] * 1e3f;
 }
 
-// Index of the fastest candidate. The first candidate is kept unless another is clearly faster, so
-// that noise does not decide.
+// Returns the index of the fastest candidate. The first candidate wins unless another one is
+// clearly faster, so that noise in the measurements does not decide.
 int CublasLtPlans::Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
                             Stream& stream) {
   constexpr float kClearly = 0.97f;
@@ -205,13 +205,14 @@ void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidat
     choice = measures ? Quickest(p, candidates, plan, stream) : 0;
     device.gemm_choices().Add(key, choice);
   }
-  // Use the first candidate if there is no choice (-1) or a cached choice is out of range.
+  // Use the first candidate if no choice is recorded (-1) or the recorded choice is out of range.
   const size_t used = choice < 0 ? 0 : static_cast<size_t>(choice);
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }
 
-// Takes over the algorithm of the same GEMM with the next larger number of rows. False if there is
-// none that supports the rows of this plan.
+// Copies the algorithm from an existing plan of the same GEMM with more rows: the one with the
+// fewest rows among those whose algorithm supports the rows of *plan. Returns false if there is
+// none.
 bool CublasLtPlans::Adopt(const Key& key, Plan* plan) const {
   for (auto larger = plans_.upper_bound(key); larger != plans_.end(); ++larger) {
     const auto& [other, known] = *larger;
@@ -279,7 +280,8 @@ bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
   if (!plan.usable) return false;
   cublasStatus_t status = Multiply(p, &plan, stream);
   if (status != CUBLAS_STATUS_SUCCESS && rows != shared) {
-    // The algorithm of the shared plan does not support this number of rows: use a separate plan.
+    // The algorithm of the shared plan does not support this number of rows: use a plan made for
+    // exactly this number.
     Plan& own = Find(p, rows, stream);
     if (!own.usable) return false;
     status = Multiply(p, &own, stream);

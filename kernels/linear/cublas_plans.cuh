@@ -1,13 +1,15 @@
-// cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. The
-// algorithm is the one that was measured to be the fastest on this kind of device
-// (linear/gemm_tuning.h). If none was measured, it is that of the same GEMM with more rows, because
-// loading another kernel from the library takes milliseconds; or else the first of the library's
-// heuristic ranking.
+// cuBLASLt plans: the descriptors and the algorithm for each shape of a bf16 or f16 GEMM. A plan
+// uses, in this order of preference:
+// 1. the algorithm that was measured to be the fastest on this kind of device
+//    (linear/gemm_tuning.h);
+// 2. the algorithm of an existing plan of the same GEMM with more rows, because loading another
+//    kernel from the library takes milliseconds;
+// 3. the first algorithm of the library's heuristic ranking.
 //
-// Creating a plan takes longer than most GEMMs, and inputs of mixed lengths give every batch
-// another number of rows. Row counts within an eighth of each other therefore share the plan of the
-// largest, and algorithms that support all of them are preferred. Only the engine thread may use
-// CublasLtPlans. Measurements: linear/NOTES.md.
+// Creating a plan takes longer than most GEMMs, and with inputs of mixed lengths every batch has a
+// different number of rows. Row counts within an eighth of each other therefore share one plan,
+// made for the largest of them, and algorithms that support all of them are preferred. Only the
+// engine thread may use CublasLtPlans. Measurements: linear/NOTES.md.
 #pragma once
 
 #include <map>
@@ -30,7 +32,7 @@ class CublasLtPlans {
   CublasLtPlans(const CublasLtPlans&) = delete;
   CublasLtPlans& operator=(const CublasLtPlans&) = delete;
 
-  // Enqueues the GEMM. False if cuBLASLt has no algorithm for it.
+  // Enqueues the GEMM. Returns false if cuBLASLt has no algorithm for it.
   bool Run(const Gemm& p, Stream& stream);
 
  private:
@@ -45,8 +47,8 @@ class CublasLtPlans {
 
     void Destroy(const CublasLt& lt);
   };
-  // Wraps cublasLtMatmulAlgo_t, a typedef of an unnamed struct, because nvcc 13.0 fails on a
-  // std::vector of an unnamed struct.
+  // Wraps cublasLtMatmulAlgo_t, because nvcc 13.0 fails to compile a std::vector of that type (a
+  // typedef of an unnamed struct).
   struct Candidate {
     cublasLtMatmulAlgo_t algorithm;
   };
@@ -56,10 +58,11 @@ class CublasLtPlans {
   Plan Make(const Gemm& p, int64_t rows, Stream& stream);
   bool Adopt(const Key& key, Plan* plan) const;
   bool Describe(const Gemm& p, Plan* plan) const;
-  // The heuristic ranking of cuBLASLt; empty if it has no algorithm for this GEMM.
+  // Returns the algorithms that cuBLASLt's heuristic proposes, best first; none if cuBLASLt does
+  // not support this GEMM.
   std::vector<Candidate> Candidates(const Gemm& p, const Plan& plan) const;
-  // Keeps the candidates that also support the smallest number of rows that shares this plan; keeps
-  // all if none does.
+  // Removes the candidates that do not support the smallest number of rows that shares this plan.
+  // If that would remove all of them, keeps all.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
   // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
   // GemmAlgorithmChoices of the device.

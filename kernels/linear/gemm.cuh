@@ -63,8 +63,8 @@ inline bool IsHalf(WeightType type) {
 // rounded to the weight type in the kernel.
 bool RunGemv(const Gemm& p, Stream& stream);
 
-// The functions Gemv... return what SupportsKvStore, SplitNormParts and SupportsSplitNormInput
-// (linear.h) return for a GEMM that RunGemv computes.
+// For a GEMM that RunGemv computes, these functions return what SupportsKvStore, SplitNormParts and
+// SupportsSplitNormInput (linear.h) return.
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
@@ -80,15 +80,15 @@ bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Dev
 
 // Persistent GEMM for many rows on Hopper, with a gated weight or a scattered output
 // (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows for
-// which it is used. PersistentTakes: whether it supports this GEMM after x has been converted to
-// the weight type. PersistentLinear runs it.
+// which it is used. PersistentTakes: whether it supports this GEMM; if x does not have the weight
+// type, the caller must convert x first. PersistentLinear: runs it.
 int64_t MinPersistentRows(const LinearWeight& w);
 bool PersistentTakes(const LinearArgs& args, const Device& device);
 void PersistentLinear(const LinearArgs& args, Stream& stream);
 
-// GEMM of any shape with unquantised weights, in linear.cu. Unlike the gemv and split-K kernels,
-// which load weights before they wait for the previous kernel, it loads them after the wait, so the
-// previous kernel may have written them.
+// GEMM of any shape with unquantised weights, in linear.cu. The previous kernel on the stream may
+// have written the weights, because this GEMM loads them after it has waited for that kernel. (The
+// gemv and split-K kernels load weights before that wait.)
 void WideLinear(const LinearArgs& args, Stream& stream);
 
 // GEMM with quantised weights, and its scratch size, in linear/quantized.cu.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::string_view kTitle = "quintet product choices 1";
 
-// FNV-1a: detects damage, not tampering.
+// FNV-1a hash. It detects damage, not tampering.
 uint64_t Checksum(absl::string_view bytes) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (const char c : bytes) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -25,7 +25,8 @@ std::string End(size_t shapes, absl::string_view before) {
   return absl::StrCat("end ", shapes, " ", absl::Hex(Checksum(before), absl::kZeroPad16), "\n");
 }
 
-// Parses the line of a shape: its numbers and the choice.
+// Parses the line of a shape: the numbers of its key, then its choice. Returns false if the line is
+// malformed.
 bool ParseShape(absl::string_view line, GemmAlgorithmChoices::Key* key, int* choice) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != key->size() + 1) return false;
@@ -55,7 +56,8 @@ absl::Status GemmAlgorithmChoices::Merge(absl::string_view text, absl::string_vi
   };
   if (static_cast<int64_t>(text.size()) > kMostTextBytes) return damaged("too long");
   std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  // Title, device, end, and an empty piece after the last line end.
+  // Besides the lines of shapes there are four pieces: the title, the device, the line "end", and
+  // the empty piece after the last newline.
   if (lines.size() < 4 || lines[0] != kTitle) return damaged("no title");
   if (!lines.back().empty()) return damaged("the last line has no end");
   const size_t shapes = lines.size() - 4;

@@ -25,13 +25,13 @@ class GemmAlgorithmChoices {
   static constexpr size_t kMostShapes = 16384;
   static constexpr int64_t kMostTextBytes = int64_t{4} << 20;
 
-  // Everything that distinguishes GEMMs: rows, n, k; strides of x, residual and y; alignments of x,
+  // The numbers that distinguish GEMMs: rows, n, k; strides of x, residual and y; alignments of x,
   // residual and y; and one number that encodes the dtypes and the epilogue.
   using Key = std::array<int64_t, 10>;
 
   // The choice for this shape, or -1 if there is none.
   int Find(const Key& key) const;
-  // Adds a choice. Does nothing once there are kMostShapes.
+  // Adds a choice. Does nothing if there are already kMostShapes choices.
   void Add(const Key& key, int choice);
   size_t size() const { return choices_.size(); }
   // Whether Add has added a choice, so that there is something to save.
@@ -41,7 +41,7 @@ class GemmAlgorithmChoices {
   // have none yet. Returns OK without adding anything if the file is for another device; DATA_LOSS
   // without adding anything if it is malformed.
   absl::Status Merge(absl::string_view text, absl::string_view device);
-  // The choices in the file format.
+  // Returns the choices in the file format.
   std::string Text(absl::string_view device) const;
 
  private:

@@ -28,7 +28,8 @@ absl::Status Failed(absl::string_view what, const std::string& file, int error) 
   return absl::UnavailableError(absl::StrCat(what, " ", file, ": ", std::strerror(error)));
 }
 
-// Reads up to `most` + 1 bytes. On false, errno is set.
+// Reads to the end of the file, but stops as soon as more than `most` bytes have been read. Returns
+// false, with errno set, if reading fails.
 bool ReadAll(int fd, size_t most, std::string* text) {
   char block[1 << 16];
   while (text->size() <= most) {

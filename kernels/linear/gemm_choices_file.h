@@ -9,18 +9,20 @@
 
 namespace quintet {
 
-// The directory of the file with GEMM choices: $QUINTET_CACHE_DIR ("none" turns the cache off),
-// else $XDG_CACHE_HOME/quintet, else $HOME/.cache/quintet. Empty: no cache.
+// Returns the directory of the file with GEMM choices: $QUINTET_CACHE_DIR ("none" turns the cache
+// off), else $XDG_CACHE_HOME/quintet, else $HOME/.cache/quintet. Returns "" if there is no cache.
 std::string CacheDirectory();
 
-// Adds the stored choices of this kind of device (DeviceKind) to `choices`. OK if there are none or
-// `directory` is empty. DATA_LOSS: the file is damaged; nothing is added and the next Save replaces
-// it. UNAVAILABLE: it cannot be read or is not a regular file.
+// Adds the stored choices of this kind of device (DeviceKind) to `choices`. Adds nothing and
+// returns OK if there is no file or `directory` is "". DATA_LOSS: the file is damaged; nothing is
+// added, and the next Save replaces the file. UNAVAILABLE: the file cannot be read or is not a
+// regular file.
 absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       GemmAlgorithmChoices* choices);
 
-// If some choices are new, merges them with the stored ones and replaces the file atomically. If
-// two processes write at once, the last one wins. UNAVAILABLE: it cannot be written.
+// Does nothing unless choices.changed(). Merges `choices` with the stored choices and replaces the
+// file atomically. If two processes save at once, the last one wins. UNAVAILABLE: the file cannot
+// be written.
 absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       const GemmAlgorithmChoices& choices);
 

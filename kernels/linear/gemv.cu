@@ -7,16 +7,17 @@
 namespace quintet::cuda {
 namespace {
 
-// Above this k, a CTA has more warps or each warp holds more of x in registers.
+// If k is larger than this, the launch uses more warps per CTA, or each warp holds more of x in
+// registers.
 constexpr int64_t kDeep = 1024;
-// Largest k with a fused norm: the whole row is in the registers of a CTA while it is normalised.
+// Largest k of a fused norm: a CTA holds whole rows of x in registers while it normalises them.
 constexpr int64_t kMostNormK = 2 * kDeep;
 // CTAs per SM that are resident at once, as assumed for the grid size. CTAs of another kernel may
 // share the SM.
 constexpr int kBlocksPerUnit = 2;
 
 // Gemv kernel: y = activation(alpha * norm(x) W^T + bias) (gated: * up) + residual for up to eight
-// rows. K and V may be stored to the KV cache instead of y. With split RMSNorm (NormOutput) the
+// rows. K and V may be stored in the KV cache instead of in y. With split RMSNorm (NormOutput) the
 // kernel computes the second half of the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
 // Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
@@ -77,7 +78,8 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
         sums.Add(top, bottom, inputs.Pairs(i));
       }
     }
-    // Two alternating buffers, so that one barrier per tile is enough.
+    // Consecutive tiles alternate between two buffers of partial sums, so that one barrier per tile
+    // is enough.
     float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
                    turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
     sums.Leave(thread, parts);
@@ -239,14 +241,15 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows) {
 
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
-// bf16 only: y * gamma (NormOutput::scaled) could overflow f16, because it is not yet divided by
-// the root mean square of y.
+// Supported only for bf16: y * gamma (NormOutput::scaled) could overflow f16, because it is not yet
+// divided by the root mean square of y.
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
   return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
-// Only for large k: with a small k, a fused norm of x (norm_gamma) costs no more.
+// Supported only for large k: with a small k, a fused norm of x (norm_gamma) costs no more than a
+// split RMSNorm.
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }

@@ -17,25 +17,27 @@ constexpr int kGemvMaxRows = 8;    // rows of x: the N side of mma.m16n8k16
 constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
 constexpr int kGemvStep = 32;      // values of k in one step of a warp
 
-// Arguments of a split RMSNorm around the GEMM.
+// Arguments of the split RMSNorms before and after the GEMM.
 template <typename T>
 struct GemvSplitNorm {
-  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
-  // the previous GEMM wrote, or null.
+  // Split RMSNorm before this GEMM (x_squares): partial sums of squares [rows, square_parts] that
+  // the previous GEMM wrote. Null if there is no such norm.
   const float* squares;
   int square_parts;
   int scales_at;  // shared memory offset of the f32 norm scale of each row, in bytes
-  // Split RMSNorm after this GEMM (NormOutput), or null: each tile of 16 columns of y writes y *
-  // gamma to next_scaled and one partial sum of squares per row to next_squares.
+  // Split RMSNorm after this GEMM (NormOutput): each tile of 16 columns of y writes y * gamma to
+  // next_scaled and one partial sum of squares per row to next_squares. Null if there is no such
+  // norm.
   const float* next_gamma;
   T* next_scaled;
   float* next_squares;
   int64_t next_stride;
 };
-// Base of the arguments without a split RMSNorm.
+// Empty base class of GemvArgs for kernels without split RMSNorm.
 struct GemvNoSplitNorm {};
 
-// Kernel arguments. Types: T_ of W, X_ of x (T_ or f32), Out_ of y. kHalves_: with split RMSNorm.
+// Kernel arguments. T_: type of W. X_: type of x (T_ or f32). Out_: type of y. kHalves_: whether
+// the kernel supports split RMSNorm.
 template <typename T_, typename X_, typename Out_, bool kHalves_>
 struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
   using T = T_;
@@ -57,8 +59,8 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   float alpha, eps, inverse_k;
   Activation activation;
   bool gated;
-  // KV cache (KvOutput), or null. With inner = heads * head_dim, output columns [inner, 2 inner)
-  // are K and [2 inner, 3 inner) are V.
+  // KV cache (KvOutput). If not null, the GEMM computes Q, K and V: with inner = heads * head_dim,
+  // its columns [0, inner) go to y, columns [inner, 2 inner) are K and [2 inner, 3 inner) are V.
   Out* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int64_t page_elements;
@@ -112,7 +114,7 @@ class GemvWeights {
     PointAtTile();
   }
 
-  // Starts the first kAhead copies.
+  // Starts the copies of the warp's first kAhead steps.
   __device__ void Begin() {
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) CopyNext();
@@ -135,8 +137,8 @@ class GemvWeights {
   __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:
-  // Sets the source pointers for the current tile. Channels past the end read the last channel;
-  // their results are not written.
+  // Sets the source pointers for the current tile. A lane whose channel is past the end loads the
+  // last channel instead; its result is not written.
   __device__ void PointAtTile() {
     const int first = min(tile_, a_.tiles - 1) * a_.channels;
     const int64_t top = min(first + thread_.g, a_.columns - 1);
@@ -170,8 +172,8 @@ class GemvWeights {
   int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 
-// The part of x that a warp multiplies, in registers as pairs of T; it is loaded for kSteps steps
-// of k at a time.
+// The values of x that a warp multiplies, in registers as pairs of T. kSteps steps of k are loaded
+// at a time.
 template <typename Shape>
 class GemvInputs {
   using Args = typename Shape::Args;
@@ -197,8 +199,8 @@ class GemvInputs {
       : x_(a.x + thread.g * a.x_stride + thread.warp * kGemvStep + 8 * thread.t),
         steps_(thread.g < a.rows ? thread.StepsOf(thread.warp) : 0) {}
 
-  // Loads the values of x for the warp's k steps [first, first + kSteps); zeros past its last step
-  // and past the last row.
+  // Loads the values of x for the warp's k steps [first, first + kSteps). Steps past the warp's
+  // last one, and rows past the last row, are filled with zeros.
   __device__ void Load(int first) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -218,10 +220,11 @@ class GemvInputs {
     }
   }
 
-  // Normalises the loaded values; all of k must be loaded. Each warp writes the mean of its part of
-  // a row (0 for RMSNorm) and the sum of squared deviations from that mean to moments [row][warp];
-  // every warp then merges them by the method of Chan, Golub and LeVeque (1979), which avoids
-  // cancellation. Contains a barrier: all threads of the CTA must call it.
+  // Normalises the loaded values of x, which must cover all of k. Each warp writes the mean of its
+  // part of a row (0 for RMSNorm) and the sum of squared deviations from that mean to moments
+  // [row][warp]; every warp then merges the moments of all warps by the method of Chan, Golub and
+  // LeVeque (1979), which avoids cancellation. Contains a barrier: all threads of the CTA must call
+  // it.
   __device__ void Normalise(const Args& a, const Thread& thread, float2* moments,
                             const float* norm) {
     const int own = thread.StepsOf(thread.warp);
@@ -257,7 +260,7 @@ class GemvInputs {
   __device__ const uint4& Pairs(int i) const { return pairs_[i]; }
 
  private:
-  // Number of values in this many steps.
+  // Number of values of k in `steps` steps.
   static __device__ float Values(int steps) { return static_cast<float>(steps * kGemvStep); }
 
   // Sum over the four lanes that share a row.
@@ -345,7 +348,7 @@ __device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape
   if (thread.lane == 0) scales[thread.warp] = rsqrtf(sum * a.inverse_k + a.eps);
 }
 
-// Partial sums of a warp for one tile: W times x over the warp's steps of k.
+// The partial sums of one warp for one tile: W x^T over the warp's steps of k.
 template <typename Shape>
 class GemvPartialSums {
   using T = typename Shape::Args::T;
@@ -367,7 +370,7 @@ class GemvPartialSums {
     }
   }
 
-  // Sum over all warps, in warp order.
+  // Adds the partial sums of one output value over all warps, in warp order.
   __device__ static float Total(const float* parts, int row, int channel) {
     float sum = 0.0f;
 #pragma unroll
@@ -388,7 +391,7 @@ class GemvEpilogue {
   using Out = typename Args::Out;
 
  public:
-  // Loads what no kernel writes: biases and the gamma of the next norm. May run before
+  // Loads values that no kernel writes: the biases, and the gamma of the next norm. May run before
   // WaitOnDependentGrids.
   __device__ void Begin(const Args& a, int tile) {
     const int index = static_cast<int>(threadIdx.x);
@@ -409,16 +412,16 @@ class GemvEpilogue {
               within / a.head_dim * a.page_size * a.head_dim + within % a.head_dim;
   }
 
-  // Loads what earlier kernels may have written: residual and cache slot. Call it after
-  // WaitOnDependentGrids.
+  // Loads values that earlier kernels may have written: the residual and the cache slot. Call it
+  // after WaitOnDependentGrids.
   __device__ void LoadInputs(const Args& a) {
     if (column_ < 0) return;
     if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];
     if (Stored(a)) slot_ = a.slots[row_];
   }
 
-  // Computes and stores the value. parts: partial sums of the warps (GemvPartialSums). scales: norm
-  // scales of the rows (FinishNorm).
+  // Computes the value of y of this thread and stores it in y or in the KV cache. parts: partial
+  // sums of the warps (GemvPartialSums). scales: norm scales of the rows (FinishNorm).
   __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
     using Sums = GemvPartialSums<Shape>;

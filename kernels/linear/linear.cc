@@ -123,8 +123,8 @@ absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, Weight
 absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
                                                     bool gated, Device* device) {
   QT_ASSIGN_OR_RETURN(LinearWeight w, Describe(n, k, type, gated, device));
-  // On a device W is padded with rows of zeros to a multiple of eight, which some cuBLASLt GEMMs
-  // need (linear/cublas_plans.cu).
+  // On a device W is padded with rows of zeros to a multiple of eight rows, which some cuBLASLt
+  // GEMMs need (linear/cublas_plans.cu).
   const int64_t used_bytes = w.panel_bytes_, padding = (8 - n % 8) % 8;
   if (device != nullptr) w.panel_bytes_ += padding * (used_bytes / n);
   QT_ASSIGN_OR_RETURN(w.panels_, device == nullptr ? Buffer::Allocate(w.panel_bytes_)
@@ -137,7 +137,7 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
     QT_ASSIGN_OR_RETURN(w.channels_, device->Allocate(w.channel_bytes_));
     return w;
   }
-  // Zero the last panel: Pack never writes channels past n.
+  // Zero the last panel, because Pack does not write its columns past channel n.
   const int64_t last = w.panel_bytes_ / cpu::Panels(w);
   std::memset(w.panels_.as<char>() + w.panel_bytes_ - last, 0, static_cast<size_t>(last));
   if (type == WeightType::kI8) {

@@ -12,19 +12,21 @@
 // 1. Convert x to the weight type if it has another dtype (for linear/persistent.cu, too).
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
 //    TileGemm below for f32. It includes the epilogue if cuBLASLt or TileGemm supports it.
-// 3. If it does not, an epilogue pass (EpilogueKernel) over the result of stage 2 in scratch: for
-//    gated activations, activations that cuBLASLt lacks, scattered outputs. (A cache page holds
-//    [layer, k|v, head, slot, channel], so one row of the result becomes layers * 2 * heads
-//    separate runs of head_dim values, which no leading dimension of cuBLASLt can describe.)
+// 3. If stage 2 does not include the epilogue: an epilogue pass (EpilogueKernel) over the result of
+//    stage 2 in scratch. Gated activations, activations that cuBLASLt lacks, and scattered outputs
+//    need it. (A cache page holds [layer, k|v, head, slot, channel], so one row of the result
+//    becomes layers * 2 * heads separate runs of head_dim values, which no leading dimension of
+//    cuBLASLt can describe.)
 // Stages 1 and 3 process rows in chunks, which bounds the scratch.
 
 namespace quintet::cuda {
 
 namespace {
 
-// Maximum rows per chunk. Member `product`: for calls whose GEMM result goes to scratch for an
-// epilogue pass. Member x: for other calls, if stage 1 converts x. On Hopper linear/persistent.cu
-// handles nearly all larger GEMMs that would need scratch, so the scratch is small there.
+// Maximum rows per chunk. Member `product` is for calls that run an epilogue pass and therefore
+// keep the GEMM result in scratch. Member `x` is for other calls whose x stage 1 converts. On
+// Hopper linear/persistent.cu computes nearly all GEMMs with more rows than `product` that would
+// otherwise need an epilogue pass, so the scratch is small there.
 struct Pieces {
   int64_t x, product;
 };
@@ -317,7 +319,8 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
 bool GemmSupportsEpilogue(const LinearArgs& a, DType type) {
   if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;
-  // cuBLASLt needs a bias of the dtype of y, and cannot add a residual after GELU or ReLU.
+  // cuBLASLt can add a bias only if it has the dtype of y, and cannot add a residual after GELU or
+  // ReLU.
   if (a.bias.defined() && a.bias.dtype != a.y.dtype) return false;
   if (a.activation == Activation::kNone) return true;
   return !a.residual.defined() &&
@@ -352,8 +355,8 @@ Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
   return y;
 }
 
-// Runs stage 3, the epilogue pass. `product` has the results of stage 2 for the rows of the call
-// from first_row on.
+// Runs stage 3, the epilogue pass, on `product`: the results of stage 2 for consecutive rows of the
+// call, of which the first is row first_row.
 void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
   const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
   DispatchDType(product.dtype, [&](auto in) {
@@ -364,7 +367,7 @@ void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, St
   });
 }
 
-// The arguments for rows [begin, end) of the call; `x` holds these rows of x.
+// Returns the arguments of the call restricted to its rows [begin, end); `x` holds these rows of x.
 LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.x = x;
@@ -377,8 +380,8 @@ LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_
   return part;
 }
 
-// Returns the arguments of the whole call for RunGemv; `w` is null if RunGemv does not support it
-// (scattered output).
+// Returns the arguments of the whole call for RunGemv. If the output is scattered, which RunGemv
+// does not support, member `w` of the result is null.
 Gemm WholeGemm(const LinearArgs& args) {
   Gemm p{};
   if (args.scatter.base != nullptr) return p;
@@ -407,7 +410,7 @@ int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& st
 
 namespace {
 
-// Stores K and V from y to the cache, if no GEMM epilogue did.
+// Copies K and V from y to the cache; for calls in which no GEMM epilogue stored them there.
 void StoreKvAfter(const LinearArgs& args, Stream& stream) {
   const KvCache& cache = *args.kv.cache;
   const int64_t inner = cache.heads * cache.head_dim;

@@ -49,10 +49,10 @@ DType ActivationType(WeightType type, const Device* device);
 // concurrent reads are safe.
 class LinearWeight {
  public:
-  // Allocates memory for W. `gated`: W holds two halves of n/2 rows, gate then up; on the CPU they
-  // are interleaved in memory so that one GEMM yields both halves of a gated activation together.
-  // With a `device`, which must outlive the calls of Pack, the layout is row-major in device
-  // memory.
+  // Allocates memory for W. `gated`: W consists of n/2 gate rows and then n/2 up rows. On the CPU
+  // the two halves are interleaved in memory, so that one GEMM yields both halves of a gated
+  // activation together. With a `device`, W is row-major in the memory of the device, which must
+  // outlive the calls of Pack.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
   // Takes the arguments of Allocate but allocates no memory. The result has no values and serves
@@ -66,11 +66,11 @@ class LinearWeight {
 
   // Ranges of rows that are packed in parallel must begin at multiples of kPackRows.
   static constexpr int64_t kPackRows = 64;
-  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides
-  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view). Quantises as
-  // QuantizeRows does. Calls on disjoint ranges of rows may run in parallel if each range begins at
-  // a multiple of kPackRows and ends at another multiple, at row n or, if gated, at row n/2. Rows
-  // are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
+  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides.
+  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view.) Quantises as
+  // QuantizeRows does. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
+  // Several threads may fill disjoint ranges at once if every range begins at a multiple of
+  // kPackRows and ends at a multiple of kPackRows, at row n or, if gated, at row n/2.
   void Pack(int64_t row, const Tensor& w);
   // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
@@ -86,7 +86,8 @@ class LinearWeight {
 
   // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major.
   const void* panels() const { return panels_.data(); }
-  // The data of each channel if W is quantised. CPU: see linear_cpu.h. GPU: scales [n] f32.
+  // Data for each channel if W is quantised. CPU: scales and sums (linear_cpu.h). GPU: scales [n]
+  // f32.
   const void* channels() const { return channels_.data(); }
 
  private:
@@ -127,7 +128,8 @@ struct KvOutput {
 
 // Split RMSNorm: an RMSNorm between two GEMMs without a pass of its own. Since norm(y) W^T = (y
 // gamma) W^T / sqrt(mean(y^2) + eps), the epilogue of the first GEMM writes y * gamma and partial
-// sums of y^2, and that of the second GEMM scales its rows (LinearArgs::x_squares).
+// sums of y^2, and the epilogue of the second GEMM multiplies each row of its product by 1 /
+// sqrt(mean(y^2) + eps) (LinearArgs::x_squares).
 struct NormOutput {
   Tensor gamma;    // [n] f32
   Tensor scaled;   // [rows, n] of w's type: y * gamma
@@ -136,13 +138,13 @@ struct NormOutput {
 
 struct LinearArgs {
   Tensor x;  // [rows, k], unit last stride
-  // Fused norm, only if SupportsFusedNorm: x [rows, k] f32 is normalised first, by LayerNorm if
-  // norm_beta is defined, otherwise by RMSNorm (norm.h).
+  // Fused norm of x [rows, k] f32 before the GEMM (norm.h); allowed only if SupportsFusedNorm. It
+  // is a LayerNorm if norm_beta is set, and an RMSNorm if only norm_gamma is set.
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
   float norm_eps = 0.0f;
-  // Split RMSNorm (NormOutput) of x, only if SupportsSplitNormInput: x and x_squares are the
-  // `scaled` and `squares` that the previous GEMM wrote, and each row of x W^T is multiplied by 1 /
-  // sqrt(sum of its x_squares / k + norm_eps).
+  // Split RMSNorm (NormOutput) of x; allowed only if SupportsSplitNormInput. x and x_squares are
+  // the tensors NormOutput::scaled and NormOutput::squares that the previous GEMM wrote. Each row
+  // of x W^T is multiplied by 1 / sqrt(sum of its x_squares / k + norm_eps).
   Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
@@ -151,19 +153,20 @@ struct LinearArgs {
   // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;
   Tensor residual;  // [rows, n] of y's type, added last, or undefined; may alias y
-  // [rows, n] or [rows, n/2], unit last stride; must not alias x. Undefined if `scatter` is used.
-  // On a GPU, if the row stride is larger than the row, up to seven values behind each row may be
-  // overwritten.
+  // [rows, n], or [rows, n/2] if gated; unit last stride; must not alias x. Left undefined
+  // (Tensor::defined() is false) if `scatter` is used. On a GPU, if the row stride is larger than a
+  // row, up to seven values behind each row may be overwritten.
   Tensor y;
   ScatterOutput scatter;  // used if base is set; no residual then
   KvOutput kv;            // used if cache is set; only if SupportsKvStore
-  // Split RMSNorm of y: this GEMM writes next_norm.scaled and next_norm.squares for the next GEMM.
-  // Used if next_norm.gamma is defined; only if SplitNormParts > 0. x has the dtype of w, y is f32.
+  // Split RMSNorm of y, if next_norm.gamma is set: this GEMM writes next_norm.scaled and
+  // next_norm.squares for the next GEMM. Allowed only if SplitNormParts > 0. x must then have the
+  // dtype of w, and y must be f32.
   NormOutput next_norm;
   Tensor scratch;  // LinearScratchBytes(...) bytes as [bytes] i8, or undefined when that is 0
 };
-// Checks shapes (QT_CHECK), counts one GEMM on the stream, then runs it on the threads of the
-// stream or on its device. Zero rows are allowed.
+// Checks the shapes (QT_CHECK), increments the GEMM counter of the stream, and runs the GEMM on the
+// threads or the device of the stream. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a GEMM of `rows` rows can normalise x itself (LinearArgs::norm_gamma): on a GPU with bf16
 // or f16 weights, for up to eight rows, if k is at most 2048 and a multiple of 32.
@@ -174,17 +177,17 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Maximum number of rows of a GEMM that writes a NormOutput.
 constexpr int64_t kMostNormRows = 512;
-// The number of partial sums per row that a GEMM of `rows` rows writes to NormOutput::squares, at
-// most w.n() / 16; 0 if it cannot write a NormOutput. It is nonzero only on a GPU, with bf16
-// weights and few rows of x: up to 8, on Hopper up to 64 (more if rows * n * k is small,
-// split_k.cu). In calls that write a NormOutput or have x_squares, rows of all tensors must begin
-// on 16-byte boundaries.
+// Returns the number of partial sums per row that a GEMM of `rows` rows writes to
+// NormOutput::squares: at most w.n() / 16, or 0 if it cannot write a NormOutput. The number is
+// nonzero only on a GPU, with bf16 weights and few rows of x: up to 8, on Hopper up to 64 (more if
+// rows * n * k is small, split_k.cu). In calls that write a NormOutput or have x_squares, rows of
+// all tensors must begin on 16-byte boundaries.
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows supports LinearArgs::x_squares; for up to eight rows only if k >
 // 1024.
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Bytes of LinearArgs::scratch. Grows with rows; on the CPU up to about a quarter of the L2 cache
-// of a core.
+// Size of LinearArgs::scratch in bytes. It grows with `rows`, but on the CPU only up to about a
+// quarter of the L2 cache of a core.
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet

@@ -282,10 +282,10 @@ HWY_EXPORT(RunEpilogueHere);
 namespace cpu {
 
 PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
-  // With few rows, reading the weights takes most of the time, and AMX reads them more slowly
-  // because a tile load has only 16 cache lines in flight: 14 to 16 GB/s on one core of a Xeon.
-  // VNNI reads 20 GB/s for one row, 16.5 GB/s for 8 rows and 12 GB/s for 12. The int8 sums of both
-  // are exact, so the choice does not change results.
+  // With few rows, reading the weights takes most of the time. AMX reads them more slowly than
+  // VNNI, because a tile load has only 16 cache lines in flight. On one core of a Xeon, AMX reads
+  // 14 to 16 GB/s; VNNI reads 20 GB/s for one row, 16.5 GB/s for 8 rows and 12 GB/s for 12. The
+  // int8 sums of both are exact, so the choice does not change results.
   constexpr int64_t kMostVnniRows = 8;
   PanelKernel kernel;
   switch (type) {

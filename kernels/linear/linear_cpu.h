@@ -43,7 +43,7 @@ constexpr int64_t GroupSize(WeightType type) {
 inline int64_t Groups(const LinearWeight& w) {
   return (w.k() + GroupSize(w.type()) - 1) / GroupSize(w.type());
 }
-// Output columns that one panel yields.
+// Columns of y that one panel yields: 32, or 16 if W is gated.
 inline int64_t ColumnsPerPanel(const LinearWeight& w) {
   return w.gated() ? kPanelColumns / 2 : kPanelColumns;
 }
@@ -54,7 +54,7 @@ inline int64_t Panels(const LinearWeight& w) {
 
 struct PanelGemm;
 
-// A kernel that multiplies one panel.
+// A kernel that multiplies packed rows of x by one panel of W.
 struct PanelKernel {
   void (*multiply)(const PanelGemm&) = nullptr;
   int64_t rows = 0;  // maximum rows of a block
@@ -88,22 +88,23 @@ struct PanelGemm {
   const char* next = nullptr;
   int64_t groups = 0;
   char* tile = nullptr;  // scratch [kChunkRows, 32] units, aligned to 64
-  // Called with the sums [rows, 32] f32, or i32 for kI8, of rows [row, row + rows) of x. If x has
-  // only one block, its sums also stay at the beginning of `tile`.
+  // Called once for each block of rows of x: `sums` [rows, 32] f32, or i32 for kI8, are the results
+  // for rows [row, row + rows) of x. If x has only one block, its sums are still at the beginning
+  // of `tile` after the kernel returns.
   absl::FunctionRef<void(const void* sums, int64_t row, int64_t rows)> finish;
 };
 
 // How far ahead of the current weights, in bytes, the kernels of linear/tile-inl.h prefetch weights
 // if x has only one block of rows. Measured on one core of a Xeon with AMX: linear/NOTES.md.
 inline constexpr int64_t kAhead = 3072;
-// Number of groups of k in one pass: a kernel multiplies them by all blocks of rows before it
-// continues with the next groups, so that their weights stay in the L2 cache.
+// Number of groups of k in one pass. A kernel multiplies the weights of these groups by all blocks
+// of rows before it continues with the next pass, so that these weights stay in the L2 cache.
 int64_t GroupsOfPass(int64_t blocks, int64_t groups);
 
-// The fastest kernel of this CPU for a chunk of `rows` rows and weights of this type.
+// Returns the fastest kernel of this CPU for a chunk of `rows` rows and weights of this type.
 PanelKernel ChoosePanelKernel(WeightType type, int64_t rows);
-// Kernels for instruction sets that Highway does not cover (linear/avx512.cc, linear/amx.cc).
-// `multiply` is null if the CPU lacks the instructions.
+// Kernels for instruction sets that Highway does not cover (linear/avx512.cc, linear/amx.cc). If
+// the CPU lacks the instructions, PanelKernel::multiply is null.
 PanelKernel VnniPanelKernel();
 PanelKernel Bf16PanelKernel();
 PanelKernel AmxI8PanelKernel();
@@ -127,9 +128,9 @@ struct RowScale {
   float inverse = 0.0f;
 };
 RowScale ScaleOfRow(const float* x, int64_t k);
-// QuantizeValues converts n values to u8 as in RowScale; Bf16RoundValues converts them to bf16
-// (only if there is a Bf16PanelKernel). Both fill up the last group of y (4 u8 or 2 bf16 values) as
-// if x were 0 past n.
+// QuantizeValues converts n values to u8 as in RowScale. Bf16RoundValues converts them to bf16; it
+// is available only if there is a Bf16PanelKernel. Both fill up the last group of y (4 u8 or 2 bf16
+// values) as if x were 0 past n.
 void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
 void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
 

@@ -136,7 +136,8 @@ struct ChannelQuantizer {
     const float largest = type == DType::kI8 ? 127.0f : 448.0f;
     const bool finite = std::isfinite(absmax);
     scale = finite ? absmax / largest : std::numeric_limits<float>::quiet_NaN();
-    // For a denormal maximum, largest / absmax would be infinite: quantise to zeros.
+    // With a denormal absmax, largest / absmax would be infinite; such a channel is quantised to
+    // zeros.
     inverse = finite && absmax > 1e-35f ? largest / absmax : 0.0f;
   }
   void Quantize(const float* x, int64_t n, int8_t* out) const {
@@ -164,8 +165,9 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// Where a channel is stored in the packed layout (linear_cpu.h). offset: bytes from the first panel
-// to the channel's unit of group 0. column: index of its column among the columns of all panels.
+// The place of a channel in the packed layout (linear_cpu.h). offset: bytes from the first panel to
+// the channel's first unit, that of group 0. column: index of the channel if the columns of all
+// panels are numbered consecutively.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;
@@ -184,8 +186,8 @@ ChannelPlace Place(const LinearWeight& w, int64_t row) {
           std::min(columns - in_half % columns, half - in_half)};
 }
 
-// Transposes units [rows][kUnitsAtOnce] into a panel: unit g of each row goes to out + g *
-// kGroupBytes, where the units of the `rows` rows are adjacent.
+// Transposes units [rows][kUnitsAtOnce] into a panel. The units of all rows for group g become
+// adjacent: they are stored at out + g * kGroupBytes.
 void TransposeUnits(const uint32_t* units, int64_t rows, int64_t groups, char* out) {
   for (int64_t g = 0; g < groups; ++g) {
     uint32_t line[cpu::kPanelColumns];
@@ -207,10 +209,12 @@ void CheckRange(const LinearWeight& self, int64_t row, const Tensor& w) {
   QT_CHECK(row >= 0 && row + w.dim[0] <= self.n());
 }
 
-// Packs the rows of w in runs of rows that become adjacent columns of a panel. Fill has three
-// functions: Begin(row, rows) starts a run; Units(row, rows, begin, n, units) writes values [begin,
-// begin + n) of each row as units [rows][kUnitsAtOnce]; End(rows, packed column of the first row)
-// ends the run.
+// Packs the rows of w into `panels`, in runs of rows that become adjacent columns of a panel.
+// `fill` converts values to the weight type. Its functions are called in this order for each run:
+//   Begin(row, rows)                   row: first row of the run in w
+//   Units(row, rows, begin, n, units)  for each piece of k: writes values [begin, begin + n) of all
+//                                      rows of the run to units [rows][kUnitsAtOnce]
+//   End(rows, column)                  column: packed column of the first row (ChannelPlace)
 template <typename Fill>
 void PackRuns(const LinearWeight& self, char* panels, int64_t row, const Tensor& w, Fill fill) {
   const WeightType type = self.type();
@@ -259,8 +263,8 @@ struct FillBf16 {
   void End(int64_t, int64_t) {}
 };
 
-// Fill for int8. It also stores the channel sums that cancel the offset of 128 in the u8
-// activations.
+// Argument `fill` of PackRuns for int8. It also stores the channel sums that cancel the offset of
+// 128 in the u8 activations.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;
@@ -322,8 +326,8 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   }
 }
 
-// Writes rows to device memory: dense values of the weight type directly, others through a
-// converted copy.
+// Writes rows to device memory. Values that are dense and have the weight type are written
+// directly; others are converted to a copy first.
 void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   const DType type = WeightDType(type_);
   const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];

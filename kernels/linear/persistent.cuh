@@ -23,9 +23,10 @@ struct PersistentTensorMaps {
 
 enum class PersistentOutput { kGated, kScattered };
 
-// The tile of a CTA: 128 rows of x by 256 rows of W; gated: 128 gate channels and then their 128 up
-// channels, so that one thread holds both accumulators of an output value. Two consumer warpgroups
-// compute 64 rows of x each; a third warpgroup is the producer.
+// The tile of a CTA: 128 rows of x by 256 rows of W. If W is gated, the latter are 128 gate
+// channels and then their 128 up channels, so that one thread holds both accumulators of an output
+// value. Two consumer warpgroups compute 64 rows of the tile each; a third warpgroup is the
+// producer.
 template <typename TOf, PersistentOutput kOutputOf>
 struct PersistentTile {
   using T = TOf;
@@ -50,8 +51,8 @@ struct alignas(1024) PersistentSmem {
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
-// Tile scheduler: bands of kBand row tiles, each traversed column by column, so that tiles in
-// flight at the same time share rows of x and of W in L2.
+// Tile scheduler: the tiles of y are visited in bands of kBand row tiles, and within a band column
+// by column. Tiles in flight at the same time therefore share rows of x and of W in L2.
 template <typename S>
 class PersistentTileScheduler {
  public:

@@ -16,7 +16,7 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// Applies the activation kOf to two values; kGeluTanh with the formula of QuickGelu (gemm.cuh).
+// Applies the activation kOf to x and y. For kGeluTanh the formula is that of QuickGelu (gemm.cuh).
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   if constexpr (kOf == Activation::kGeluTanh) {
@@ -57,7 +57,7 @@ class PersistentConsumer {
   }
 
  private:
-  // Returns a pipeline stage to the producer.
+  // Releases a pipeline stage, so that the producer may overwrite it.
   __device__ __forceinline__ void Release(int stage) {
     if (lane_ == 0) BarrierArrive(SharedAddress(&memory_.empty[stage]));
   }
@@ -131,9 +131,9 @@ class PersistentConsumer {
     }
   }
 
-  // A warp stores four rows of a box at a time, eight lanes per row and 16 bytes per lane, so each
-  // lane stores parts of kRowsEach rows. Row(i) is the row of y that contains the i-th of these
-  // parts.
+  // A warp stores four rows of a box at a time, with eight lanes per row and 16 bytes per lane.
+  // Each lane therefore stores 16 bytes in each of kRowsEach rows; Row(i) is the i-th of these rows
+  // of y.
   static constexpr int kRowsEach = S::kBoxRows / 4;
   __device__ __forceinline__ int Row(int i) const { return row_ + i * 4 + lane_ / 8; }
 
@@ -169,8 +169,8 @@ class PersistentConsumer {
     }
   }
 
-  // Computes the four output values of this thread in columns [8 * eight, 8 * eight + 8) of the
-  // tile from its accumulators, in the order of the wgmma fragment.
+  // Computes the four output values that this thread has in columns [8 * eight, 8 * eight + 8) of
+  // the tile, from its accumulators. They are in the order of the wgmma accumulator fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll

@@ -2,9 +2,9 @@
 //
 // Few rows: a kernel reads the bytes, converts them to bf16 in registers and uses tensor cores; the
 // scale of each channel is applied in the epilogue. Many rows: the weight is dequantised to bf16 in
-// scratch, a slice of its channels at a time, and multiplied by linear.cu. This moves five bytes
-// per weight (one read, two written, two read by the GEMM), most of them within L2, which pays off
-// with many rows.
+// scratch, a slice of its channels at a time, and the GEMM of linear.cu multiplies x by that slice.
+// This moves five bytes per weight (one read, two written, two read by the GEMM), most of them
+// within L2, which pays off only with many rows.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -82,9 +82,9 @@ struct ByteGemvArgs {
 // Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending
 // order, then the warps' sums are added in warp order, then the scale of the channel is applied.
 // Mapping: a CTA computes 16 rows of W (gated: 8 gate rows and their 8 up rows); its warps split k
-// in interleaved steps of 64 values. The 16 bytes of a thread are the operands of four mma: the k
-// index is permuted in the same way for W and x, so that the bytes are contiguous in memory. The
-// first weights are loaded before the kernel waits for its inputs.
+// in interleaved steps of 64 values. The 16 bytes that a thread loads from a row of W are
+// contiguous in memory and become operands of four mma, because the k index is permuted in the same
+// way for W and x. The first weights are loaded before the kernel waits for its inputs.
 // Bound: HBM, W is read once: n * k bytes at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear/linear_test.cc.
 template <bool kF8, typename X, typename Out, int kTiles>
@@ -94,7 +94,7 @@ __global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int g = lane / 4, t = lane % 4;
   const int first = static_cast<int>(blockIdx.x) * (a.gated ? kChannels / 2 : kChannels);
-  // Channels past the end read the last channel; their results are not written.
+  // A lane whose channel is past the end loads the last channel instead; its result is not written.
   const int64_t top = min(first + g, a.columns - 1);
   const int64_t bottom = a.gated ? top + a.columns : min(first + g + 8, a.n - 1);
   const char* w_top = a.w + top * a.k + 16 * t;
@@ -194,8 +194,8 @@ void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
   const int tiles = a.rows <= 8 ? 1 : a.rows <= 16 ? 2 : 4;
   const int channels = a.gated ? kChannels / 2 : kChannels;
   const int blocks = (a.columns + channels - 1) / channels;
-  // With few CTAs, a CTA gets one warp per step of k where possible, so that all its weights are in
-  // flight at once. With many, several small CTAs keep an SM busier than one large CTA.
+  // With few CTAs, a CTA has one warp per step of k where possible, so that all weights of the CTA
+  // are in flight at once. With many CTAs, several small ones keep an SM busier than one large one.
   const bool many = blocks > 4 * stream.device().num_sms();
   const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
@@ -258,7 +258,7 @@ __global__ void DequantizeKernel(const char* w, const float* scales, int64_t vec
   to[1] = *reinterpret_cast<const uint4*>(pairs + 4);
 }
 
-// As DequantizeKernel for any k: one value per thread.
+// DequantizeKernel for any k: a thread converts one value.
 template <bool kF8>
 __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t values, int64_t k,
                                     __nv_bfloat16* out) {
@@ -289,9 +289,9 @@ void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Str
   }
 }
 
-// Number of channels that are dequantised at once, as one slice: a multiple of 256, which keeps the
-// columns of y aligned for the next slice. A gated weight is a single slice, because its halves
-// must stay together.
+// Number of channels in a slice, which is dequantised as a whole. If there are several slices, it
+// is a multiple of 256, so that the columns of y at which a slice begins are aligned. A gated
+// weight is a single slice, because its gate rows and up rows must stay together.
 int64_t SliceChannels(const LinearWeight& w) {
   constexpr int64_t kMultiple = 256;
   const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);

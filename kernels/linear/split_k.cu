@@ -82,14 +82,14 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
-// Whether the split-K kernel is used: it must be faster than cuBLASLt (whose kernels do not use
-// programmatic dependent launch) and than the gemv kernel (linear/gemv.cu).
+// Whether the split-K kernel is used: it must be faster than the gemv kernel (linear/gemv.cu) and
+// than cuBLASLt, whose kernels do not use programmatic dependent launch.
 // Up to 64 rows it is never slower than cuBLASLt (1.0 to 2.2 times as fast for 9 to 64 rows on the
 // shapes of linear/NOTES.md). With more rows it is faster only if the GEMM is so small that the
 // latency of kernels, not the multiplication, takes most of the time.
-// Large weights use it from 8 rows on, others from 9, because of these times of a decoder step:
-// Flan-T5-XL (large weights) with 8 rows takes 1,199 us with this kernel and 1,340 us with the gemv
-// kernel; with 6 rows 1,210 and 1,170 us. T5-base with 8 rows takes 285 and 280 us.
+// Large weights use it from 8 rows on, others from 9, because of these times of a decoder step.
+// Flan-T5-XL (large weights): with 8 rows 1,199 us with this kernel and 1,340 us with the gemv
+// kernel, with 6 rows 1,210 us and 1,170 us. T5-base: with 8 rows 285 us and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMostRows = 256;
   const int64_t least_rows = Large(w) ? 8 : 9;
@@ -114,7 +114,8 @@ bool Takes(const LinearArgs& args) {
 }
 
 // Chooses the plan by rules that were fitted to measurements of all plans on the shapes of
-// linear/NOTES.md. Where they miss the fastest plan, the chosen one takes 5 % longer on average.
+// linear/NOTES.md. For shapes where the rules do not choose the fastest plan, the chosen plan takes
+// 5 % longer than the fastest on average.
 SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
@@ -123,10 +124,11 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
   const bool in_two = InTwo(w, rows, device);
-  // Few enough CTAs that those of this kernel and of the next one can be resident together.
+  // The number of CTAs is limited, so that the CTAs of this kernel and of the next one can be
+  // resident together.
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
-  // As many splits as wanted_blocks allows, but at least three steps of kSplitKDepth values of k
-  // per CTA.
+  // As many splits as wanted_blocks allows, but each CTA must have at least three steps of
+  // kSplitKDepth values of k.
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));
   const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
   const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
@@ -216,9 +218,9 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
   return Fits(w, rows, device);
 }
 
-// bf16 only: x = y * gamma of the previous GEMM could overflow f16, because it is not yet divided
-// by the root mean square of y. For sizes close to the limit of Fits, a separate RMSNorm op is
-// faster.
+// Supported only for bf16: the input is y * gamma of the previous GEMM, which could overflow f16,
+// because it is not yet divided by the root mean square of y. With more than 64 rows the size limit
+// is lower than that of Fits: close to the limit of Fits, a separate RMSNorm op is faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;

@@ -31,10 +31,10 @@ __device__ __forceinline__ void CopyToCta(uint32_t there, uint32_t from, int byt
       : "memory");
 }
 
-// Producer: issues the TMA loads of W and x for the k range of a CTA. Either one thread loads W and
-// x, or (S::kTwoCopy) one thread loads W and another loads x. The thread that loads W also
-// announces the bytes of the whole stage to its `full` mbarrier; the load of x may complete before
-// that.
+// Producer: issues the TMA loads of W and x for the k range of a CTA. If S::kTwoCopy, one thread
+// loads W and another thread loads x; otherwise one thread loads both. The thread that loads W also
+// announces the bytes of the whole stage (W and x) to the stage's mbarrier `full`; the load of x
+// may complete before that.
 template <typename S>
 class SplitKProducer {
   using Tail = SplitKSmem::Tail;
@@ -148,8 +148,8 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
 }
 
 // Split-K GEMM: y = activation(alpha x W^T + bias) (gated: * up) + residual. K and V may be stored
-// to the KV cache instead of y. With split RMSNorm (NormOutput) the kernel computes the second half
-// of the norm of x, the first half of the norm of y, or both.
+// in the KV cache instead of in y. With split RMSNorm (NormOutput) the kernel computes the second
+// half of the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
 // and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds
@@ -245,16 +245,17 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   }
   if (splits) {
     ArriveAtCluster();
-    // copies of this CTA's sums to other CTAs may still be reading its shared memory
+    // Wait until copies of this CTA's sums to other CTAs no longer read its shared memory.
     WaitForCluster();
   }
 #endif
 }
 
-// Kernel arguments of a GEMM. `stages` is not set.
+// Returns the kernel arguments of a GEMM, without `stages`, which the plan determines.
 SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream);
 
-// Launches the GEMM with this plan. RunSplitK checks which calls the kernel supports.
+// Launches the GEMM with this plan. Does not check whether the kernel supports the call; RunSplitK
+// does.
 void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
 
 }  // namespace quintet::cuda

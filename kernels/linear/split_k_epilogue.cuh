@@ -10,8 +10,8 @@ namespace quintet::cuda {
 
 constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
 constexpr int kSplitKMaxStages = 16;
-// Largest rows * n * k for which the kernel is used with more than 64 rows. split_k.cu (InTwo)
-// makes an exception for some larger GEMMs.
+// Largest rows * n * k of a GEMM with more than 64 rows for which the kernel is used. InTwo in
+// split_k.cu makes an exception for some larger GEMMs.
 constexpr int64_t kSplitKMaxMultiplyAdds = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
@@ -28,21 +28,22 @@ struct SplitKArgs {
   Activation activation;
   bool y_f32;  // y is f32; otherwise y has the dtype of the weight
 
-  // KV cache, or null (KvOutput). With inner = heads * head_dim, output columns [inner, 2 inner)
-  // are K and [2 inner, 3 inner) are V. The cache holds the K heads and then the V heads,
+  // KV cache (KvOutput). If not null, the GEMM computes Q, K and V: with inner = heads * head_dim,
+  // its columns [0, inner) go to y, columns [inner, 2 inner) are K and [2 inner, 3 inner) are V. A
+  // cache page has, for each layer, the K heads and then the V heads; consecutive heads are
   // head_stride elements apart.
   void* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
   int64_t page_elements, layer_offset, head_stride;
 
-  // Split RMSNorm before this GEMM (x_squares): [rows, square_parts] partial sums of squares that
-  // the previous GEMM wrote, or null.
+  // Split RMSNorm before this GEMM (x_squares): partial sums of squares [rows, square_parts] that
+  // the previous GEMM wrote. Null if there is no such norm.
   const float* squares;
   int square_parts;
   float inverse_k, eps;  // 1 / k; epsilon of the norm
-  // Split RMSNorm after this GEMM (NormOutput), or null: each channel tile writes y * gamma to
-  // next_scaled and one partial sum of squares per row to next_squares.
+  // Split RMSNorm after this GEMM (NormOutput): each channel tile writes y * gamma to next_scaled
+  // and one partial sum of squares per row to next_squares. Null if there is no such norm.
   const float* next_gamma;
   void* next_scaled;
   float* next_squares;
@@ -50,12 +51,13 @@ struct SplitKArgs {
 };
 
 // Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
-// thread for W and one for x. kAdds: as kLarge, but the epilogue can only add the f32 residual. Its
-// shorter code makes the kernel faster: a CTA runs the epilogue only once, so the time to fetch the
-// instructions counts.
+// thread for W and one for x. kAdds: as kLarge, but the epilogue supports only the addition of an
+// f32 residual. This shorter epilogue makes the kernel faster: a CTA runs its epilogue only once,
+// so the time to fetch the instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
-// Compile-time sizes of the kernel. kHalves_: with split RMSNorm (x_squares, next_norm).
+// Compile-time sizes of the kernel. kHalves_: whether it supports split RMSNorm (x_squares,
+// next_norm).
 template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
 struct SplitKTile {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
@@ -64,8 +66,8 @@ struct SplitKTile {
   static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // consumers and producers
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
-  // Bytes between rows of sums in shared memory. The padding avoids bank conflicts when accumulator
-  // fragments are stored.
+  // Bytes from one row of partial sums to the next in shared memory. The padding avoids bank
+  // conflicts when accumulator fragments are stored.
   static constexpr int kPitchBytes = (kChannels + 4) * 4;
 };
 
@@ -113,7 +115,7 @@ __device__ __forceinline__ float LoadFloat(uint32_t shared) {
 __device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
   asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
 }
-// Loads four values of f32 (if `f32`) or T as f32.
+// Loads four consecutive values and converts them to f32. They are f32 if `f32` is true, else T.
 template <typename T>
 __device__ __forceinline__ float4 LoadFour(const void* from, bool f32) {
   if (f32) return *static_cast<const float4*>(from);
@@ -153,8 +155,8 @@ struct SplitKWork {
   }
 };
 
-// The epilogue of one thread. Of the rows whose sums this CTA reduces and stores, the thread
-// handles every step_-th one, in four consecutive columns.
+// The epilogue of one thread. Among the rows that this CTA finishes, the thread handles every
+// step_-th row, and in each of these rows four consecutive columns.
 template <typename T, typename S>
 class SplitKEpilogue {
  public:
@@ -194,9 +196,10 @@ class SplitKEpilogue {
     }
   }
 
-  // Computes the norm scale of each row, 1 / sqrt(mean square + eps), if the previous GEMM wrote
-  // partial sums of squares. Call it after WaitForKernelsBefore. Eight lanes per row; their loads
-  // are in flight together. Lanes past the last row load the last row again.
+  // If the previous GEMM wrote partial sums of squares, computes the norm scale of each row, 1 /
+  // sqrt(mean square + eps). Call it after WaitForKernelsBefore. Eight lanes share a row and have
+  // all their loads in flight together. Lanes whose row is past the last one load the last row
+  // instead; their result is not stored.
   __device__ __forceinline__ void FinishNorm(int thread, int rows) const {
     if (!Finishes() || rows <= 0) return;
     constexpr int kLanes = 8, kAtOnce = kWarpgroup / kLanes,
@@ -328,10 +331,10 @@ class SplitKEpilogue {
     return {of(v.x), of(v.y), of(v.z), of(v.w)};
   }
 
-  // First half of a split RMSNorm: writes v * gamma and the sum of v^2 over the tile, where v has
-  // the outputs of kAtOnce rows. These rows begin at row `first` and are step_ apart. All 16 lanes
-  // of a row participate in the shuffles, because a tile has 64 columns and `columns` is a multiple
-  // of 64.
+  // First half of a split RMSNorm: writes v * gamma and, for each row, the sum of v^2 over the
+  // columns of the tile. v[i] has this thread's outputs in row first + i * step_. All 16 lanes of a
+  // row participate in the shuffles, because a tile has 64 columns and `columns` is a multiple of
+  // 64.
   template <int kAtOnce>
   __device__ __forceinline__ void BeginNextNorm(int first, const float4 (&v)[kAtOnce]) const {
     float squares[kAtOnce];
@@ -360,8 +363,8 @@ class SplitKEpilogue {
     }
   }
 
-  // v = alpha * (partial sums of all CTAs, added in rank order) + bias, for the rows at the byte
-  // offsets `at` from `sums` in shared memory.
+  // v[i] = alpha[i] * (partial sums of all CTAs, added in rank order) + bias, for kAtOnce rows. The
+  // partial sums of row i begin at[i] bytes after `sums` in shared memory.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
                                       const float (&alpha)[kAtOnce], const float4& bias,

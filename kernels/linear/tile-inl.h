@@ -90,7 +90,8 @@ HWY_INLINE void RunPanelGemm(const cpu::PanelGemm& p) {
   for (int64_t g = 0; g < p.groups; g += most) {
     const int64_t groups = most < p.groups - g ? most : p.groups - g;
     const char* panel = p.panel + g * kPanelBytes;
-    // Each block prefetches its share of the next panel.
+    // If there is a next panel and x has several blocks of rows, each block prefetches an equal
+    // part of the next panel. Otherwise a block prefetches the next groups of its own panel.
     const int64_t share = groups * kPanelBytes / x.blocks;
     const bool asks = p.next != nullptr && x.blocks > 1;
     const int64_t step = asks ? (share + groups - 1) / groups : kPanelBytes;

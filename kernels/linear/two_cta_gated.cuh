@@ -9,12 +9,12 @@ namespace quintet::cuda {
 struct TwoCtaGatedTile {
   // Tile of one CTA: rows of x by columns of y.
   static constexpr int kRows = 64, kChannels = 80;
-  // Number of gate channels, and of up channels, of one consumer warpgroup; also the number of
-  // channels that one TMA load of W copies.
+  // Number of gate channels, and also of up channels, that one consumer warpgroup computes. One TMA
+  // load of W copies this number of channels.
   static constexpr int kBox = kChannels / 2;
-  // Threads of the consumer warpgroups, and of the whole CTA with its two producer warps.
+  // Number of consumer threads, and of all threads of a CTA, which also has two producer warps.
   static constexpr int kConsumerThreads = 2 * kWarpgroup, kThreads = kConsumerThreads + 64;
-  // One pipeline stage has 64 values of k.
+  // Bytes of W and of x in a pipeline stage, which has 64 values of k.
   static constexpr int kWBytes = 2 * kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kWStages = 8, kXStages = 7;
 };
@@ -75,7 +75,7 @@ class TwoCtaGatedProducer {
     constexpr int kWarps = S::kConsumerThreads / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
       BarrierInit(SharedAddress(&tail_.w_full[stage]), 1);
-      // released by the consumer warps of both CTAs
+      // The consumer warps of both CTAs release a stage of W.
       BarrierInit(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);
     }
     for (int stage = 0; stage < S::kXStages; ++stage) {
@@ -163,10 +163,10 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
   WarpgroupFenceOperand(c);
 }
 
-// Epilogue of a thread, whose accumulators belong to two rows of the tile. Of every eight channels
-// of the warpgroup they hold two consecutive ones: the gate channels first, then the up channels.
-// kPlain: only GELU (tanh), no bias, y of dtype T. Its shorter code makes the kernel faster: a CTA
-// runs the epilogue only once, so the time to fetch the instructions counts.
+// Epilogue of a thread. Its accumulators belong to two rows of the tile and, in each row, to two
+// adjacent channels of every eight: first those of the gate channels, then those of the up
+// channels. kPlain: only GELU (tanh), no bias, y of dtype T. The shorter code of kPlain makes the
+// kernel faster: a CTA runs its epilogue only once, so the time to fetch the instructions counts.
 template <typename T, bool kPlain>
 class TwoCtaGatedEpilogue {
  public:
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
 // Whether this kernel is faster than cuBLASLt for a gated weight and this number of rows: its CTAs
 // must occupy between 3/4 and all of the SMs.
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
-// Runs the GEMM. RunSplitK checks which calls the kernel supports.
+// Runs the GEMM. Does not check whether the kernel supports the call; RunSplitK does.
 void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);
 
 }  // namespace quintet::cuda
