@@ -13,8 +13,8 @@ struct EmbeddingArgs {
   // [rows] i32: in [0, vocab), or -1 - i for the token next_tokens[i]. A value out of range fails a
   // QT_CHECK, so the caller must validate user input first.
   Tensor ids;
-  // [n] i32, dense, or undefined: token ids that an earlier op on this stream writes. With them a
-  // step can be enqueued before the host knows its input tokens.
+  // Optional, [n] i32, dense: token ids that an earlier op on this stream writes. With next_tokens
+  // a step can be enqueued before the host knows its input tokens.
   Tensor next_tokens;
   Tensor table;  // [vocab, d] f32|bf16|f16
   float scale = 1.0f;
@@ -22,8 +22,8 @@ struct EmbeddingArgs {
   Tensor position_table;  // [positions, d] f32|bf16|f16, or undefined
   Tensor y;               // [rows, d] f32; on a GPU also bf16|f16, and both tables have one dtype
   Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = token id of row r
-  // [rows], pinned + device copy: KV-cache slot of each row's token, the index at which its id is
-  // written to `history`; negative: the id is not recorded.
+  // [rows], pinned host array with a device copy: the KV-cache slot of each row's token. The id of
+  // the token is written to history[slot]; if the slot is negative, the id is not recorded.
   absl::Span<const int32_t> slots;
 };
 void Embedding(const EmbeddingArgs& args, Stream& stream);

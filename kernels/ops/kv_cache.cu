@@ -6,8 +6,8 @@
 namespace quintet::cuda {
 namespace {
 
-// Kernel arguments. All lengths and strides are in copy units: what one load or store moves (see
-// UnitBytes).
+// Kernel arguments. All lengths and strides are in copy units (UnitBytes). A copy unit is the bytes
+// that one load or store moves.
 struct StoreKvParams {
   const void* k;
   const void* v;
@@ -44,8 +44,8 @@ __global__ void StoreKvKernel(StoreKvParams a) {
   *to = *from;
 }
 
-// The copy unit in bytes: the largest of 16, 4 and the element size that divides all addresses,
-// strides and lengths of the copy.
+// Returns the copy unit in bytes: 16 if that divides all addresses, strides and lengths of the
+// copy, else 4 if that does, else the element size.
 int64_t UnitBytes(const StoreKvArgs& args) {
   const int64_t size = DTypeBytes(args.cache->dtype);
   uint64_t bits = static_cast<uint64_t>(args.cache->head_dim * size) |

@@ -40,7 +40,8 @@ struct StoreKvArgs {
   Tensor k, v;  // [rows, heads, head_dim], dtype of the cache, any row stride
   const KvCache* cache = nullptr;
   int64_t layer = 0;
-  // [rows], pinned + device copy: destination slot of each row; -1: the row is not stored.
+  // [rows], pinned host array with a device copy: destination slot of each row; -1: the row is not
+  // stored.
   absl::Span<const int32_t> slots;
 };
 void StoreKv(const StoreKvArgs& args, Stream& stream);

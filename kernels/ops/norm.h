@@ -16,8 +16,9 @@ struct RmsNormArgs {
   Tensor gamma;  // [d]
   Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-6f;
-  // Optional gather, [rows], pinned + device copy: row r of y is the norm of row rows[r] of x, each
-  // in [0, x_rows). Empty: row r of y is the norm of row r of x, and x_rows == rows.
+  // Optional gather, [rows], pinned host array with a device copy: row r of y is the norm of row
+  // rows[r] of x, where 0 <= rows[r] < x_rows. Empty: row r of y is the norm of row r of x, and y
+  // has x_rows rows.
   absl::Span<const int32_t> rows;
 };
 void RmsNorm(const RmsNormArgs& args, Stream& stream);

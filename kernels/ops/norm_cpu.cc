@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// Returns the sum over the d values of a row of (x - shift)^2, or of x if !kSquare. Four vector
-// accumulators; the order of summation depends only on d.
+// Returns the sum of (x - shift)^2, or of x if !kSquare, over the d values of a row. It has four
+// vector accumulators; the order of summation depends only on d.
 template <bool kSquare>
 float SumRow(const float* x, size_t d, float shift) {
   const F32 tag;

@@ -36,13 +36,13 @@ __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pa
   return rotation;
 }
 
-// Pair (a, b) of channels becomes (a cos - b sin, b cos + a sin) * scale; other channels are
-// copied.
+// Channels (a, b) of a pair become (a cos t - b sin t, b cos t + a sin t) * scale, where t is the
+// rotation angle (Rotation); other channels are copied.
 // Shapes: x, y [rows, heads, head_dim], positions [rows].
 // Math: f32 for angles and results. The frequency of each pair (theta) and its xPos base (zeta) are
 // computed on the host, by the code that the CPU backend uses too.
-// Mapping: one CTA per row, one thread per pair, which it rotates in every head. If y is not x, one
-// more thread for each channel that is only copied.
+// Mapping: one CTA per row. One thread per pair rotates that pair in every head. If y is not x, one
+// more thread per channel outside the pairs copies that channel in every head.
 // Bound: reading x and writing y once; only FAT5's rotary models use this op.
 // Test: tests/kernels/ops/rotary_test.cc.
 template <typename X, typename Y>
