@@ -22,7 +22,7 @@ __device__ __forceinline__ int ClusterSize() {
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
-// Waits until all threads of the cluster have arrived.
+// Waits until all threads of the cluster have arrived at the cluster barrier.
 __device__ __forceinline__ void WaitForCluster() {
   asm volatile("barrier.cluster.wait;" ::: "memory");
 }
@@ -32,7 +32,8 @@ __device__ __forceinline__ uint32_t InBlock(uint32_t shared, int rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
   return there;
 }
-// Arrives at an mbarrier of another CTA, at an address from InBlock.
+// Arrives at an mbarrier of another CTA of the cluster; `there` is its address as returned by
+// InBlock.
 __device__ __forceinline__ void ArriveInCluster(uint32_t there) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(there) : "memory");
 }

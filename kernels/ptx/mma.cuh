@@ -13,7 +13,7 @@
 
 namespace quintet::cuda {
 
-// Two values rounded to T in one register; `low` is in the low half.
+// Rounds two values to T and returns them in one register, with `low` in the low half.
 template <typename T>
 __device__ inline uint32_t PackPair(float low, float high) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -71,8 +71,8 @@ __device__ inline uint32_t TransposeMatrix(uint32_t pair) {
   return transposed;
 }
 
-// cp.async: copies 16 bytes to shared memory asynchronously, bypassing L1. Writes zeros if !valid
-// (the source is not read then).
+// cp.async: copies 16 bytes to shared memory asynchronously, bypassing L1. If !valid, writes zeros
+// and does not read the source.
 __device__ inline void CpAsync16(uint32_t shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :

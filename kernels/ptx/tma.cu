@@ -5,8 +5,8 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Looks up cuTensorMapEncodeTiled in the driver: the CUDA runtime has no such function, and the
-// driver is not linked.
+// Looks up cuTensorMapEncodeTiled in the driver library at run time: the CUDA runtime has no such
+// function, and Quintet is not linked with the driver library.
 Encode FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;

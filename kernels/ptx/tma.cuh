@@ -10,7 +10,7 @@
 
 namespace quintet::cuda {
 
-// Initialises an mbarrier whose phases end after `arrivals` arrivals.
+// Initialises an mbarrier. Each of its phases ends after `arrivals` arrivals.
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
@@ -26,15 +26,16 @@ __device__ __forceinline__ void FenceBarrierInit() {
 __device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
-// Arrives at an mbarrier of this CTA and adds `bytes` to what its phase expects: the phase ends
-// only after all arrivals and after that many bytes of TMA loads have been written.
+// Arrives at an mbarrier of this CTA and adds `bytes` to the number of bytes that the current phase
+// expects: the phase ends only after all arrivals and after TMA loads have written that many bytes.
 __device__ __forceinline__ void BarrierArriveExpectTx(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
                : "r"(barrier), "r"(bytes)
                : "memory");
 }
-// Arrives once all copies (CpAsync16) that this thread has started are complete.
+// Lets the hardware arrive at the mbarrier once all copies (CpAsync16) that this thread has started
+// are complete. Does not wait for them.
 __device__ __forceinline__ void BarrierArriveAfterCpAsync(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
 }
@@ -98,9 +99,10 @@ struct TmaTensor {
 };
 
 // Encodes a tensor map for boxes of `box_rows` rows (up to 256) of 64 channels of one head. In
-// shared memory a row has 128 bytes, swizzled: its 16-byte chunk c is stored at c ^ (row % 8).
-// Elements outside of the tensor are loaded as zeros. `data` must be 16-byte aligned, and the
-// strides must be multiples of 16 bytes. Returns false after recording an error with the device.
+// shared memory a row has 128 bytes and is swizzled: its 16-byte chunk c is stored as chunk c ^
+// (row % 8). Elements outside of the tensor are loaded as zeros. `data` must be 16-byte aligned,
+// and the strides must be multiples of 16 bytes. Returns false after recording an error with the
+// device.
 bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map);
 
 }  // namespace quintet::cuda

@@ -34,10 +34,10 @@ __device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
 }
 
 // wgmma descriptor of a matrix of 16-bit values in shared memory: rows of 64 values (128 bytes),
-// swizzled (16-byte chunk c is stored at c ^ (row % 8)), starting at a 1024-byte boundary. K-major
-// operand: the product sums along a row, and adding 32 bytes to the address selects the next 16
-// values of k. MN-major operand: the product sums over rows, and blocks of 64 columns are
-// `column_stride` bytes apart.
+// starting at a 1024-byte boundary. The rows are swizzled: 16-byte chunk c of a row is stored as
+// chunk c ^ (row % 8). K-major operand: the product sums along a row, and adding 32 bytes to the
+// address selects the next 16 values of k. MN-major operand: the product sums over rows, and blocks
+// of 64 columns are `column_stride` bytes apart.
 __device__ __forceinline__ uint64_t MakeSmemDescriptor(uint32_t address, uint32_t column_stride) {
   constexpr uint64_t kPermuted128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint64_t MakeStridedSmemDescriptor(uint32_t address, 
          (address & 0x3ffff) / 16;
 }
 
-// wgmma.fence (warpgroup_arrive), commit_group and wait_group.
+// Wrappers of wgmma.fence (warpgroup_arrive), wgmma.commit_group and wgmma.wait_group.
 __device__ __forceinline__ void WarpgroupArrive() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -71,7 +71,7 @@ template <int kPending>
 __device__ __forceinline__ void WarpgroupWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
-// stmatrix: the inverse of Ldmatrix (mma.cuh).
+// stmatrix: stores four 8 x 8 matrices of 16-bit values; the inverse of Ldmatrix (mma.cuh).
 __device__ __forceinline__ void Stmatrix(const uint32_t (&r)[4], uint32_t row_address) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :
@@ -88,7 +88,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
   }
 }
 
-// Accumulator operands, eight columns (four registers of a lane) at a time.
+// Lists of asm operands for the accumulators c. QT_C1(i) lists those of eight columns: the four
+// registers c[i] of a lane.
 #define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
 #define QT_C8(i)                                                                                \
@@ -105,9 +106,9 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
 #define QT_R112 \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// wgmma with both operands in shared memory, K-major. size: shape, such as "m64n16". a_name,
-// b_name, p_name: names in the asm text, such as "%8", of the descriptors a and b and of
-// `accumulate`.
+// The asm statement of a wgmma with both operands in shared memory, K-major. size: the shape, such
+// as "m64n16". a_name, b_name, p_name: the names in the asm text, such as "%8", of descriptor a,
+// descriptor b and `accumulate`.
 #define QT_WGMMA_SHARED(size, type, registers, a_name, b_name, p_name, ...)                 \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -115,8 +116,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
                "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
-// wgmma with operand a in registers and operand b in shared memory, MN-major. Parameters as in
-// QT_WGMMA_SHARED.
+// The asm statement of a wgmma with operand a in registers and operand b in shared memory,
+// MN-major. Parameters as in QT_WGMMA_SHARED.
 #define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -135,7 +136,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
 // Defines Wgmma(c [64 x columns], a, b, accumulate) for 16 values of k. kind: SHARED or REGISTERS,
-// where operand a is; the arguments after `columns` go to QT_WGMMA_SHARED or QT_WGMMA_REGISTERS.
+// the place of operand a. The arguments after `columns` are passed to QT_WGMMA_SHARED or
+// QT_WGMMA_REGISTERS.
 #define QT_WGMMA(kind, declared_a, columns, ...)                                           \
   template <typename T>                                                                    \
   __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \
@@ -147,7 +149,8 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
     }                                                                                      \
   }
 
-// c [64 x columns] (+)= a b^T.
+// Wgmma with both operands in shared memory: c [64 x columns] = a b^T, plus the old c if
+// `accumulate`.
 QT_WGMMA(SHARED, uint64_t a, 16, "%8", "%9", "%10", QT_C1(0), QT_C1(1))
 QT_WGMMA(SHARED, uint64_t a, 32, "%16", "%17", "%18", QT_C4(0))
 QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
