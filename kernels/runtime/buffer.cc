@@ -11,15 +11,16 @@
 namespace quintet {
 namespace {
 
-// With 4 KiB pages a GEMM that reads its weights from main memory runs at half its speed or less.
-// Memory therefore comes from mappings that huge pages can back completely: blocks of up to
-// kLargeBlock bytes share mappings of kSlab bytes (slabs), larger ones have mappings of their own.
+// With 4 KiB pages, a GEMM that reads its weights from main memory reaches at most half the speed
+// that it has with huge pages. Memory therefore comes from mappings that huge pages can back
+// completely: blocks of up to kLargeBlock bytes share mappings of kSlab bytes (slabs), larger ones
+// have mappings of their own.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kSlab = int64_t{128} << 20;
 constexpr int64_t kLargeBlock = int64_t{32} << 20;
 constexpr int64_t kAlignment = 64;
 
-// An anonymous memory mapping. Untouched pages cost nothing.
+// An anonymous memory mapping. Pages that are never touched take no physical memory.
 class Mapping {
  public:
   // Returns null if mmap fails.
@@ -66,8 +67,8 @@ struct Slabs {
   std::weak_ptr<Mapping> current;  // freed with its last block
 };
 
-// Sets *block to a new block of `bytes` bytes and returns the mapping that holds it; null if there
-// is no memory.
+// Sets *block to a new block of `bytes` bytes and returns the mapping that holds it. Returns null
+// if there is no memory.
 std::shared_ptr<Mapping> TakeBlock(int64_t bytes, void** block) {
 #if defined(__SANITIZE_ADDRESS__)
   const bool own = true;  // so that the sanitizer sees overruns

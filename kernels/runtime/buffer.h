@@ -19,8 +19,9 @@ class Buffer {
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;
-  // Wraps memory that was allocated elsewhere (device memory, for example). Destroying the last
-  // copy of `owner` frees it; if `owner` is null, the caller keeps it alive.
+  // Wraps memory that was allocated elsewhere (device memory, for example). The memory is freed
+  // when the last copy of `owner` is destroyed; if `owner` is null, the caller must keep the memory
+  // valid.
   Buffer(void* data, int64_t bytes, std::shared_ptr<void> owner)
       : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
@@ -39,8 +40,8 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
-// Splits one block into aligned pieces. With a null base it only adds up their sizes, so that one
-// function can both size and lay out a workspace.
+// Splits one block of memory into aligned pieces. With a null base it only adds up the sizes of the
+// pieces, so that the same code can compute the size of a workspace and lay it out.
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}

@@ -8,8 +8,9 @@ namespace quintet {
 // upper bound. At least 1.
 int AvailableCores();
 
-// The number of threads of a compute pool: AvailableCores(), but at most 8 if the model runs on a
-// GPU, where loops on the host are so short that waking more threads takes longer.
+// Returns the default number of threads of a compute pool: AvailableCores(), but at most 8 if the
+// model runs on a GPU. The loops on the host are then so short that waking more threads would take
+// longer than it saves.
 int DefaultThreads(bool on_gpu);
 
 }  // namespace quintet

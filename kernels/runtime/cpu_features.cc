@@ -126,7 +126,7 @@ std::string CompiledIsaNames() {
 #if defined(__x86_64__)
   names = {"AMX", "AVX512_BF16", "AVX512_VNNI"};  // amx.cc and avx512.cc of kernels/linear
 #endif
-  // Each target is a bit; a lower bit is a better target.
+  // Each target of Highway is one bit of HWY_TARGETS; the lowest set bit is the best target.
   for (int64_t left = HWY_TARGETS; left != 0; left &= left - 1) {
     names.push_back(hwy::TargetName(left & -left));
   }

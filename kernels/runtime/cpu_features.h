@@ -7,7 +7,8 @@
 
 namespace quintet {
 
-// Levels of x86-64; each includes those before it. On other architectures only kBest has a meaning.
+// Levels of x86-64; each level includes those before it. On other architectures only kBest is
+// meaningful.
 enum class CpuIsa : uint8_t {
   kBaseline,    // "baseline": SSE only, no fused multiply-add
   kAvx2,        // "avx2": AVX2 and FMA

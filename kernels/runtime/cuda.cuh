@@ -19,7 +19,7 @@ inline cudaStream_t Queue(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.device().queue());
 }
 
-// Records a CUDA error with the device; returns whether the call succeeded.
+// Returns whether a CUDA call succeeded; if not, records its error with the device.
 inline bool Recorded(cudaError_t error, const char* what, const char* file, int line,
                      Device& device) {
   if (error == cudaSuccess) return true;
@@ -27,7 +27,8 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
   return false;
 }
 
-// True if the call succeeded; otherwise its error becomes the sticky error of the device.
+// Evaluates `call`, a call of the CUDA runtime, and returns whether it succeeded. If it failed, its
+// error becomes the sticky error of the device.
 #define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
 
 // Launches a kernel in clusters of `cluster` CTAs; a cluster of one CTA means no clusters. On
@@ -81,16 +82,16 @@ __device__ __forceinline__ void LaunchDependentGrids() {
 }
 
 // griddepcontrol.wait, then launch_dependents: waits until the previous kernel has finished, then
-// lets the next kernel start. Every kernel must wait on every code path, and none may let the next
-// kernel start before its own wait.
+// lets the next kernel start. Every kernel must wait on every code path before it lets the next
+// kernel start.
 //
 // This rule guarantees that when a kernel starts, everything enqueued before it is done and
 // visible, except the one kernel just before it. Before WaitOnDependentGrids a kernel may write
 // only shared memory, and may read only what the previous kernel does not write: weights with any
 // load; what earlier kernels and copies wrote (tables, cached keys) only with loads that bypass the
 // L1 cache (__ldcg, CpAsync16). If kernels let the next one start before their wait, several
-// kernels could be resident, and their weight loads would delay the inputs of the one that runs:
-// this costs 10 % of a one-row decoder step.
+// waiting kernels could be resident, and their weight loads would delay the inputs of the one that
+// runs: this costs 10 % of a one-row decoder step.
 __device__ __forceinline__ void WaitOnDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -103,7 +104,7 @@ struct TypeTag {
   using type = T;
 };
 
-// Calls visit(TypeTag<T>()) with T the type of an activation dtype: float, __nv_bfloat16 or __half.
+// Calls visit(TypeTag<T>()), where T is the C++ type of `dtype`: float, __nv_bfloat16 or __half.
 template <typename Visit>
 void DispatchDType(DType dtype, Visit&& visit) {
   switch (dtype) {
@@ -155,8 +156,9 @@ __device__ __forceinline__ void StoreVector(const float (&from)[kVector<T>], T* 
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
-// LoadConsecutive and StoreConsecutive move kCount consecutive values of T, which are f32 in
-// registers. kCount is 1 or, with 16-byte aligned addresses, a multiple of kVector<T>.
+// LoadConsecutive and StoreConsecutive move kCount consecutive values between memory, where they
+// have type T, and registers, where they are f32. kCount is 1 or a multiple of kVector<T>; in the
+// second case the addresses must be 16-byte aligned.
 template <typename T, int kCount>
 __device__ __forceinline__ void LoadConsecutive(const T* from, float (&to)[kCount]) {
   if constexpr (kCount == 1) {
@@ -206,8 +208,9 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// Sum of x over all threads of a CTA (a multiple of 32, at most 1024), added in a fixed order.
-// Every thread gets the result. `shared` [32] may be reused after the next barrier.
+// Returns the sum of x over all threads of a CTA to every thread, added in a fixed order. The
+// number of threads must be a multiple of 32 and at most 1024. `shared` [32] may be reused after
+// the next barrier.
 __device__ __forceinline__ float BlockSum(float x, float* shared) {
   x = WarpSum(x);
   const int warps = static_cast<int>(blockDim.x) / 32;

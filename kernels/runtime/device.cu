@@ -28,7 +28,8 @@ bool IsSet(const char* variable) {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-// Adds the time from its construction to its destruction, in nanoseconds, to a counter.
+// Measures the time from construction to destruction of this object and adds it to a counter of
+// nanoseconds.
 class WaitingTime {
  public:
   explicit WaitingTime(int64_t* total_ns) : total_ns_(total_ns), begin_(Clock::now()) {}
@@ -225,9 +226,9 @@ const void* CudaDevice::DevicePtrOf(const void* host) const {
   return found->second.device + (at - found->first);
 }
 
-// Whether an upload goes through the copy stream into a staging slot: if it is aligned, fits into a
-// slot, and the compute stream is busy. If that stream is idle, the second copy, from the slot to
-// the device side, would only cost time.
+// Whether an upload goes through the copy stream into a staging slot: it must be aligned and fit
+// into a slot, and the compute stream must be busy. If the compute stream is idle, the second copy,
+// from the slot to the device side, would only cost time.
 bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
   if (bytes > kStagingSlotBytes || !Divides<uint4>(host, DevicePtrOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;
@@ -237,7 +238,7 @@ bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
 
 void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
   char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
-  // number of the previous upload in this staging slot; 0: none
+  // Number of the previous upload that this staging slot belongs to; 0 if there is none.
   const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
   QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
   QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
@@ -289,8 +290,9 @@ void CudaDevice::CopyToHost(void* host, const void* device, int64_t bytes) {
 void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   static std::mutex& failing = *new std::mutex;
   cudaError_t error = cudaSetDevice(ordinal_);
-  // cudaMemcpy from pageable memory may return before the bytes have arrived, and stream() does not
-  // wait for other streams: copy on a per-thread stream and wait for it.
+  // Copy on a per-thread stream and wait for it. A plain cudaMemcpy would not do: from pageable
+  // memory it may return before the bytes have arrived, and stream() does not wait for other
+  // streams.
   if (error == cudaSuccess) {
     error = cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                             cudaStreamPerThread);

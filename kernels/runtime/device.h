@@ -29,8 +29,8 @@ class CudaGraph {
 
 class Device {
  public:
-  // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, or there is no such device,
-  // its compute capability is below 8.0, or cuBLASLt cannot be loaded.
+  // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, there is no such device, its
+  // compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
   virtual ~Device() = default;
   Device(const Device&) = delete;
@@ -60,8 +60,8 @@ class Device {
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.
   virtual absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) = 0;
-  // The device-side address that corresponds to a host address in a pinned buffer. QT_CHECK: `host`
-  // is inside of one.
+  // Returns the device-side address that corresponds to the host address `host`, which must be
+  // inside a pinned buffer (QT_CHECK).
   template <typename T>
   T* DevicePtr(T* host) const {
     return static_cast<T*>(const_cast<void*>(DevicePtrOf(host)));
@@ -73,16 +73,17 @@ class Device {
   // from 1, or 0 if `bytes` is 0.
   virtual int64_t CopyH2D(const void* pinned_host, int64_t bytes) = 0;
   virtual void CopyD2H(void* pinned_host, int64_t bytes) = 0;
-  // Waits until upload `number` and all earlier uploads have run, so that the host may overwrite
-  // what they read. Does nothing if `number` is 0.
+  // Waits until upload `number` and all earlier uploads have finished. The host may then overwrite
+  // the memory that they read. Does nothing if `number` is 0.
   virtual void WaitForH2D(int64_t number) = 0;
   // CopyToDevice and CopyToHost enqueue a copy between host memory of any kind and device memory.
   // If `host` is pinned, they return at once; otherwise they return when the caller may use `host`
   // again.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
-  // H2D copy of weights while loading; it is finished on return. The only member function that
-  // other threads may call, and only while the engine thread makes no calls.
+  // Copies weights from host memory to device memory while a model loads; the copy is complete on
+  // return. This is the only member function that threads other than the engine thread may call,
+  // and only while the engine thread calls none.
   virtual void Write(void* device, const void* host, int64_t bytes) = 0;
 
   // Captures what `work` enqueues (kernels only) into a CUDA graph instead of running it. Returns
@@ -92,11 +93,11 @@ class Device {
   virtual void LaunchGraph(const CudaGraph& graph) = 0;
 
   // Waits for all enqueued work. Errors are sticky: after the first failed launch or copy, every
-  // call returns that error (INTERNAL).
+  // call of Synchronize or WaitForEvent returns that error (INTERNAL).
   virtual absl::Status Synchronize() = 0;
-  // RecordEvent records an event after the work enqueued so far, and WaitForEvent waits for the
-  // latest event with the same index. Work enqueued after the event may keep running. There are two
-  // events, 0 and 1.
+  // RecordEvent records event `index` after the work enqueued so far. WaitForEvent waits for the
+  // work before the latest record of event `index`, but not for work enqueued after it. There are
+  // two events, 0 and 1.
   virtual void RecordEvent(int index) = 0;
   virtual absl::Status WaitForEvent(int index) = 0;
   // Records an error of a launch or a copy; Synchronize returns the first one from then on.

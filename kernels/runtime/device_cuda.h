@@ -51,8 +51,8 @@ class CudaDevice final : public Device {
   // The cuBLASLt plans of this device; created by the first GEMM.
   std::shared_ptr<CublasLtPlans>& plans() { return plans_; }
 
-  // State of AutotuneGemms, which measures GEMM algorithms until `end`. Writing the buffer
-  // `evicting`, of twice the size of L2, evicts everything else from L2.
+  // State of AutotuneGemms, which measures GEMM algorithms until time `end`. The buffer `evicting`
+  // has twice the size of L2; writing it evicts everything else from L2.
   struct Measuring {
     std::chrono::steady_clock::time_point end;
     Buffer evicting;
@@ -70,8 +70,8 @@ class CudaDevice final : public Device {
     int64_t bytes;
     char* device;  // address of the device side
   };
-  // All pinned buffers by host address. The buffers share this map with the device, because they
-  // may outlive it.
+  // All pinned buffers by host address. The device and its buffers share ownership of this map,
+  // because buffers may outlive the device.
   struct PinnedBuffers {
     std::mutex mutex;
     std::map<const char*, PinnedBuffer> by_host;
@@ -91,8 +91,8 @@ class CudaDevice final : public Device {
   static constexpr int64_t kTrackedUploads = 32;
   cudaEvent_t uploaded_[kTrackedUploads] = {};
   int64_t uploads_ = 0, uploads_seen_ = 0;  // enqueued; known to have finished
-  // Number and size of the staging slots: most steps have fewer uploads, and most uploads are
-  // smaller.
+  // Number and size of the staging slots. Most steps have fewer uploads than kStagingSlots, and
+  // most uploads are smaller than a slot.
   static constexpr int64_t kStagingSlots = 8, kStagingSlotBytes = int64_t{1} << 20;
   static_assert(kStagingSlots < kTrackedUploads);
   cudaStream_t copy_stream_ = nullptr;

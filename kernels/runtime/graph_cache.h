@@ -4,7 +4,7 @@
 //
 // Policy:
 //   threshold  A key is used `threshold` times without a graph; its next use captures one. At least
-//              1, so that everything that is made on first use exists before the capture.
+//              1: objects that the work creates on its first use must exist before the capture.
 //   capacity   Maximum number of keys, with or without a graph. A new key evicts the least
 //              recently used one when the cache is full.
 // A capture that fails (null) leaves the key without a graph; it is tried again after `threshold`
@@ -48,8 +48,8 @@ class GraphCache {
   }
 
   // Counts one use of `key` and returns its graph for the caller to launch, valid until the next
-  // call. Null: there is no graph (yet), and the caller enqueues the work as usual. `capture` is
-  // called at most once, when the key reaches the threshold; exceptions that it throws pass
+  // call. Null: there is no graph (yet), and the caller enqueues the work as usual. A call in which
+  // the key reaches the threshold calls `capture` once; exceptions that `capture` throws pass
   // through.
   const Graph* Use(const Key& key, Capture capture) {
     Entry& entry = MostRecent(key);

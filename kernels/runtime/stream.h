@@ -4,10 +4,11 @@
 // Memory of ops. Tensors that ops read and write are in memory from Allocate. Small index arrays
 // (spans, and input Tensors of i32 or i64) are in pinned buffers (AllocatePinned): pinned host
 // memory (the host side) with a device buffer of the same size (the device side). CopyH2D and
-// CopyD2H copy from one side to the other. An op reads the host side to check and plan; its kernel
-// reads the device side. A small result may also be on the host side: a kernel writes it there over
-// the bus, and the host may read it after the kernel has run. On the CPU both sides are the same
-// memory and the copies do nothing, so callers are the same for both backends.
+// CopyD2H copy from one side to the other. The host code of an op reads the host side, to check
+// arguments and to plan launches; its kernel reads the device side. A small result may also be on
+// the host side: a kernel writes it there over the bus, and the host may read it after the kernel
+// has run. On the CPU both sides are the same memory and the copies do nothing, so callers are the
+// same for both backends.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ enum class Backend : uint8_t { kCpu, kCuda };
 
 class Stream {
  public:
-  // A null device makes a CPU stream. `pool` and `device` must outlive it.
+  // A null `device` makes a CPU stream. `pool` and `device` must outlive the Stream.
   explicit Stream(ThreadPool* pool, Device* device = nullptr) : pool_(pool), device_(device) {}
 
   Backend backend() const { return device_ == nullptr ? Backend::kCpu : Backend::kCuda; }
@@ -51,8 +52,8 @@ class Stream {
   T* DevicePtr(T* host) const {
     return device_ == nullptr ? host : device_->DevicePtr(host);
   }
-  // The same tensor with the device-side address of its data, for kernels; its data must be in a
-  // pinned buffer.
+  // Returns the same tensor with the device-side address of its data, for kernels. The data must be
+  // in a pinned buffer.
   Tensor DeviceTensor(Tensor pinned) const {
     pinned.data = DevicePtr(pinned.data);
     return pinned;
@@ -101,7 +102,7 @@ class Stream {
     return device_ == nullptr ? absl::OkStatus() : device_->WaitForEvent(index);
   }
 
-  // Number of GEMMs so far; tests use it to check that projections are batched.
+  // Number of GEMMs run on this stream so far. Tests use it to check that projections are batched.
   int64_t gemms() const { return gemms_; }
   void CountGemm() { ++gemms_; }
 

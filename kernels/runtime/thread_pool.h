@@ -24,10 +24,11 @@ class ThreadPool {
   int threads() const { return threads_; }
 
   // Runs body(task, thread) for every task in [0, tasks), in any order, and returns when all are
-  // done. `thread` is in [0, threads()) and no two tasks run at once with the same value: it
-  // indexes per-thread scratch. Which thread runs which task is not fixed, so no result may depend
-  // on it. Thread safe: concurrent calls take turns. Bodies must not call ParallelFor. They may
-  // throw std::bad_alloc only; the call then throws it once all tasks have ended or been skipped.
+  // done. `thread` is in [0, threads()), and tasks that run at the same time have different values
+  // of `thread`, so it can index per-thread scratch. Which thread runs which task is not fixed, so
+  // no result may depend on `thread`. Thread safe: concurrent calls take turns. Bodies must not
+  // call ParallelFor. They may throw std::bad_alloc only; the call then throws it once all tasks
+  // have ended or been skipped.
   void ParallelFor(int64_t tasks, absl::FunctionRef<void(int64_t task, int thread)> body);
 
  private:
