@@ -50,9 +50,10 @@ __device__ __forceinline__ uint64_t DescendingKey(double key) {
   return bits >> 63 != 0 ? bits : ~(bits | uint64_t{1} << 63);
 }
 
-// Keeps the k smallest keys that the threads of a block offer; ties are broken by the lower id. New
-// keys are appended after the k best so far in shared memory, and the buffer is sorted whenever
-// kSortBatch have accumulated. All threads of the block must call every member function together.
+// Keeps the k smallest keys that the threads of a block offer; of equal keys, the one with the
+// lower id is kept. New keys are appended after the k best so far in shared memory, and the buffer
+// is sorted whenever kSortBatch new keys have accumulated. All threads of the block must call every
+// member function together.
 class BestKeys {
  public:
   __device__ BestKeys(int k, warping::WarperShared& s) : k_(k), s_(s) {

@@ -26,7 +26,7 @@ struct BeamStepParams {
 // group are in row BeamGroup::entry.
 // Numerics: at most one f32 addition per candidate (kEosPenalty); the order (score, then candidate
 // index) has no ties.
-// Mapping: one block per group; threads loop over candidates, and the thread of a candidate counts
+// Mapping: one block per group. Threads loop over candidates; for each candidate a thread counts
 // the candidates that rank before it.
 // Bound: latency of one read of pinned memory over PCIe, about 1.5 us.
 // Test: tests/kernels/sampling/beam_step_test.cc.
@@ -96,7 +96,8 @@ struct ReorderBeamsParams {
 constexpr int kMovedColumns = 128;  // positions per block of ReorderBeamsKernel
 
 // Permutes slot tables in place (ReorderBeamsArgs): each beam gets the KV-cache slots of its parent
-// beam, except the slot of its last position. A BeamMove describes the beams of one request.
+// beam, but keeps its own slot for the last position. A BeamMove describes the beams of one
+// request.
 // Shapes: slots [n, slots_stride] i32.
 // Mapping: grid x = BeamMoves, y = blocks of kMovedColumns positions. One thread per position: it
 // reads that position's slot of every beam of the request before it writes any of them.

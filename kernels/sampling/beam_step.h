@@ -14,7 +14,8 @@
 
 namespace quintet {
 
-// Added to the score of a candidate whose token is an EOS token.
+// Added to the score of a candidate whose token is an EOS token, so that it ranks below every
+// candidate with another token.
 inline constexpr float kEosPenalty = -1e9f;
 inline constexpr int64_t kMaxStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
 inline constexpr int32_t kMaxReorderedBeams = 64;    // upper bound of BeamMove::beams
@@ -58,7 +59,7 @@ struct GatherScoresArgs {
 };
 void GatherScores(const GatherScoresArgs& args, Stream& stream);
 
-// The beams of one request in the step after a BeamStep.
+// The beams of one request that ReorderBeams moves after a BeamStep.
 struct BeamMove {
   int32_t sequence = 0;  // row of `slots` of the first beam; the other beams follow it
   int32_t beams = 0;
@@ -67,8 +68,8 @@ struct BeamMove {
 
 // Reorders beams by permuting their KV-cache slot tables; cached keys and values are not copied.
 // Each BeamMove describes the beams of one request. New beam b gets the slots of old beam
-// parents[BeamMove::row + b] of the same request, except the last slot: it belongs to the new token
-// and stays in its table.
+// parents[BeamMove::row + b] of the same request, except for the last position: its slot belongs to
+// the new token of beam b and stays in the table of beam b.
 //
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {

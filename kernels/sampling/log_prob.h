@@ -15,10 +15,10 @@ struct TargetLogProbArgs {
   float alpha = 1.0f;                  // logits = alpha * hidden head^T + bias
   Tensor targets;                      // [rows] i32, each in [0, vocab)
   Tensor log_probs;                    // [rows] f32 out: logit[target] - logsumexp(logits)
-  // The `top` best tokens of every row, ordered by log-probability descending, then token
-  // ascending. Optional: define both top_log_probs and top_tokens, or neither. The tokens are
-  // selected by logit, before the rounding to log-probabilities. If top > vocab, the tail is -inf
-  // and token -1.
+  // Optional outputs (set both or neither): the `top` best tokens of every row, ordered by
+  // descending log-probability, then by ascending token. The tokens are selected by logit, before
+  // the rounding to log-probabilities. If top > vocab, the entries past vocab have log-probability
+  // -inf and token -1.
   Tensor top_log_probs;  // [rows, top] f32 out
   Tensor top_tokens;     // [rows, top] i32 out
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8

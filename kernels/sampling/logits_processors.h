@@ -14,7 +14,7 @@
 
 namespace quintet {
 
-// The range [begin, end) of LogitsProcessorsArgs::tokens.
+// A range: elements [begin, end) of LogitsProcessorsArgs::tokens.
 struct TokenRange {
   int32_t begin = 0, end = 0;
 
@@ -22,8 +22,9 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// The rules of one row of logits, applied in the order of these fields. If `forced` is not empty,
-// only `keep`, `forced` and `banned` are applied. To ban a token is to set its logit to -inf.
+// The rules of one row of logits, applied in the order in which the members are declared. If
+// `forced` is not empty, only `keep`, `forced` and `banned` are applied. To ban a token is to set
+// its logit to -inf.
 struct RowRules {
   int32_t row = 0;          // row of `logits`
   int32_t sequence = 0;     // row of `history`
@@ -33,12 +34,11 @@ struct RowRules {
   float repetition_penalty = 1.0f;
   // n > 0: ban every token that would complete an n-gram that already occurs in the history.
   int32_t ngram = 0;
-  // Bad words: a range of LogitsProcessorsArgs::tokens that contains one pair (begin, end) per
-  // word. The word's token ids are entries [words.begin + begin, words.begin + end) of the same
-  // array. The last token of a word is banned if the history ends with the preceding tokens of the
-  // word.
+  // Bad words: a range of LogitsProcessorsArgs::tokens that holds one pair (begin, end) per word.
+  // The token ids of that word are elements [words.begin + begin, words.begin + end) of `tokens`.
+  // If the history ends with all tokens of a word but the last, the last token is banned.
   TokenRange words;
-  // Not empty: set the logits of these tokens to 0 and all others to -inf.
+  // Forced tokens. If not empty: set the logits of these tokens to 0 and all other logits to -inf.
   TokenRange forced;
   TokenRange banned;  // ban these tokens
 

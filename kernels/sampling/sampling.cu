@@ -17,15 +17,15 @@ struct SampleParams {
   int32_t* next_tokens;  // or null
 };
 
-// tokens[i] of SampleArgs: applies the logits warpers to the row of draw i and draws one of the
-// surviving tokens.
+// Computes tokens[i] of SampleArgs: applies the logits warpers to the row of draw i and draws one
+// of the surviving tokens.
 // Shapes: logits [rows, vocab] f32.
 // Numerics: logit / temperature and exponentials in f32. The weight of a token is its exponential
 // as an integer, in units of 2^-40 of the greatest exponential; 64-bit sums of weights are exact.
 // The entropy (for typical_p) is summed in f64.
-// Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice;
-// otherwise once, plus twice per enabled filter and twice for the draw (more often if thousands of
-// values tie).
+// Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice.
+// Otherwise it is read once, plus twice per enabled filter and twice for the draw (more often if
+// thousands of values tie).
 // Bound: latency: 2 * vocab * 4 bytes through one SM (about 2 x 2.5 us for a vocabulary of 32128)
 // and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
 // Test: tests/kernels/sampling/sampling_test.cc.

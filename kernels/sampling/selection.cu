@@ -20,9 +20,9 @@ constexpr int kSummaryThreads = 256;
 // Threads per block of RankKernel: kSmallBlock if k_max <= kSmallK, otherwise kLargeBlock.
 constexpr int kSmallBlock = 256, kLargeBlock = 1024;
 constexpr int kSmallK = 64;
-// Capacity of the candidate buffer of one request. k is at most half of it, because more than k
-// values can reach the lower bound of the k-th best value; if they do not fit, SelectExactly is
-// used.
+// Capacity of the candidate buffer of one request. k is at most half of the capacity, because more
+// than k values can reach the lower bound of the k-th best value. If more values reach it than the
+// buffer holds, SelectExactly is used.
 constexpr int kMaxCandidates = 2048;
 
 // Loads a group of 128 logits that begins at column `begin`: lane l gets values 4 l to 4 l + 3. The
@@ -132,8 +132,9 @@ __global__ void __launch_bounds__(kLargeBlock)
   if (threadIdx.x == 0) out[blockIdx.x * out_stride] = LogOf(sum);
 }
 
-// The values of one request (its scores after shift and bias, see TopKArgs), for the block that
-// ranks them. A group index counts the groups of kGroup tokens over all rows of the request.
+// Access to the values of one request (its scores after shift and bias, see TopKArgs), for the
+// block that ranks them. A group index counts the groups of kGroup tokens over all rows of the
+// request.
 class RequestValues {
  public:
   // May be called before WaitOnDependentGrids: reads only index tables, bypassing the L1 cache.
@@ -178,7 +179,7 @@ class RequestValues {
   __device__ float Shift(int row) const {
     return shift_ == nullptr ? 0.0f : shift_[row * shift_stride_];
   }
-  // Adding -0 is the identity for every value, including -0.
+  // Without a bias, -0 is added: x + -0 is x for every x, including -0.
   __device__ float Bias(int row) const {
     return r_.row_bias == nullptr ? -0.0f : r_.row_bias[row * r_.bias_stride];
   }
@@ -222,7 +223,8 @@ struct RankShared {
   int wanted;
 };
 
-// Returns the largest key of the block to all threads. `warps` [32] is shared memory.
+// Returns to all threads of the block the largest `key` that any of them passes. `warps` [32] is
+// shared memory.
 __device__ unsigned BlockMax(unsigned key, unsigned* warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(blockDim.x) / 32;
   key = __reduce_max_sync(kWholeWarp, key);
@@ -233,7 +235,8 @@ __device__ unsigned BlockMax(unsigned key, unsigned* warps) {
 
 // Returns a lower bound of the k-th best key of the request. It is chosen close to that key, so
 // that few other values reach it. k == 1: the best key. k > 1: approximately the k-th best of the
-// per-thread maxima, determined bit by bit. Returns 0 if the request has too few groups.
+// per-thread maxima, determined bit by bit. Returns 0, a bound that every key reaches, if the
+// request has fewer than k groups.
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();
