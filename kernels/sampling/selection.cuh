@@ -1,5 +1,6 @@
-// Internal interface of selection.cu for other .cu files, such as log_prob.cu: phase one summarizes
-// rows of logits, phase two ranks the values that reach a bound derived from the summaries.
+// Internal interface of selection.cu for other .cu files, such as log_prob.cu. Phase one computes
+// summaries of every row of logits (RowSummaries). Phase two derives a lower bound of the k-th best
+// value from them and ranks only the values that are at or above this bound.
 #pragma once
 
 #include <limits>
@@ -10,14 +11,15 @@
 namespace quintet::cuda {
 
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-// A group is 128 consecutive tokens, one 16-byte load per lane of a warp; its maximum is stored.
+// A group is 128 consecutive tokens of a row: a warp reads it with one 16-byte load per lane. Phase
+// one stores the maximum of each group.
 inline constexpr int kGroup = 128;
 inline constexpr int kTileGroups = 4;
-// A tile is 512 consecutive tokens, summed by one warp.
+// A tile is 512 consecutive tokens of a row. One warp computes the TileSum of a tile.
 inline constexpr int kTile = kTileGroups * kGroup;
 
-// Contribution of one tile to a row's log-sum-exp: sum of exp(x - max), or of exp(x) if max is
-// -inf.
+// Contribution of one tile to the log-sum-exp of its row. max: greatest logit of the tile. sum: sum
+// of exp(x - max) over the tile's logits x; if max is -inf, sum of exp(x).
 struct TileSum {
   float max, sum;
 };
@@ -32,7 +34,7 @@ struct LogitRows {
 };
 LogitRows MakeLogitRows(const Tensor& logits);
 
-// The output of phase one, in scratch memory.
+// The output of SummarizeRows (phase one), stored in scratch memory.
 struct RowSummaries {
   float* maxima;  // [rows, tiles * kTileGroups]: maximum of each group, ignoring NaN
   TileSum* sums;  // [rows, tiles]
@@ -41,8 +43,9 @@ struct RowSummaries {
   RowSummaries(void* scratch, int64_t rows, int64_t vocab);
 };
 
-// Request i consists of rows [row_offsets[i], row_offsets[i + 1]) and gets k[i] results. The arrays
-// are in device memory. If they are null, every row is its own request and gets k_each results.
+// Request i consists of rows [row_offsets[i], row_offsets[i + 1]) and gets k[i] results. Both
+// arrays are in device memory. If both are null, every row is its own request and gets k_each
+// results.
 struct Requests {
   const int32_t* row_offsets = nullptr;  // [n + 1]
   const int32_t* k = nullptr;            // [n]
@@ -54,8 +57,8 @@ struct Requests {
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
                    const RowSummaries& out, Stream& stream);
 
-// Arguments of RankRows (phase two). The pointers correspond to the tensors of TopKArgs; null if
-// absent.
+// Arguments of RankRows (phase two). The pointers are the data of the members of the same names in
+// TopKArgs; null if that member is an undefined tensor or an empty span.
 struct RankParams {
   LogitRows logits;
   RowSummaries summaries;
@@ -74,7 +77,8 @@ struct RankParams {
 };
 void RankRows(const RankParams& ranking, Stream& stream);
 
-// Maps floats to unsigned integers of the same order. NaN maps to the key of -inf, -0 to that of 0.
+// Maps floats to unsigned integers of the same order. NaN gets the key of -inf, and -0 gets the key
+// of 0.
 __device__ __forceinline__ unsigned KeyOf(float value) {
   const unsigned bits = __float_as_uint(value == value ? value + 0.0f : kMinusInf);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -83,7 +87,8 @@ __device__ __forceinline__ float ValueOf(unsigned key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// Sum of the exponentials of a row: log-sum-exp = max + log(sum).
+// max: greatest logit of a row. sum: sum of exp(x - max) over the row's logits x. The row's
+// log-sum-exp is max + log(sum).
 struct RowSum {
   float max;
   double sum;

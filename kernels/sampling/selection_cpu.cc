@@ -1,12 +1,13 @@
 // Exact top-k in two phases. Retrieve: every row is split into chunks and the maximum of each chunk
-// is computed. The k-th largest maximum over the rows of a request is a lower bound of its k-th
-// best value, so only chunks whose maximum reaches the bound are read again, and only values that
-// reach it become candidates: about k of them. Rerank: the candidates are sorted.
+// is computed. The k-th largest of these maxima over all rows of a request is a lower bound of the
+// request's k-th best value. Therefore only chunks whose maximum is >= the bound are read again,
+// and only values >= the bound become candidates: about k of them. Rerank: the candidates are
+// sorted.
 //
-// The candidate buffer is bounded. When it is full (flat rows, ties, few finite values), it is
-// pruned to its k best candidates, and the worst of them becomes the new bound. Candidates are
-// added in ascending index order, so from then on a value equal to the bound loses the tie and is
-// dropped.
+// The candidate buffer is bounded. When it is full (many nearly equal values, ties, few finite
+// values), it is pruned to its k best candidates, and the value of the worst of these becomes the
+// new bound. Candidates are added in ascending index order, and of equal values the lower index is
+// better. From then on a value equal to the bound is therefore dropped.
 #include <algorithm>
 #include <limits>
 
@@ -51,7 +52,7 @@ struct ChunkRange {
   int64_t row, first, last;  // chunks [first, last) of a row
 };
 
-// The split of rows into chunks, and the layout of scratch memory.
+// How rows are split into chunks, and where each array is in scratch memory.
 struct TopKPlan {
   int64_t chunk;          // elements per chunk; the last chunk of a row may be shorter
   int64_t chunks;         // chunks per row
@@ -74,8 +75,8 @@ struct TopKPlan {
   }
 };
 
-// Collects the best candidates of one request. The value of a new candidate must be >= the
-// bound; after the first Prune, or if the bound is -inf, it must be > the bound.
+// Collects the best candidates of one request. A candidate is added only if its value is >= the
+// bound; after the first Prune, or if the bound is -inf, only if its value is > the bound.
 class CandidateBuffer {
  public:
   CandidateBuffer(Candidate* data, int64_t capacity, int64_t k, float bound)
@@ -123,9 +124,9 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// Computes the maximum of each chunk in a range of chunks, after RowTransform, and stores it in
-// plan.maxima. Rounding is monotonic, so it suffices to transform the maximum of the untransformed
-// scores.
+// Computes the maximum of the transformed scores (RowTransform) of each chunk in a range of chunks,
+// and stores it in plan.maxima. RowTransform is monotonic even with rounding, so it suffices to
+// transform the maximum of the untransformed scores.
 void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& range) {
   const int64_t vocab = args.scores.dim[1];
   const float* x = args.scores.as<float>() + range.row * args.scores.stride[0];
@@ -137,8 +138,8 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Adds to `buffer` those of the n scores x [n] whose transformed value passes the buffer's bound.
-// `index`: flat index of x[0].
+// Transforms the n scores x [n] and adds the results that the buffer's bound admits to `buffer`.
+// `index` is the flat index of x[0].
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,
               CandidateBuffer* buffer) {
   const F32 d;
@@ -202,8 +203,8 @@ void FindMaxima(const TopKArgs& args, const TopKPlan& plan, Stream& stream) {
   }
 }
 
-// Returns the k-th largest chunk maximum of rows [begin, end), which at least k values reach, or
-// -inf if there are fewer than k chunks.
+// Returns the k-th largest chunk maximum of rows [begin, end); at least k values of these rows are
+// >= it. Returns -inf if the rows have fewer than k chunks.
 float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   const int64_t n = (end - begin) * plan.chunks;
   if (n < k) return kMinusInf;
@@ -213,8 +214,9 @@ float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   return ranked[k - 1];
 }
 
-// For a request with only `found` < k values above -inf: fills results [found, k) with tokens whose
-// value is -inf, in index order. The remaining results up to k_max get value -inf and index -1.
+// For a request of which only `found` < k values are above -inf: fills its results [found, k) with
+// tokens whose value is -inf, in ascending index order. Results for which there is no token, and
+// results [k, k_max), get value -inf and index -1.
 void FillTail(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
   const int64_t begin = args.row_offsets[static_cast<size_t>(request)];
   const int64_t end = args.row_offsets[static_cast<size_t>(request) + 1];

@@ -1,6 +1,6 @@
-// The token ids of each sequence in a step, for logits processors. Like keys and values, ids are
-// stored by KV-cache slot: sequences with a common prefix share its ids, and reordering beams only
-// permutes their slot tables.
+// The token ids of each sequence in a step, for logits processors. Like keys and values, the id of
+// a token is stored at the token's KV cache slot. Sequences with a common prefix therefore share
+// the prefix's ids, and reordering beams only permutes their slot tables.
 #pragma once
 
 #include "absl/types/span.h"

@@ -79,9 +79,9 @@ double Warper::ComputeWeights() {
 }
 
 void Warper::KeepTopP(float p, size_t keep) {
-  // Hugging Face sorts in ascending order and removes tokens while their cumulative probability is
-  // <= 1 - p. Equivalently, a token is kept if the probability of all better tokens is less than p;
-  // to compute that, only the best tokens must be sorted.
+  // Hugging Face sorts tokens by ascending probability and removes tokens while their cumulative
+  // probability is <= 1 - p. Equivalently, a token is kept if the total probability of all better
+  // tokens is less than p. In this form it suffices to sort the best tokens.
   const double wanted = static_cast<double>(p) * ComputeWeights();
   const float maximum = Maximum();
   double above = 0.0;
@@ -124,8 +124,8 @@ void Warper::KeepTypical(float mass, size_t keep) {
     const double log_p = kept_[i].value - maximum - log_total;
     entropy -= log_p * std::exp(log_p);
   }
-  // Sort by |surprise - entropy| ascending and keep the shortest prefix whose probability reaches
-  // `mass`, including ties with its last token.
+  // Sort by |surprise - entropy| ascending and keep the shortest prefix whose total probability is
+  // >= `mass`, and tokens that tie with the last token of this prefix.
   float* const distance = weights_;
   for (size_t i = 0; i < size_; ++i) {
     const double log_p = kept_[i].value - maximum - log_total;

@@ -43,7 +43,8 @@ struct WarperShared {
   double sums[kWarps];        // BlockSum: sum of each warp
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
-  // Results of FindBucket (above: the sum before the bucket) or FindCrossing (item).
+  // Results of FindBucket: found, bucket, bucket_count (values in the bucket), and above (sum of
+  // the weights before the bucket). Results of FindCrossing: found and item.
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -52,8 +53,8 @@ struct WarperShared {
 
 __device__ __forceinline__ int Thread() { return static_cast<int>(threadIdx.x); }
 
-// Packs value and token into one integer. Greater values have lower ranks; of equal values the
-// lower token has the lower rank.
+// Packs a value and a token id into one integer, the rank. Greater values have lower ranks; of
+// equal values the lower token id has the lower rank.
 __device__ __forceinline__ uint64_t RankByValue(float value, int token) {
   return static_cast<uint64_t>(~KeyOf(value)) << 32 | static_cast<unsigned>(token);
 }
@@ -140,9 +141,9 @@ __device__ inline void Sort(uint64_t* keys, int n) {
 
 // ByValue, ByToken and ByDistance are the orders in which weights are summed. Members of an order:
 //   Linear   monotonic 32-bit key that spreads the values of a row over many buckets
-//   Rank     unique 64-bit key of the complete order
+//   Rank     unique 64-bit key: sorting by it gives the order, with all ties broken
 //   Key      32-bit key of the order; equal keys are ties
-//   kSorted  whether WarperShared::items, which are sorted by value, need no sorting by Key
+//   kSorted  true if items sorted by value (WarperShared::items) are already in this order
 //
 // ByValue: value descending.
 struct ByValue {
@@ -166,7 +167,8 @@ struct ByToken {
   __device__ unsigned Key(float, int token) const { return static_cast<unsigned>(token); }
 };
 
-// Packs distance (float bits) and token into one integer; a lower rank comes first.
+// Packs a distance (the bits of a non-negative float) and a token id into one integer, the rank.
+// Smaller distances have lower ranks; of equal distances the lower token id has the lower rank.
 __device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token) {
   return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
 }
@@ -189,7 +191,8 @@ struct ByDistance {
   __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
 };
 
-// The value at which a running sum exceeds its target.
+// The first value, in the order of summation, at which the running sum of weights exceeds the
+// target.
 struct Crossing {
   bool found;
   uint64_t item;  // RankByValue of the value
@@ -214,8 +217,9 @@ class RowWarper {
     return true;
   }
 
-  // Call after Warp. Draws by inversion: returns the token at which the running sum of the
-  // surviving weights exceeds `unit` (in (0, 1)) times their total.
+  // Call after Warp. Draws by inversion: `unit` is a uniform random number in (0, 1). Returns the
+  // token at which the running sum of the surviving tokens' weights exceeds `unit` times the sum of
+  // all these weights.
   __device__ int DrawToken(double unit) {
     const auto target = [unit](Mass total) {
       return static_cast<Mass>(unit * static_cast<double>(total));
@@ -228,8 +232,8 @@ class RowWarper {
   }
 
   // Call after Warp. Calls visit(kept, value, token) for all surviving tokens (kept == true) and
-  // for some others (kept == false). In each round all threads of the block call visit, so visit
-  // may synchronize.
+  // for some tokens that do not survive (kept == false). All threads of the block call visit the
+  // same number of times; therefore visit may synchronize the block.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -250,8 +254,9 @@ class RowWarper {
   }
 
  private:
-  // Calls visit(value, token) for every value of the row, and with -inf past its end, so that all
-  // lanes of a warp call visit together. A thread issues kUnroll vector loads before it visits.
+  // Calls visit(value, token) for every value of the row. Threads whose share goes past the end of
+  // the row call visit there with value -inf; hence all lanes of a warp call visit together. A
+  // thread issues kUnroll vector loads before it visits their values.
   template <int kUnroll, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
@@ -331,15 +336,16 @@ class RowWarper {
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
-  // Returns the k-th best, by value, of the values kept so far.
+  // Returns the k-th best value of those that the filters so far have kept.
   __device__ Crossing KthBestKept(int k) {
     return FindCrossing(
         ByValue{max_}, [](float) { return Mass{1}; },
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
 
-  // Gathers at least the k best values into s_.items, sorted; false if they do not fit. The k-th
-  // best of the per-thread maxima, found bit by bit, is a lower bound of the k-th best value.
+  // Gathers all values >= a bound into s_.items and sorts them; at least the k best values are
+  // among them. Returns false if they do not fit. The bound is approximately the k-th best of the
+  // per-thread maxima, which is at most the k-th best value, and is found bit by bit.
   __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -431,8 +437,8 @@ class RowWarper {
     return total;
   }
 
-  // Returns the first of the kept values, in `order`, at which the running sum of weigh(value)
-  // exceeds target_of(total sum). Not found if the target is not below the total.
+  // Sums weigh(value) over the kept values in `order`. Returns the first value at which the running
+  // sum exceeds target_of(total sum). Crossing::found is false if the target is >= the total sum.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
                                    const TargetOf& target_of) {
@@ -452,7 +458,7 @@ class RowWarper {
       __syncthreads();
       Sort(s_.keys, n);
     }
-    // Each thread handles two consecutive items of the order.
+    // Each thread handles two items that are consecutive in `order`.
     uint64_t items[2] = {};
     Mass weights[2] = {}, total = 0;
     for (int j = 0; j < 2; ++j) {
@@ -478,10 +484,11 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not list all values (!listed_). Fills s_.items with a range of values,
-  // consecutive in `order`, in which the running sum exceeds the target; *above receives the sum
-  // before the range. Radix selection: each pass sums the weights per bucket of the next digit and
-  // continues with the bucket that contains the target, until that has at most kMaxItems values.
+  // Used if s_.items does not contain all kept values (!listed_). Fills s_.items with a range of
+  // values, consecutive in `order`, within which the running sum exceeds the target. *above
+  // receives the sum of the weights before this range. Radix selection: each pass sums the weights
+  // per bucket of the next digit and selects the bucket in which the sum exceeds the target. The
+  // passes end when the selected bucket has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {
@@ -536,7 +543,8 @@ class RowWarper {
   }
 
   // Finds the bucket in which the running sum, which starts at `above`, exceeds *target, and stores
-  // the bucket in s_. If `first`, *target is first computed from the sum of all buckets.
+  // this bucket in s_. In the first pass (`first`), *target is first computed from the sum of all
+  // buckets.
   template <typename TargetOf>
   __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
     Mass total = 0;
@@ -557,8 +565,8 @@ class RowWarper {
     return s_.found;
   }
 
-  // Adds `mass` to a bucket if `adds`. Called by whole warps; if all lanes of a warp add to the
-  // same bucket, one lane adds the sum, which avoids contended atomics.
+  // Adds `mass` to a bucket if `adds` is true. All lanes of a warp must call this together. If all
+  // lanes with `adds` name the same bucket, one lane adds the sum, which avoids contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -587,8 +595,8 @@ class RowWarper {
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
   // Bounds set by the filters. A value is kept if all of these hold: its RankByValue is <=
-  // value_cut_ (top_k, top_p); its probability is >= min_p_bound_ or its rank <= keep_cut_ (min_p);
-  // its RankByDistance is <= distance_cut_ (typical_p).
+  // value_cut_ (top_k, top_p); its probability is >= min_p_bound_ or its RankByValue is <=
+  // keep_cut_ (min_p); its RankByDistance is <= distance_cut_ (typical_p).
   uint64_t value_cut_ = 0, keep_cut_ = 0;
   double min_p_total_ = 0.0;
   float min_p_bound_ = 0.0f;
