@@ -83,9 +83,10 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Cleans up after killed runs that had the target parent/name. A directory that a killed run
-// renamed to make room for a new one is renamed back if the target does not exist. All other
-// temporary directories of the target are removed. Locked directories are skipped.
+// Cleans up after earlier runs that had the target parent/name and were killed. Such a run may have
+// renamed the old target to a temporary name to make room for a new directory; the old target is
+// then renamed back, unless a target exists. All other temporary directories of the target are
+// removed. Directories that another process has locked are skipped.
 void CleanUp(const std::string& parent, const std::string& name) {
   std::vector<std::string> temporary, replaced;
   std::error_code error;
@@ -152,7 +153,8 @@ absl::StatusOr<AtomicDirectory> AtomicDirectory::Create(const std::string& targe
   const std::string normal = absl::StrCat(directory.parent_, "/", name);
   QT_RETURN_IF_ERROR(CheckTarget(normal, options.replace));
 
-  // Another process's CleanUp may remove the new directory before it is locked. Then try again.
+  // CleanUp of another process may remove the new directory before this process has locked it. In
+  // that case try again.
   for (int attempt = 0; attempt < 16 && directory.lock_ < 0; ++attempt) {
     directory.path_ = absl::StrCat(directory.parent_, "/.", name, kTemporary, RandomSuffix());
     if (mkdir(directory.path_.c_str(), 0777) != 0) {

@@ -13,13 +13,12 @@
 
 namespace quintet {
 
-// Upper bound of the difference in length between the names of the temporary directory and the
-// target.
+// The name of a temporary directory is at most this many bytes longer than the name of its target.
 inline constexpr int64_t kTemporaryNameBytes = 32;
 
 struct AtomicDirectoryOptions {
-  // Replace an existing target: exchange it with the new directory, then delete it. If false, an
-  // existing target is an error (ALREADY_EXISTS).
+  // True: an existing target is exchanged with the new directory, and then the old directory is
+  // deleted. False: an existing target is an error (ALREADY_EXISTS).
   bool replace = false;
   // True: exchange the old and the new directory atomically (renameat2) if the file system can.
   // False, for tests: always use the fallback, which renames the old directory to a temporary name
@@ -30,10 +29,10 @@ struct AtomicDirectoryOptions {
 
 class AtomicDirectory {
  public:
-  // Removes the temporary directories of killed runs and creates a new one. Those of running
-  // processes are locked (flock) and are kept. The parent of `target` must exist. Errors:
-  // ALREADY_EXISTS, FAILED_PRECONDITION (the target is a symbolic link or not a directory),
-  // NOT_FOUND (no parent), PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
+  // Removes the temporary directories of killed runs and creates a new temporary directory. The
+  // temporary directories of running processes are locked (flock) and are kept. The parent of
+  // `target` must exist. Errors: ALREADY_EXISTS, FAILED_PRECONDITION (the target is a symbolic link
+  // or not a directory), NOT_FOUND (no parent), PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
   static absl::StatusOr<AtomicDirectory> Create(const std::string& target,
                                                 const AtomicDirectoryOptions& options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;
@@ -42,8 +41,8 @@ class AtomicDirectory {
 
   const std::string& path() const { return path_; }  // write plain files here
 
-  // Moves the directory to the target. After an error the target is unchanged, and the destructor
-  // removes the temporary directory.
+  // Renames the temporary directory to the target. After an error the target is unchanged, and the
+  // destructor removes the temporary directory.
   absl::Status Commit();
 
  private:

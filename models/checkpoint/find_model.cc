@@ -29,7 +29,8 @@ bool IsNameCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
 }
 
-// Whether `name` is one part of a repository id: what huggingface_hub's validate_repo_id accepts.
+// Returns whether `name` may be the organization or the name in a repository id. The rules are
+// those of huggingface_hub's validate_repo_id.
 bool IsRepositoryPart(absl::string_view name) {
   const auto edge = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
@@ -39,7 +40,8 @@ bool IsRepositoryPart(absl::string_view name) {
          edge(name.back()) && !absl::StrContains(name, "--") && !absl::StrContains(name, "..");
 }
 
-// Whether `revision` is a branch, tag or commit whose file lies below refs/ or snapshots/.
+// Returns whether `revision` may be the name of a branch, tag or commit. It is used as a path below
+// refs/ and snapshots/; therefore no component of it may begin with '.'.
 bool IsRevision(absl::string_view revision) {
   if (revision.empty() || revision.size() > 255) return false;
   const std::vector<absl::string_view> parts = absl::StrSplit(revision, '/');
@@ -86,7 +88,8 @@ bool IsDirectory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-// The revisions of a cached repository that can be named: its refs, else its commits.
+// Lists revisions of a cached repository for a message: the branches and tags under refs/ or, if
+// there are none, the commits under snapshots/.
 std::string KnownRevisions(const std::string& folder) {
   std::vector<std::string> names = EntryNames(folder + "/refs");
   if (names.empty()) names = EntryNames(folder + "/snapshots");
@@ -96,7 +99,7 @@ std::string KnownRevisions(const std::string& folder) {
   return absl::StrJoin(names, ", ");
 }
 
-// The snapshot of `id` in the cache; empty if there is none.
+// Returns the snapshot directory of `id` in the repository's cache folder; empty if there is none.
 absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId& id) {
   const std::string revision = id.revision.empty() ? "main" : id.revision;
   constexpr int64_t kMaxRefBytes = 256;
@@ -132,8 +135,8 @@ absl::StatusOr<std::string> FindInCache(const std::string& model, const HubId& i
       " is a model on the hub, download it with: ", id.DownloadCommand()));
 }
 
-// The folder models--* of the hub cache that holds `directory`; empty if none does. `directory` is
-// canonical.
+// Returns the hub cache's folder models--* that contains `directory`, which must be a canonical
+// path; empty if `directory` is not in such a folder.
 std::string CacheFolder(const fs::path& directory) {
   for (fs::path at = directory; at.has_relative_path(); at = at.parent_path()) {
     if (absl::StartsWith(at.filename().string(), kFolderPrefix) &&

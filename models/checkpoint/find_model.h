@@ -21,34 +21,39 @@ struct HubId {
   std::string DownloadCommand() const;
 };
 
-// nullopt unless `text` has the form of a hub id: NAME or ORGANIZATION/NAME of at most 96 letters,
-// digits, '-', '_' and '.', as huggingface_hub demands, then optionally '@' and a revision.
+// Parses a hub id: NAME or ORGANIZATION/NAME, optionally followed by '@' and a revision. NAME and
+// ORGANIZATION have at most 96 letters, digits, '-', '_' and '.', under the rules of
+// huggingface_hub. nullopt if `text` is not a hub id.
 std::optional<HubId> ParseHubId(std::string_view text);
 
-// The directory of huggingface_hub's cache: HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
-// HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Empty variables
-// count as unset; a leading ~ and $NAME are replaced.
+// Returns the directory of huggingface_hub's cache: HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
+// HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. Empty
+// environment variables count as unset. A leading ~ and $NAME in a value are replaced.
 std::string HubCacheDirectory();
 
-// The repository whose snapshot `directory` is (.../models--ORGANIZATION--NAME/snapshots/COMMIT).
-// nullopt if it is not in a hub cache.
+// Returns the repository of which `directory` is a snapshot, that is, whose folder in a hub cache
+// contains it (.../models--ORGANIZATION--NAME/snapshots/COMMIT). nullopt if it is not in a hub
+// cache.
 std::optional<HubId> HubIdOfSnapshot(const std::string& directory);
 
-// The directory that `model` names. An existing directory is returned as it is; otherwise a hub id
-// is looked up in HubCacheDirectory(): its revision is a file under refs/ or a commit under
-// snapshots/. Also checks that the directory's files can be read as a model: CheckLinks (unless
-// `follow_symlinks`) and CheckModelFiles (models/checkpoint/foreign_files.h).
-// NOT_FOUND: neither exists; the message has the line that downloads the repository.
+// Returns the directory that `model` names. An existing directory is returned as it is. Otherwise
+// `model` is a hub id and is looked up in HubCacheDirectory(); its revision must be a file under
+// refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the directory can
+// be read as a model: CheckLinks (unless `follow_symlinks`) and CheckModelFiles
+// (models/checkpoint/foreign_files.h).
+// NOT_FOUND: there is no such directory and no such cached model; for a hub id the message contains
+// the command that downloads it.
 // INVALID_ARGUMENT: `model` is a file, or its directory cannot be read as a model.
 absl::StatusOr<std::string> FindModel(const std::string& model, bool follow_symlinks = false);
 
-// Where the symbolic link `path` leads, if its target may be read as a file of its directory: in a
-// hub cache, links within the repository's folder (models--*). INVALID_ARGUMENT for other links and
-// for links whose target does not exist. A path that is not a link is returned unchanged.
+// Returns the target of the symbolic link `path`. Only one kind of link is accepted: a link in a
+// repository's folder (models--*) of a hub cache to a file in the same folder. INVALID_ARGUMENT for
+// all other links, and for links whose target does not exist. A path that is not a link is returned
+// unchanged.
 absl::StatusOr<std::string> ResolveLink(const std::string& path);
 
-// ResolveLink for every entry of the directory that has the name of a model file (*.json,
-// *.safetensors, *.model, *.txt), and for those of its sub-directories.
+// Calls ResolveLink for the model files of a directory and of its direct sub-directories, and
+// returns the first error. Model files are those named *.json, *.safetensors, *.model or *.txt.
 absl::Status CheckLinks(const std::string& directory);
 
 }  // namespace quintet

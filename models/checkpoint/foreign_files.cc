@@ -53,7 +53,7 @@ bool IsAdapter(const std::string& name) {
          name == "adapter_model.bin";
 }
 
-// A file name, or the beginning of several.
+// A format that Quintet does not read, recognized by file names.
 struct Format {
   bool (*matches)(const std::string& name);
   const char* what;  // follows the file's name
@@ -64,7 +64,8 @@ constexpr char kConvertBin[] =
     "t; p = sys.argv[1]; c = t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0])"
     ".from_pretrained(p).save_pretrained(p, safe_serialization=True)\" DIRECTORY";
 
-// In order of priority: the first format that matches a file of the directory explains it.
+// In order of priority: the error message is that of the first format that matches a file of the
+// directory.
 const Format kFormats[] = {
     {IsAdapter,
      ": a PEFT adapter is not a model of its own. Merge it into its base model with: python3 -c "
@@ -128,7 +129,8 @@ std::optional<std::string> ForeignFormat(const std::vector<std::string>& names) 
   return std::nullopt;
 }
 
-// Sub-directories that hold models: those of a trainer's output or of a pipeline.
+// Lists up to five sub-directories that are models, such as the checkpoints in the output directory
+// of a training run, or the models of a pipeline.
 std::string ModelsBelow(const std::string& directory, const std::vector<std::string>& names) {
   std::vector<std::string> found;
   for (const std::string& name : names) {
@@ -162,7 +164,8 @@ absl::Status Explain(const std::string& directory, const char* missing) {
       absl::StrCat("no ", missing, " in the model directory", CompleteDownload(directory)));
 }
 
-// The shards that the index names. Empty if the index cannot be read: loading reports that.
+// Returns the shards that the index names. Empty if the index cannot be read; loading the model
+// then reports that error.
 std::set<std::string> IndexedShards(const std::string& directory) {
   std::set<std::string> shards;
   const auto index = ReadJsonFile(absl::StrCat(directory, "/", kIndex), kMaxJsonBytes);
@@ -175,8 +178,9 @@ std::set<std::string> IndexedShards(const std::string& directory) {
   return shards;
 }
 
-// Whether config.json names code of the checkpoint (auto_map) that Quintet does not replace: FAT5's
-// own code (flash_t5) is implemented here.
+// Returns whether the model needs Python code that comes with its checkpoint (auto_map in
+// config.json) and that Quintet does not implement. FAT5 models (flash_t5) also name such code, but
+// Quintet implements it.
 bool NamesForeignCode(const std::string& directory) {
   const auto config = ReadJsonFile(directory + "/config.json", kMaxJsonBytes);
   return config.ok() && config->is_object() && config->contains("auto_map") &&
@@ -186,7 +190,8 @@ bool NamesForeignCode(const std::string& directory) {
 constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bpe.model",
                                             "sentencepiece.model", "source.spm", "target.spm"};
 
-// Why a file could change results; empty if it could not.
+// Returns a message that says how the fact that file `name` is not read could change results; empty
+// if it could not.
 std::string Effect(const std::string& directory, const std::string& name,
                    const std::set<std::string>& shards, bool has_tokenizer) {
   if (IsAdapter(name)) {

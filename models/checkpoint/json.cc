@@ -53,7 +53,7 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     // error.what() is "[json.exception.parse_error.101] parse error at line 1, column 2: ...".
-    // Remove the bracket.
+    // Remove the part in brackets.
     std::string_view what = error.what();
     const size_t bracket = what.find("] ");
     if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);

@@ -96,7 +96,8 @@ bool ReadJsonString(std::string_view text, size_t* at, std::string* value) {
   while (*at < text.size()) {
     size_t end = *at;
     while (end < text.size() && IsPlain(text[end])) ++end;
-    // If the string has no escapes, this is its exact size.
+    // A string without escapes ends after this first run of plain characters: reserve exactly the
+    // string's size.
     if (value->empty()) value->reserve(end - *at);
     value->append(text.substr(*at, end - *at));
     *at = end;

@@ -66,10 +66,11 @@ class SafetensorsReader {
   // Opens directory/model.safetensors, or the shards of directory/model.safetensors.index.json, and
   // checks their headers: length <= 100,000,000 bytes and within the file, a JSON object, nesting
   // depth <= 8, no duplicate keys, <= 100,000 tensors, known dtypes, tensor sizes that fit 64 bits,
-  // and offsets that cover the data without gaps. Shard names must be plain file names. Symbolic
-  // links are refused unless `follow_symlinks`, or within a repository's folder of a hub cache
-  // (ResolveLink). Without weights, the error is that of ExplainNoWeights. Messages of
-  // INVALID_ARGUMENT give the file, the tensor, the expected value and the actual one.
+  // and offsets that cover the data without gaps. Shard names must be plain file names. A symbolic
+  // link is refused unless `follow_symlinks` is true or the link stays within a repository's folder
+  // of a hub cache (ResolveLink). If the directory has no weights, returns the error of
+  // ExplainNoWeights. Messages of INVALID_ARGUMENT give the file, the tensor, the expected value
+  // and the actual one.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
   // Opens one safetensors file, with the checks of Open.
@@ -89,8 +90,8 @@ class SafetensorsReader {
   // INVALID_ARGUMENT if the file has become shorter.
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                     void* destination) const;
-  // Reads the whole weight files, headers included, in order of their names, and calls `take` for
-  // each block of bytes that was read. Stops when `take` returns false.
+  // Reads all bytes of all weight files, headers included, and calls `take` for each block of bytes
+  // that was read. The files are read in order of their names. Stops when `take` returns false.
   absl::Status ReadFiles(absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const;
 
  private:

@@ -190,7 +190,8 @@ class HeaderParser {
 // until now, by the size.
 absl::Status CheckLayout(int64_t data_bytes, const std::string& where,
                          std::vector<StoredTensor>* tensors) {
-  // An empty tensor may begin at the same offset as the next one. It must sort before that one.
+  // Sort by offset. An empty tensor may have the same offset as the tensor that follows it;
+  // comparing `bytes` (the end offset) as well puts the empty tensor first.
   std::sort(tensors->begin(), tensors->end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.offset_bytes, a.bytes) < std::make_pair(b.offset_bytes, b.bytes);
   });

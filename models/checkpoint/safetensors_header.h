@@ -17,8 +17,9 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Parses the header and makes all checks of SafetensorsReader::Open that concern it. `data_bytes`
-// is the size of the file after the header. The message of INVALID_ARGUMENT starts with `where`.
+// Parses the header and makes all checks of SafetensorsReader::Open that concern a header.
+// `data_bytes` is the size of the file after the header. The message of INVALID_ARGUMENT starts
+// with `where`.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t data_bytes,
                                                          const std::string& where);
 

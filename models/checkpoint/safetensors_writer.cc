@@ -32,8 +32,8 @@ absl::Status WriteAll(int descriptor, const std::string& name, const void* data,
   return absl::OkStatus();
 }
 
-// Returns `text` as a quoted JSON string, or nullopt if it is not valid UTF-8. nlohmann reports
-// that by an exception, which is caught here.
+// Returns `text` as a quoted JSON string, or nullopt if it is not valid UTF-8. nlohmann throws an
+// exception for invalid UTF-8; it is caught here.
 std::optional<std::string> Quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();

@@ -1,6 +1,6 @@
-// A hash map with string keys and lookup by string_view. Based on std::unordered_map, which stays
-// unchanged if an allocation fails while it grows. (Abseil's hash maps corrupt the heap in that
-// case.)
+// A hash map with string keys and lookup by string_view. Based on std::unordered_map, because that
+// map stays unchanged if an allocation fails while the map grows. (Abseil's hash maps corrupt the
+// heap in that case.)
 #pragma once
 
 #include <functional>
