@@ -49,7 +49,8 @@ std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
     if (name == "ForSequenceClassification") return Head::kSequenceClassification;
     return std::nullopt;
   }
-  // Fine-tuned mT5 and UMT5 models are often saved from a T5 class.
+  // Fine-tuned mT5 and UMT5 checkpoints often name a T5 class in `architectures`, so accept all
+  // three class prefixes.
   if (family == Family::kFat5 ? !strip("FlashT5")
                               : !(strip("T5") || strip("MT5") || strip("UMT5"))) {
     return std::nullopt;
@@ -213,9 +214,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
   if (const nlohmann::json* converted = fields.Find("quintet")) {
     ReadConverted(*converted, where, &fields, &config);
   }
-  // From distance `exact` on, T5's bucket numbers grow with log(distance / exact) /
-  // log(max_distance / exact), so max_distance must be larger than `exact`, which is a quarter of
-  // the buckets, or half in causal stacks.
+  // For distances of at least `exact`, T5's bucket number grows with log(distance / exact) /
+  // log(max_distance / exact). max_distance must therefore be greater than `exact`. `exact` is a
+  // quarter of the number of buckets, or half of that number in causal stacks.
   if (config.position == PositionEncoding::kT5 &&
       config.bias_max_distance <= config.bias_buckets / 2) {
     fields.Invalid("relative_attention_max_distance",

@@ -47,19 +47,20 @@ struct ModelConfig {
   bool has_encoder() const { return encoder_layers > 0; }
   bool has_decoder() const { return decoder_layers > 0; }
 
-  // Properties in which families differ and on which code outside models/ depends. Such code calls
-  // these functions and does not test `family`. decoder_only: GPT-2.
+  // Differences between families that code outside models/ depends on. Such code calls these
+  // functions and does not test `family`. decoder_only is true for GPT-2.
   bool decoder_only() const { return !has_encoder(); }
   // Maximum number of positions of a sequence, prompt and new tokens together; 0: no limit.
   int64_t position_limit() const { return decoder_only() ? max_positions : 0; }
-  // Whether the classification head reads the hidden states of the encoded input
-  // (Model::EncodedStates): FAT5's heads, token classification, and decoder-only models. Other
-  // heads read the decoder's hidden states.
+  // True if the classification head reads the encoded input (Model::EncodedStates): FAT5's heads,
+  // token classification, and decoder-only models. False if it reads the decoder's hidden states:
+  // all other heads.
   bool classifies_input() const {
     return decoder_only() || family == Family::kFat5 || head == Head::kTokenClassification;
   }
-  // T5, mT5 and UMT5, but not FAT5. Their language-model head may be the embedding (tied), and
-  // their logits may be scaled (models/README.md).
+  // True for T5, mT5 and UMT5, false for FAT5 and GPT-2. In these three families the checkpoint
+  // decides whether the embedding is the language-model head (tied) and whether logits are scaled
+  // (models/README.md).
   bool is_t5() const {
     return family == Family::kT5 || family == Family::kMT5 || family == Family::kUMT5;
   }
@@ -85,15 +86,16 @@ struct ModelConfig {
   int64_t max_positions = 0;
   int64_t fire_width = 32;
   // True if the decoder's output is multiplied by d_model^-0.5 before the language-model head (rule
-  // and sources: models/README.md, "Logit scale"). For an untied UMT5 it is nullopt until
-  // PlanWeights has checked whether the files contain lm_head.weight, because that decides.
+  // and sources: models/README.md, "Logit scale"). For a UMT5 model with tie_word_embeddings =
+  // false the answer depends on whether the files contain lm_head.weight; it is nullopt until
+  // PlanWeights has checked that.
   std::optional<bool> scale_logits;
   // True if config.json sets scale_logits itself (its field scale_decoder_outputs, or the object
   // that `quintet convert` adds).
   bool scale_logits_given = false;
   std::optional<bool> tie_word_embeddings;  // as in the file
-  // One sentence to print at load, if the checkpoint does not say clearly whether to scale logits;
-  // else empty. Set by PlanWeights.
+  // A warning of one sentence to print at load if the checkpoint is ambiguous about whether to
+  // scale logits; else empty. Set by PlanWeights.
   std::string logit_scale_warning;
 
   // Dtype that was requested from `quintet convert`: "f32", "bf16", "f16", "int8" or "fp8"; empty

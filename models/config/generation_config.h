@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// Hugging Face's early_stopping: false, true, "never".
+// The values of Hugging Face's option early_stopping: false, true and "never".
 enum class EarlyStopping : uint8_t { kHeuristic, kFirst, kNever };
 
 // Decoding options that both a request and generation_config.json can set. An option that is not

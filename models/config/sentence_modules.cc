@@ -27,7 +27,7 @@ constexpr char kOwnFile[] = "config_sentence_transformers.json";
 // A JSON object of a file, with checked access to its fields.
 class Fields {
  public:
-  // An absent file is an empty object.
+  // Reads a JSON file. If it does not exist, the result is an empty object.
   static absl::StatusOr<Fields> Read(const std::string& directory, const std::string& file) {
     Fields fields;
     fields.where_ = file;
@@ -57,7 +57,8 @@ class Fields {
     return value->is_string() ? absl::StatusOr<std::string>(value->get<std::string>())
                               : Wrong(field, "a string", *value);
   }
-  // A whole number from 1 to `most`; `absent` if the field is not there.
+  // Returns the value of a field, which must be a whole number from 1 to `most`; `absent` if there
+  // is no such field.
   absl::StatusOr<int64_t> Whole(const std::string& field, int64_t most, int64_t absent) const {
     const json* const value = Find(field);
     if (value == nullptr) return absent;
@@ -178,7 +179,8 @@ struct PoolingName {
   const char* old_field;  // a boolean field of older releases
   Pooling pooling;
 };
-// In the order in which older releases concatenate.
+// Names of the pooling modes. In older releases each mode has a boolean field, and the results of
+// all modes that are on are concatenated in the order of this array.
 constexpr PoolingName kPoolings[] = {
     {"cls", "pooling_mode_cls_token", Pooling::kFirst},
     {"max", "pooling_mode_max_tokens", Pooling::kMax},
@@ -355,8 +357,9 @@ absl::StatusOr<SentenceLayer> ReadLayer(const std::string& directory, const Modu
   return layer;
 }
 
-// The length to which sentence-transformers truncates: max_seq_length of its own file, else
-// model_max_length of the tokenizer, at most the model's positions.
+// Reads the number of tokens to which sentence-transformers truncates inputs. It is max_seq_length
+// of sentence_bert_config.json if that is set. Otherwise it is model_max_length of
+// tokenizer_config.json, but at most the model's number of positions.
 absl::Status ReadMaxTokens(const std::string& directory, const ModelConfig& config,
                            SentenceModules* modules) {
   constexpr int64_t kMost = int64_t{1} << 40;
@@ -407,8 +410,8 @@ absl::Status ReadOwnFile(const std::string& directory, SentenceModules* modules)
   return absl::OkStatus();
 }
 
-// sentence-transformers leaves the instruction out of these models' pooling whatever their files
-// say.
+// True for Instructor models. For these sentence-transformers always excludes the instruction (the
+// prompt's tokens) from pooling, even if their files say otherwise.
 bool IsInstructor(const std::string& directory) {
   const std::optional<HubId> id = HubIdOfSnapshot(directory);
   return id &&
@@ -434,7 +437,7 @@ float Activated(SentenceLayer::Activation activation, float x) {
   return x;
 }
 
-// sums += x W; x [in], W [in, out], sums [out].
+// sums [out] += x [in] * weight [in, out].
 void AddProduct(const std::vector<float>& x, const std::vector<float>& weight, float* sums,
                 size_t out) {
   for (size_t i = 0; i < x.size(); ++i) {

@@ -1,6 +1,6 @@
-// The modules of a sentence-transformers directory: how hidden states become an embedding.
+// The modules of a sentence-transformers directory, which turn hidden states into an embedding.
 // modules.json lists them: a Transformer (the model of the directory itself), one Pooling, then any
-// number of Dense and Normalize. Their configurations and weights are in sub-directories.
+// number of Dense and Normalize modules. Their configurations and weights are in sub-directories.
 // Results equal those of sentence_transformers 6.2 (its sentence_transformer/modules).
 #pragma once
 
@@ -27,8 +27,8 @@ enum class Pooling : uint8_t {
   kModules,       // as SentenceModules::poolings; kMean for a model without modules.json
 };
 
-// A module after the pooling. Dense: y = f(x W^T + b), plus the residual if there is one.
-// Normalize: y = x / max(|x|, 1e-12).
+// A module after the pooling. Dense: y = f(x W^T + b), plus the residual if the module has one,
+// where f is the activation. Normalize: y = x / max(|x|, 1e-12), where |x| is the Euclidean norm.
 struct SentenceLayer {
   enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
   enum class Residual : uint8_t { kNone, kInput, kProjected };
@@ -54,12 +54,14 @@ struct SentenceModules {
 };
 
 // Reads the modules of `directory`; null if it has no modules.json. INVALID_ARGUMENT for damaged
-// files and sizes that do not fit together, UNIMPLEMENTED for modules and settings that Quintet
-// does not compute: results without them would be wrong. Messages name the file and the field.
+// files and for sizes that do not fit together. UNIMPLEMENTED for modules and settings that Quintet
+// does not support, because ignoring them would give wrong results. Messages name the file and the
+// field.
 absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
     const std::string& directory, const ModelConfig& config, bool follow_symlinks = false);
 
-// The sub-directories that the directory's modules.json names; empty without that file.
+// Returns the sub-directories that modules.json in `directory` names; empty if there is no
+// modules.json.
 absl::StatusOr<std::vector<std::string>> SentenceModuleFolders(const std::string& directory);
 
 // Applies one layer to `values` [layer.in], which becomes [layer.out].
