@@ -81,15 +81,15 @@ absl::Status CheckLength(const fs::path& target) {
   return absl::OkStatus();
 }
 
-// Changes the code of an error about the target from NOT_FOUND or FAILED_PRECONDITION to ABORTED:
-// callers would take the former codes for errors in the source model.
+// Replaces the codes NOT_FOUND and FAILED_PRECONDITION of an error about the target by ABORTED.
+// Callers take NOT_FOUND and FAILED_PRECONDITION for errors in the source model.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;
 }
 
-// options.replace (--force) replaces only model directories and empty directories, so that it
-// cannot delete, for instance, a home directory. ABORTED otherwise.
+// Returns ABORTED if options.replace (--force) is set and the target is neither a model directory
+// nor empty. This prevents the deletion of, for instance, a home directory.
 absl::Status CheckReplaceable(const ConvertOptions& options) {
   std::error_code error;
   if (!options.replace || !fs::is_directory(options.target, error)) return absl::OkStatus();

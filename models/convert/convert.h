@@ -43,8 +43,8 @@ struct ConvertOptions {
   // Called after every block with the bytes written and the total bytes. Returning false stops the
   // conversion (CANCELLED).
   std::function<bool(int64_t done_bytes, int64_t total_bytes)> progress;
-  // Called with the finished temporary directory before it replaces the target. If it returns an
-  // error, the directory is deleted.
+  // Called with the finished temporary directory before it replaces the target. If this function
+  // returns an error, the temporary directory is deleted and the target is unchanged.
   std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
 };
 

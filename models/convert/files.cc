@@ -34,8 +34,8 @@ constexpr const char* kCompanions[] = {
     "config_sentence_transformers.json",
 };
 
-// Whether a file of the source directory is copied: the files in kCompanions, and licence texts,
-// because a licence covers the weights.
+// Returns whether a file of the source directory is copied. This is true for the files in
+// kCompanions, and for licence texts, because a licence covers the weights.
 bool IsCompanion(const std::string& name) {
   for (const char* companion : kCompanions) {
     if (name == companion) return true;

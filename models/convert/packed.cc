@@ -14,7 +14,8 @@ constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
 DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
 
-// Dtype of a parameter in the source; f32 if it is assembled from tensors of different dtypes.
+// Returns the dtype of a parameter's tensors in the source files; f32 if they have different
+// dtypes.
 DType SourceType(const PlannedWeight& weight) {
   std::optional<DType> type;
   for (const WeightPiece& piece : weight.pieces) {
@@ -24,8 +25,8 @@ DType SourceType(const PlannedWeight& weight) {
   return type.value_or(DType::kF32);
 }
 
-// True if the weight is a language-model head equal to the embedding. It is not stored: the loader
-// uses the embedding instead.
+// True if the weight is a language-model head equal to the embedding. Such a head is not written to
+// the file; the loader uses the embedding instead.
 bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& plan) {
   if (weight.slot.kind != WeightKind::kMatrix || weight.pieces.size() != 1) return false;
   for (const PlannedWeight& other : plan) {
@@ -37,8 +38,8 @@ bool IsTiedHead(const PlannedWeight& weight, const std::vector<PlannedWeight>& p
   return false;
 }
 
-// Returns the dtype of all matrices, f32 if they differ. The matrices that fp8 models keep in a
-// wider dtype (ffn_out) are ignored if all others are fp8.
+// Returns the common dtype of all matrices, or f32 if they differ. ffn_out, which fp8 models keep
+// in a wider dtype, is ignored if all other matrices are fp8.
 DType CommonType(const std::vector<PlannedWeight>& plan) {
   std::optional<DType> type;
   for (const bool wide : {false, true}) {
@@ -96,8 +97,8 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
       return Gather<int64_t>(values, row, out);
     case DType::kI8:
     case DType::kF8:
-      // Only `quintet convert` writes i8 and fp8 tensors, and never transposed, so their rows are
-      // contiguous.
+      // Only files written by `quintet convert` have i8 and fp8 tensors, and these are never stored
+      // transposed. Their rows are therefore contiguous.
       ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
       for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
   }

@@ -95,14 +95,14 @@ absl::Status CheckFloat(const StoredTensor& tensor) {
                                                  StoredTypeName(tensor.type)));
 }
 
-// True for tensors that the loader ignores, such as the decoder's if config.json names an
-// encoder-only model class.
+// True for tensors that the loader ignores. For instance, the decoder's tensors are ignored if
+// config.json names an encoder-only model class.
 bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
   return IsIgnoredT5Tensor(config, std::string(absl::StripPrefix(tensor.name, "transformer.")));
 }
 
-// Returns the tensors of the FAT5 model, each with the tensor of the T5 files that holds its
-// values.
+// Lists the tensors of the FAT5 model to be written. Each entry has its FAT5 name and the tensor of
+// the T5 files that contains its values.
 absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
                                                        const ModelConfig& config,
                                                        const StoredTensor* embedding) {
@@ -126,8 +126,9 @@ absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& 
   return result;
 }
 
-// Returns the tensors of the T5 model, each with the tensor of the FAT5 files that holds its
-// values. *tied is set, and lm_head is dropped, if lm_head equals the embedding times d_model^-0.5.
+// Lists the tensors of the T5 model to be written. Each entry has its T5 name and the tensor of the
+// FAT5 files that contains its values. If lm_head equals the embedding times d_model^-0.5, sets
+// *tied and omits lm_head.
 absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
                                                      const ModelConfig& config,
                                                      const StoredTensor* embedding, bool* tied) {
@@ -171,8 +172,8 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
-  // Call PlanWeights because it checks names, shapes and dtypes as the loader does, and sets
-  // config->scale_logits. The destinations are not used.
+  // Call PlanWeights, because it checks names, shapes and dtypes as the loader does, and sets
+  // config->scale_logits. `destinations` is not used.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;

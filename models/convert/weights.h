@@ -33,8 +33,8 @@ class WeightsWriter {
   int64_t total_bytes_ = 0;
 };
 
-// Converts n f32 values to a float dtype. INVALID_ARGUMENT, naming `tensor`, if a value does not
-// fit.
+// Converts n f32 values to a float dtype. INVALID_ARGUMENT, naming `tensor`, if a value is NaN,
+// infinite or too large for f16.
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded);
 
@@ -46,8 +46,8 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
 
 struct RenamedWeights {
   ConvertResult written;
-  // True if the source was converted to a T5 model without lm_head.weight: the embedding is its
-  // head (tied), and it scales its logits by d_model^-0.5.
+  // True if the model was converted to T5 and lm_head.weight was omitted: its language-model head
+  // is the embedding (tied), and its logits are scaled by d_model^-0.5.
   bool tied = false;
 };
 // Writes a T5 model as FAT5 or a FAT5 model as T5: the same tensors under other names. FAT5 has no
