@@ -23,10 +23,10 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // also match white space on that side
   // If true, the token is matched in the normalized text instead of the raw text.
   bool normalized = false;
-  // Both fields are set by AddedTokens::Finish. `decoded`: the text that the token decodes to: its
-  // content, after normalization if `normalized`. `hidden`: Decode omits the token if special
-  // tokens are skipped; true if `decoded` is the content of a special token (as in Hugging Face's
-  // tokenizers).
+  // AddedTokens::Finish sets both fields. `decoded` is the text to which the token decodes: its
+  // content or, if `normalized` is true, its normalized content. `hidden` is true if `decoded`
+  // equals the content of a special token, as in Hugging Face's tokenizers; Decode omits hidden
+  // tokens if it is called to skip special tokens.
   std::string decoded;
   bool hidden = false;
 };
@@ -36,9 +36,9 @@ class AddedTokens {
   // Adds a token. A later token replaces an earlier one of the same id or content, so call Add in
   // file order, and Finish after the last token.
   void Add(AddedToken token);
-  // Builds the two KeySearches that Split uses, for raw and for normalized text. Applies
-  // `normalizer` (may be null) to the content of each token whose `normalized` is true.
-  // INVALID_ARGUMENT if these contents become too long in total (CheckGrowth).
+  // Builds the two KeySearches that Split uses, one for raw text and one for normalized text.
+  // Applies `normalizer` (may be null) to the content of each token whose `normalized` is true.
+  // INVALID_ARGUMENT if this makes the contents too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
   // After this call lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }
@@ -54,12 +54,12 @@ class AddedTokens {
     size_t begin, end;
     int32_t id;
   };
-  // Kind of a text given to Split. Tokens with `normalized` are matched only in normalized text,
-  // other tokens only in raw text.
+  // Kind of a text given to Split. Tokens whose `normalized` is true are matched only in normalized
+  // text, other tokens only in raw text.
   enum class Text : uint8_t { kRaw, kNormalized };
   // Splits a text into segments that cover it in order. Segments with id -1 are never empty. The
-  // leftmost match is taken first, and the longest among tokens that begin at the same byte. O(n)
-  // in the bytes of the text.
+  // leftmost match is taken first; of tokens that begin at the same byte, the longest is taken.
+  // Takes O(n) time for a text of n bytes.
   std::vector<Segment> Split(std::string_view text, Text kind) const;
 
  private:

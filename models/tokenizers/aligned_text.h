@@ -1,4 +1,5 @@
-// A text while it is normalized, with the position in the original input of each of its bytes.
+// A text while it is normalized. For each of its bytes it can store from which bytes of the
+// original input that byte comes.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +14,17 @@ namespace quintet {
 
 struct AlignedText {
   std::string text;  // valid UTF-8
-  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array, values never
-  // decrease and are the same for all bytes of one character. Both are empty unless `tracked`:
-  // tracking costs more than most normalizations, and only token spans need it.
+  // text[i] comes from bytes [begin[i], end[i]) of the original input. In each array the values
+  // never decrease, and all bytes of one character have the same value. Both arrays are empty
+  // unless `tracked` is true: tracking costs more than most normalizations, and only token spans
+  // need it.
   std::vector<uint32_t> begin, end;
   bool tracked = false;
   // Length in bytes of the prefix of `text` that comes from the original input's first character.
   // Also set if not tracked, because Metaspace's prepend scheme "first" needs it.
   size_t first_character_bytes = 0;
 
-  // A text before normalization; it begins at byte `origin` of the original input.
+  // Makes a text that is not normalized yet and begins at byte `origin` of the original input.
   AlignedText(std::string_view text, uint32_t origin, bool tracked);
   AlignedText() = default;
 
@@ -35,8 +37,8 @@ struct AlignedText {
   }
 };
 
-// Writes a changed copy of a text. The alignment of the copy (which input bytes each byte comes
-// from) is derived from that of the old text.
+// Builds a changed copy of a text, the old text. The alignment of the copy (which bytes of the
+// original input each byte comes from) is derived from the alignment of the old text.
 class Rewriter {
  public:
   explicit Rewriter(const AlignedText& in) : in_(in) {
@@ -62,11 +64,11 @@ class Rewriter {
     out_.end.insert(out_.end.end(), bytes.size(), in_.end[source]);
   }
   // Writes `bytes` in place of bytes [from, to) of the old text, character by character: the n-th
-  // new character gets the alignment of the n-th old one, and all further ones that of the last old
-  // one.
+  // new character gets the alignment of the n-th old character. If there are more new characters
+  // than old ones, the remaining ones get the alignment of the last old character.
   void Replace(std::string_view bytes, size_t from, size_t to);
-  // Whether output that replaces the old text at byte `source` or later needs an alignment. If not,
-  // it may be appended directly to *untracked_output().
+  // Returns whether new text that replaces the old text at byte `source` or later needs an
+  // alignment. If it does not, the new text may be appended directly to *untracked_output().
   bool tracks(size_t source) const { return in_.tracked || source < in_.first_character_bytes; }
   std::string* untracked_output() { return &out_.text; }
   size_t size() const { return out_.text.size(); }
@@ -77,10 +79,10 @@ class Rewriter {
   AlignedText out_;
 };
 
-// Writes a changed copy of a text character by character, and describes changes as Hugging Face's
-// tokenizers do: `change` 0 replaces the next old character, 1 inserts a new one, and -n replaces
-// the next old character and the n after it. For a deletion at the start of a text Hugging Face's
-// tokenizers pass wrong numbers, which shift their alignments. The error is reproduced here,
+// Builds a changed copy of a text character by character. Describes each change as Hugging Face's
+// tokenizers do: `change` 0 replaces the next old character, 1 inserts a new character, and -n
+// replaces the next n + 1 old characters by one. For a deletion at the start of a text Hugging
+// Face's tokenizers pass wrong numbers, which shift their alignments. The same error is made here,
 // because Metaspace's prepend scheme "first" depends on the alignment.
 class CharacterRewriter {
  public:
@@ -88,7 +90,7 @@ class CharacterRewriter {
   void Put(uint32_t code_point, int change);
   // Writes ASCII characters, each of which replaces one character of the old text.
   void PutUnchanged(std::string_view ascii);
-  // Extends the span of old text that the last character written stands for by `count` characters.
+  // Lets the character that was written last replace `count` more characters of the old text.
   void Absorb(int count) {
     if (pending_) pending_->change -= count;
   }

@@ -67,12 +67,13 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
   return code_point < characters_.size() ? characters_[code_point] : vocabulary.Find(character);
 }
 
-// Calls add(id, begin, end) for each symbol of a piece before any merge: its token id and its bytes
-// [begin, end) in the piece.
+// Calls add(id, begin, end) for each initial symbol of a piece, that is, each symbol before any
+// merge: `id` is its token id, and [begin, end) are its bytes in the piece.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // As in Hugging Face's tokenizers, the token of an unknown character is held back until the next
-  // known character, so it comes after the byte-fallback tokens of characters in between.
+  // As in Hugging Face's tokenizers, the unknown token of an unknown character is held back until
+  // the next known character. It therefore comes after the byte-fallback tokens of characters in
+  // between.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);

@@ -1,6 +1,6 @@
 // Byte-pair encoding (Sennrich et al., 2016) as described by tokenizer.json, or by vocab.json and
-// merges.txt. It merges the characters of a piece of text (a word) to tokens. In byte-level models
-// each character stands for a byte.
+// merges.txt. It starts with the characters of a piece of text (a word) and merges adjacent symbols
+// into longer tokens. In byte-level models each character stands for a byte.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct BpeOptions {
 class Bpe : public TokenModel {
  public:
   // INVALID_ARGUMENT (the message does not name the file) if the vocabulary lacks the unknown
-  // token, or a part or the result of a merge.
+  // token, or one of the two parts of a merge, or the merged token.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
   void Encode(std::string_view piece, TokenList* tokens) const override;
 
@@ -39,8 +39,8 @@ class Bpe : public TokenModel {
   BpeOptions options_;
   MergeTable merges_;
   BytePieces bytes_;
-  // [1024]: id of the token for each single code point below 1024, without the subword prefix and
-  // suffix; -1: none.
+  // [1024]: for each code point below 1024, the id of its one-character token without subword
+  // prefix and suffix; -1 if there is none.
   std::vector<int32_t> characters_;
 };
 

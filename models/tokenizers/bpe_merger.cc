@@ -233,8 +233,9 @@ class LongMerger {
     }
   }
 
-  // Merges the symbol at `position` with the one after it. Does nothing if an earlier merge has
-  // changed this pair since it was queued, so that it no longer has rank `rank`.
+  // Merges the symbol at `position` with the symbol after it. Does nothing if these two symbols are
+  // no longer a pair of rank `rank`, because another merge has changed one of them since the pair
+  // was queued.
   void Merge(uint32_t position, uint32_t rank) {
     if (symbols_[position] < 0) return;
     const uint32_t next = symbols_.Next(position);

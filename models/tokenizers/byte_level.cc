@@ -25,7 +25,8 @@ struct Tables {
 };
 
 const Tables& ByteTables() {
-  // Never destroyed: other threads may still use it while the process exits.
+  // The tables are never destroyed, because other threads may still use them while the process
+  // exits.
   static const Tables* const tables = new Tables;
   return *tables;
 }
@@ -38,7 +39,7 @@ std::string_view ByteLevelCharacter(char byte) {
 
 void AppendByteLevelCharacters(std::string_view bytes, std::string* text) {
   for (size_t at = 0; at < bytes.size();) {
-    // Copy a whole run of bytes that stand for themselves.
+    // Copy a whole run of printable ASCII bytes, each of which is its own character.
     size_t end = at;
     while (end < bytes.size() && bytes[end] > ' ' && bytes[end] < '\x7F') ++end;
     text->append(bytes.substr(at, end - at));

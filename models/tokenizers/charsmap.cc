@@ -56,9 +56,9 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob, const std::strin
 }
 
 // Returns whether a rule can match more than kMaxRuleBytes bytes. Follows all paths through the
-// array at once: reachable[p] means that a search can be at position p after `bytes` bytes. A
-// search for each path would not do: the array is untrusted and need not be a tree, and even valid
-// ones share suffixes.
+// array at once: reachable[p] means that a search can be at position p after `bytes` bytes.
+// Following one path at a time could take exponential time, because paths can share nodes: the
+// array is untrusted and need not be a tree, and even valid arrays share suffixes.
 bool Charsmap::HasLongRules() const {
   std::vector<bool> reachable(units_.size() + 256), next(reachable.size());
   if (const uint32_t root = Offset(units_[0]); root < reachable.size()) reachable[root] = true;

@@ -14,13 +14,13 @@ namespace quintet {
 
 class Charsmap {
  public:
-  // Limit on the length of a replacement; Parse rejects longer ones. Otherwise a hostile file could
-  // turn each letter into megabytes. The longest replacement in SentencePiece's own rules has 33
-  // bytes.
+  // Limit on the length of a replacement; Parse rejects longer ones. Without a limit a hostile file
+  // could turn each letter into megabytes. The longest replacement in SentencePiece's own rules has
+  // 33 bytes.
   static constexpr int kMaxReplacementBytes = 128;
-  // Limit on the bytes that a rule matches; Parse rejects longer rules, and with them cycles in the
-  // trie. Needed because a search takes up to this number of steps at each character of a text. The
-  // longest match in SentencePiece's own rules has 12 bytes.
+  // Limit on the bytes that a rule matches. Parse rejects longer rules, and thereby also tries that
+  // contain cycles. The limit is needed because a search takes up to this number of steps at each
+  // character of a text. The longest match in SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
   // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
   // NUL-terminated replacements. An empty blob means no rules. The message of an
@@ -33,8 +33,8 @@ class Charsmap {
     size_t length = 0;  // matched bytes of the text; 0 if no rule matches
     std::string_view replacement;
   };
-  // True if no rule matches ASCII character c alone, and none begins with c followed by ASCII
-  // character `next`. next = 128 means the end of the text.
+  // True if no rule matches the ASCII character c alone, and no rule begins with c followed by the
+  // ASCII character `next`. `next` = 128 stands for the end of the text.
   bool HasNoRule(uint8_t c, uint8_t next) const { return no_rule_[c * 129u + next]; }
   // Returns the shortest rule that matches a prefix of `text` (Hugging Face's tokenizers also take
   // the shortest).

@@ -13,14 +13,16 @@ namespace quintet {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Rewrites the texts of the tokens, and may join tokens. In a sequence of decoders, the first
-  // gets the spellings of the tokens; the texts that the last one returns are concatenated.
+  // Rewrites the texts of the tokens, and may join tokens. In a sequence of decoders the first one
+  // gets the tokens' spellings, each further one gets the output of the decoder before it, and the
+  // texts that the last one returns are concatenated.
   virtual void Apply(std::vector<std::string>* tokens) const = 0;
 };
 using DecoderPtr = std::unique_ptr<const Decoder>;
 
 DecoderPtr MakeByteLevelDecoder();
-// Replaces each `replacement` by a space, but with strips_first removes those in the first token.
+// Replaces each occurrence of `replacement` by a space. If strips_first, occurrences in the first
+// token are removed instead.
 DecoderPtr MakeMetaspaceDecoder(std::string replacement, bool strips_first);
 DecoderPtr MakeReplaceDecoder(Pattern pattern, std::string content);
 DecoderPtr MakeByteFallbackDecoder();

@@ -13,7 +13,7 @@ namespace quintet {
 
 absl::Status ExpectedField(const std::string& where, const std::string& field,
                            const std::string& expected, const nlohmann::json& got);
-// Returns a JSON value as text for messages, at most 80 bytes. The text of a list or an object is
+// Returns a JSON value as text for messages, at most 80 bytes. For a list or an object the text is
 // only its type and size.
 std::string JsonForMessage(const nlohmann::json& value);
 
@@ -23,9 +23,9 @@ const nlohmann::json* FindField(const nlohmann::json& object, const char* field)
 // memory; this function does not.
 bool EqualsString(const nlohmann::json& value, std::string_view text);
 
-// BoolField, IntField and StringField return the value of a field. INVALID_ARGUMENT if it has
-// another type. If it is missing or null, functions with a parameter `fallback` return that; the
-// others return INVALID_ARGUMENT.
+// BoolField, IntField and StringField return the value of a field. INVALID_ARGUMENT if the value
+// has another type. If the field is missing or null, the functions with a parameter `fallback`
+// return `fallback`, and the others return INVALID_ARGUMENT.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
                                const std::string& where);
 absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,

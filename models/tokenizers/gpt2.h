@@ -1,7 +1,7 @@
-// transformers' GPT2Tokenizer (5.x). It takes the vocabulary, the merges and the post-processor
-// from tokenizer.json, or from vocab.json and merges.txt. Everything else is fixed: no
-// normalization, GPT-2's pattern, byte-level pieces, and add_prefix_space from
-// tokenizer_config.json.
+// The tokenizer that transformers 5.x calls GPT2Tokenizer. Its vocabulary, merges and
+// post-processor come from tokenizer.json, or from vocab.json and merges.txt; add_prefix_space
+// comes from tokenizer_config.json. Everything else is fixed: no normalization, GPT-2's pattern,
+// byte-level pieces.
 #pragma once
 
 #include "models/tokenizers/settings.h"
@@ -9,10 +9,10 @@
 
 namespace quintet {
 
-// True if the "model" of a tokenizer.json is BPE, which GPT2Tokenizer can use.
+// True if the "model" of a tokenizer.json is BPE, the only kind that GPT2Tokenizer can use.
 bool IsBpe(const nlohmann::json& model);
-// In a tokenizer.json with a BPE model, replaces the parts that GPT2Tokenizer ignores (normalizer,
-// pre-tokenizer, decoder) by its own.
+// Changes a tokenizer.json with a BPE model as GPT2Tokenizer does: replaces the file's normalizer,
+// pre-tokenizer and decoder by those of GPT2Tokenizer.
 void RebuildAsGpt2(bool add_prefix_space, nlohmann::json* tokenizer);
 // Sets bos, eos and unk to <|endoftext|> if the files do not name them.
 void SetGpt2Defaults(TokenizerSettings* settings);

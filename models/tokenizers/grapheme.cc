@@ -23,8 +23,8 @@ enum GraphemeBreak : uint8_t {
 constexpr uint8_t kPictographic = 16;
 constexpr uint8_t kConjunctMask = 96, kConsonant = 32, kLinker = 64;
 
-// The state of the current grapheme cluster, which decides whether the next code point belongs to
-// it.
+// State of the current grapheme cluster. It decides whether the next code point belongs to the
+// cluster.
 struct ClusterState {
   uint8_t previous;  // properties of the last code point
   // Length of the run of regional indicators at the cluster's end.

@@ -15,8 +15,8 @@ KeySearch::KeySearch(const std::vector<std::pair<std::string_view, int32_t>>& ke
   reversed_ = Trie(std::move(reversed));
   const std::vector<Trie::Node>& nodes = reversed_.nodes();
   links_.resize(nodes.size());
-  // The trie's nodes are in breadth-first order, so the links of all nodes with shorter strings are
-  // already set.
+  // The failure link of a node leads to a node with a shorter string. Nodes are in breadth-first
+  // order; therefore the links of all nodes with shorter strings are already set.
   for (uint32_t parent = 0; parent < nodes.size(); ++parent) {
     for (uint32_t i = 0; i < nodes[parent].children; ++i) {
       const uint32_t node = nodes[parent].first_child + i;

@@ -1,9 +1,9 @@
 // Finds all positions in a text at which a key of a small set begins (added tokens, user-defined
-// symbols). Takes O(n) in the bytes of the text, for keys of any length and with any shared
-// prefixes: an Aho-Corasick automaton (1975) of the reversed keys reads the text backwards and so
-// knows, at each byte, the longest key that begins there. A forward scan would not be linear: it
-// must look ahead for the longest match and then restart at its end, again and again if the text
-// repeats the beginning of a long key.
+// symbols). Takes O(n) time for a text of n bytes, whatever the lengths and shared prefixes of the
+// keys. An Aho-Corasick automaton (1975) of the reversed keys reads the text backwards and so
+// knows, at each byte, the longest key that begins there. A forward scan would not be linear: to
+// find the longest match it must look ahead, and after the match it starts again at the match's
+// end. If the text repeats the beginning of a long key, it reads the same bytes again and again.
 #pragma once
 
 #include <cstdint>

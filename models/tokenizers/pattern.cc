@@ -32,12 +32,12 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Finds matches by depth-first search over states (step, position in the text). The search visits a
-// kSplit step at most once per position: if matching failed from a state once, it fails again. The
-// visited set has one row of bits (one bit per split) for each text position, from the start of the
-// match to the rightmost position at which a split was visited. Rows before the start are dropped,
-// because a search never moves left of its start. The set stays small, because most patterns match
-// long words without passing a split.
+// Finds matches by depth-first search over states (step, position in the text). If matching failed
+// from a state once, it fails again; therefore the search visits a kSplit step at most once per
+// position. The visited set has one row of bits (one bit per kSplit step) for each text position,
+// from the start of the match to the rightmost position at which a kSplit step was visited. Rows
+// before the start are dropped, because a search never moves left of its start. The set stays
+// small, because most patterns match long words without passing a kSplit step.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
@@ -55,8 +55,9 @@ class Matcher {
       std::tie(step, at) = backtrack_.back();
       backtrack_.pop_back();
     }
-    // Clear the visited bits at the position where the match ends. The search stopped there because
-    // it succeeded, so these states have not failed, and the next search starts at this position.
+    // Clear the visited bits at the position where the match ends, because the next search starts
+    // at this position. There the states were visited by a search that succeeded, so matching from
+    // them has not failed.
     const size_t row = (*end - first_) * row_bytes_;
     if (row < visited_.size())
       std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);
@@ -159,9 +160,9 @@ class Matcher {
   std::vector<std::pair<uint32_t, uint32_t>> backtrack_;  // step, position
 };
 
-// Returns the first position of `literal` in `text` from byte `at` on. For short literals uses
-// string_view::find, which is faster in ordinary texts; its worst case is text size x literal size
-// steps, so longer literals use memmem, which is linear.
+// Returns the first position of `literal` in `text` at or after byte `at`. Short literals are
+// searched with string_view::find, which is faster in ordinary texts but takes up to (text size) *
+// (literal size) steps. Longer literals are searched with memmem, which is linear.
 size_t FindLiteral(std::string_view text, std::string_view literal, size_t at) {
   constexpr size_t kShort = 16;
   if (literal.size() <= kShort) return text.find(literal, at);

@@ -81,22 +81,23 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Replaces each loop over one class (split, class, jump back) that ends the pattern by
-  // kFinalLoop.
+  // Finds loops over a single character class (split, class, jump back) after which the pattern
+  // ends, and replaces the split of each by kFinalLoop.
   void MarkFinalLoops() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
       if (split.kind != Step::kSplit || split.first != i + 1 || split.second != i + 3) continue;
       if (body.kind != Step::kClass || jump.kind != Step::kJump || jump.first != i) continue;
       size_t behind = i + 3;
-      // Follow forward jumps, which lead out of an alternative of a|b, to the step that runs next.
+      // In a|b a forward jump at the end of alternative a skips alternative b. Follow such jumps to
+      // the step that runs next.
       while (steps()[behind].kind == Step::kJump && steps()[behind].first > behind)
         behind = steps()[behind].first;
       if (steps()[behind].kind == Step::kMatch) steps()[i] = {Step::kFinalLoop, body.first};
     }
   }
 
-  // Compiles alternatives: a|b|c becomes split(a, next), a, jump(end), split(b, next), b,
+  // Compiles alternatives. a|b|c becomes split(a, second split), a, jump(end), split(b, c), b,
   // jump(end), c.
   void Alternatives(int depth, bool ignore_case) {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
@@ -117,8 +118,8 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step at index `place`, and adds 1 to those targets of the splits and jumps after it
-  // that are >= `place`.
+  // Inserts a step at index `place`, which moves the later steps by one. The splits and jumps among
+  // the later steps must follow: each of their targets that is >= `place` is increased by 1.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());
@@ -267,8 +268,8 @@ class PatternCompiler {
     if (!Accept("]")) Unsupported("class without ]");
   }
 
-  // Parses one literal or escape and adds it to class *c. Sets *literal if it stands for a single
-  // code point.
+  // Parses one literal or escape and adds it to class *c. Sets *literal if the literal or escape
+  // stands for a single code point.
   void Member(CharacterClass* c, bool ignore_case, std::optional<uint32_t>* literal) {
     if (!HasMore()) return Unsupported("unexpected end of the pattern");
     int length;

@@ -1,5 +1,6 @@
-// The stages that all tokenizers have: added tokens, normalizer, pre-tokenizer, token model,
-// special tokens around the text; decoder. The readers of the file formats fill in PipelineParts.
+// The stages that all tokenizers have. Encoding: added tokens, normalizer, pre-tokenizer, token
+// model, special tokens before and after the text. Decoding: decoder. The readers of the file
+// formats fill in PipelineParts.
 #pragma once
 
 #include <memory>
@@ -26,13 +27,14 @@ struct PipelineParts {
   std::unique_ptr<const TokenModel> model;
   DecoderPtr decoder;  // null: tokens are joined by spaces
 
-  // Token ids added before and after those of the text, if Encode is called with
+  // Token ids that Encode adds before and after the ids of the text if it is called with
   // add_special_tokens.
   std::vector<int32_t> prefix, suffix;
   bool suffix_once = false;  // do not add the suffix if the text's ids end in it
   SpecialIds ids;
   // trim_offsets: remove leading and trailing white space from token spans. trim_add_prefix_space:
-  // keep a single leading space of the first token, because add_prefix_space may have added it.
+  // when trimming, keep a single leading space of the first token, because add_prefix_space may
+  // have added it.
   bool trim_offsets = false, trim_add_prefix_space = false;
   bool clean_up_spaces = false;
 };
@@ -63,8 +65,8 @@ class Pipeline : public Tokenizer {
   struct Growth {
     size_t input_bytes = 0, output_bytes = 0;
   };
-  // Returns the tokens of `text` without the special tokens around it. Spans are set only if
-  // `tracked`, in bytes of `text`.
+  // Returns the tokens of `text` without the special tokens before and after it. Spans (in bytes of
+  // `text`) are set only if `tracked` is true.
   absl::StatusOr<TokenList> Run(std::string_view text, bool tracked) const;
   absl::Status RunNormalized(AlignedText text, Growth* growth, TokenList* tokens) const;
   void RunPieces(AlignedText text, TokenList* tokens) const;

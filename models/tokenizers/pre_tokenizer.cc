@@ -10,8 +10,9 @@ namespace {
 
 using Piece = SplitText::Piece;
 
-// Turns the parts of one piece, delimiters (`matched`) and the text between them, into new pieces
-// according to a SplitBehavior. Parts must be added in order and cover the piece.
+// Turns the parts of one piece into new pieces according to a SplitBehavior. A part is a delimiter
+// (`matched` is true) or the text between two delimiters. Parts must be added in order and cover
+// the piece.
 class PartJoiner {
  public:
   PartJoiner(SplitBehavior behavior, std::vector<Piece>* pieces)
@@ -47,9 +48,9 @@ class PartJoiner {
   bool previous_matched_ = false;
 };
 
-// Splits each piece at its delimiters: for_each_match(text, on_match) calls on_match(begin, end)
-// for each match in the text of a piece. Delimiters are the matches, or if `invert` the text
-// between them.
+// Splits each piece at its delimiters. for_each_match(text, on_match) must call on_match(begin,
+// end) for each match in the text of a piece. The delimiters are the matches or, if `invert` is
+// true, the text between the matches.
 template <typename ForEachMatch>
 void SplitPieces(SplitText* split, SplitBehavior behavior, bool invert,
                  ForEachMatch for_each_match) {

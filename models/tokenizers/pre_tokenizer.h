@@ -12,8 +12,8 @@
 
 namespace quintet {
 
-// A text and its pieces, byte ranges [begin, end) in it. Pieces are in ascending order, do not
-// overlap and are not empty.
+// A text and its pieces. A piece is a range of bytes [begin, end) of the text. Pieces are in
+// ascending order, do not overlap and are not empty.
 struct SplitText {
   struct Piece {
     uint32_t begin, end;
@@ -41,8 +41,8 @@ enum class SplitBehavior : uint8_t {
 enum class PrependScheme : uint8_t { kAlways, kFirst, kNever };
 
 PreTokenizerPtr MakeMetaspace(std::string replacement, PrependScheme scheme, bool split);
-// GPT-2's byte-level pre-tokenizer. `pattern` splits the text into words (kGpt2Pattern); null: do
-// not split.
+// GPT-2's byte-level pre-tokenizer. `pattern` splits the text into words (kGpt2Pattern); if it is
+// null, the text is not split.
 PreTokenizerPtr MakeByteLevel(bool add_prefix_space, std::unique_ptr<const Pattern> pattern);
 PreTokenizerPtr MakeSplit(Pattern pattern, SplitBehavior behavior, bool invert);
 PreTokenizerPtr MakeWhitespaceSplit();

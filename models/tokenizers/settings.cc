@@ -78,8 +78,8 @@ absl::StatusOr<std::vector<AddedToken>> ReadTokenList(const Json& list, bool spe
   return tokens;
 }
 
-// Reads a list of special tokens into *target. If `value` is an object instead (name to token),
-// adds its tokens to settings->model_specific.
+// Reads a list of special tokens into *target. If `value` is an object (name to token) instead of a
+// list, adds its tokens to settings->model_specific.
 absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSettings* settings,
                        std::optional<std::vector<AddedToken>>* target) {
   if (value.is_null()) {
@@ -96,8 +96,8 @@ absl::Status ReadExtra(const Json& value, const std::string& where, TokenizerSet
   return absl::OkStatus();
 }
 
-// Reads extra_special_tokens and additional_special_tokens. The latter is the older name: it is
-// used as extra_special_tokens if that field is empty or absent.
+// Reads the fields extra_special_tokens and additional_special_tokens. additional_special_tokens is
+// the older name: its value is used for extra_special_tokens if that field is empty or absent.
 absl::Status ReadExtras(const Json& json, const std::string& where, TokenizerSettings* settings) {
   const auto extra = json.find("extra_special_tokens");
   const auto additional = json.find("additional_special_tokens");
@@ -159,8 +159,9 @@ absl::Status ReadConfig(const Json& json, const std::string& where, TokenizerSet
   return decoder == nullptr ? absl::OkStatus() : ReadAddedTokensDecoder(*decoder, where, settings);
 }
 
-// Reads special_tokens_map.json, which overrides tokenizer_config.json. Only for directories
-// without an added_tokens_decoder.
+// Reads special_tokens_map.json. Its named tokens and its additional_special_tokens replace those
+// of tokenizer_config.json; its extra_special_tokens are appended to the extra_special_tokens of
+// tokenizer_config.json. Only called if tokenizer_config.json has no added_tokens_decoder.
 absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings) {
   const std::string where = "special_tokens_map.json";
   QT_RETURN_IF_ERROR(ReadNamed(json, where, settings));
@@ -180,7 +181,8 @@ absl::Status ReadSpecialTokensMap(const Json& json, TokenizerSettings* settings)
   return absl::OkStatus();
 }
 
-// Reads added_tokens.json ({content: id}). Only for directories without an added_tokens_decoder.
+// Reads added_tokens.json ({content: id}). Only called if tokenizer_config.json has no
+// added_tokens_decoder.
 absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   const std::string where = "added_tokens.json";
   std::unordered_set<std::string> special;
@@ -202,8 +204,8 @@ absl::Status ReadAddedTokens(const Json& json, TokenizerSettings* settings) {
   return absl::OkStatus();
 }
 
-// Returns a string field of config.json. Empty if it is missing or not a string: ReadModelConfig
-// reports that error.
+// Returns a string field of config.json. Empty if the field is missing or not a string;
+// ReadModelConfig reports the wrong type as an error.
 std::string NameField(const Json& json, const char* field) {
   const Json* value = FindField(json, field);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
@@ -240,8 +242,9 @@ absl::Status AddNumbered(AddedToken token, const TokenizerSettings& settings,
   return absl::OkStatus();
 }
 
-// Adds a token whose id is not in the files: its id is that of an added token or a piece of the
-// vocabulary with the same content, else the next free id.
+// Adds a token for which the files give only the content. The token gets the id of the added token
+// with this content, else the id of the vocabulary's piece with this content, else the next free
+// id.
 absl::Status AddSpelled(AddedToken token, PipelineParts* parts) {
   const AddedToken* added = parts->added.FindContent(token.content);
   token.special |= added != nullptr && added->special;
@@ -334,7 +337,8 @@ absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* par
   std::erase_if(tokens, [&](const AddedToken& token) {
     return token.content.empty() || parts->added.FindContent(token.content) != nullptr;
   });
-  // If several of these tokens have the same content, the last one wins.
+  // AddedTokens::Add replaces an earlier token with the same content; hence of several equal tokens
+  // in this list the last one wins.
   for (AddedToken& token : tokens) QT_RETURN_IF_ERROR(AddSpelled(std::move(token), parts));
   const auto id = [&](const std::optional<AddedToken>& token) {
     const AddedToken* added = token ? parts->added.FindContent(token->content) : nullptr;

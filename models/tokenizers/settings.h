@@ -35,15 +35,16 @@ struct TokenizerSettings {
   // known. nullopt: not in the files, so the class's default applies. Empty content: null in the
   // files, so the tokenizer has no such token.
   std::optional<AddedToken> bos, eos, unk, sep, pad, cls, mask;
-  // Special tokens with other names: other *_token fields, and extra_special_tokens if that is an
-  // object. Their ids are -1.
+  // Special tokens under other names: the other *_token fields, and the entries of
+  // extra_special_tokens if its value is an object. Their ids are -1 (not yet known).
   std::vector<AddedToken> model_specific;
-  // More special tokens; their ids are -1. extra: the list extra_special_tokens, or
-  // additional_special_tokens if that field is absent or empty. additional:
-  // additional_special_tokens, if it is not used as `extra`. nullopt: absent.
+  // Two lists of further special tokens, with id -1 (not yet known); nullopt if absent. `extra` is
+  // extra_special_tokens or, if that field is absent or empty, additional_special_tokens.
+  // `additional` is additional_special_tokens if `extra` is not taken from it.
   std::optional<std::vector<AddedToken>> extra, additional;
-  // Added tokens whose id is in the files, sorted by id: those of added_tokens_decoder or, without
-  // that field, of added_tokens.json and of the added_tokens of tokenizer.json.
+  // Added tokens whose ids are in the files, sorted by id. They come from added_tokens_decoder. If
+  // there is no such field, they come from added_tokens.json and from added_tokens in
+  // tokenizer.json.
   std::vector<AddedToken> numbered;
   bool has_added_tokens_decoder = false;
   std::optional<int64_t> extra_ids;  // number of sentinels (<extra_id_N>) of T5 and ByT5
@@ -65,13 +66,14 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& entry, bool spe
 // A special token with default flags and an unknown id (-1).
 AddedToken SpecialToken(std::string content);
 
-// Adds the settings' tokens to parts->added, in this order: `numbered`; then tokens with a field of
-// their own (bos, ..., mask, model_specific); then `extra`, or `additional` if `extra` is unset.
-// A token that is not in `numbered` is skipped if parts->added already had its content before the
-// call or has it from `numbered`. Otherwise its id is the vocabulary's id of the content or, if it
-// has none, the next free id; of several with the same content the last one wins. Sets parts->ids.
-// parts->model must be set. INVALID_ARGUMENT if the vocabulary has another id for the content of a
-// numbered token, or another content for its id.
+// Adds the settings' tokens to parts->added, in this order: first `numbered`; then the tokens that
+// have a field of their own (bos, ..., mask) and model_specific; then `extra`, or `additional` if
+// `extra` is nullopt.
+// A token that is not in `numbered` is skipped if parts->added already had a token with the same
+// content before the call, or has one from `numbered`. Otherwise its id is the vocabulary's id of
+// its content or, if the vocabulary lacks it, the next free id; of several tokens with the same
+// content the last one wins. Sets parts->ids. parts->model must be set. INVALID_ARGUMENT for a
+// numbered token if the vocabulary has another id for its content, or another content for its id.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet

@@ -11,9 +11,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Growth (output bytes per input byte, in UTF-8) of the steps whose growth does not depend on their
-// settings. The compatibility decomposition that grows most is that of U+FDFA, from 3 bytes to 33;
-// a canonical decomposition has at most three times the bytes of its character.
+// Upper bound of the growth (output bytes per input byte, in UTF-8) of steps whose growth does not
+// depend on their settings. NFKC and NFKD: the compatibility decomposition that grows most is that
+// of U+FDFA, from 3 bytes to 33. NFC and NFD: a canonical decomposition has at most three times the
+// bytes of its character.
 constexpr std::pair<const char*, double> kFixedGrowth[] = {
     {"NFC", 3},       {"NFD", 3},
     {"NFKC", 11},     {"NFKD", 11},
@@ -26,8 +27,10 @@ double Bytes(const Json& object, const char* field) {
   return static_cast<double>(it->get_ref<const std::string&>().size());
 }
 
-// Growth of a Replace step. A regular expression may match the empty string between any two
-// characters; a literal matches only its own bytes.
+// Upper bound of the growth (output bytes per input byte) of a Replace step. A literal pattern is
+// replaced by `content`, so the growth is their ratio, but at least 1. A regular expression may
+// match the empty string between any two characters; `content` is then added to every character,
+// and the growth is up to 1 + bytes of `content`.
 double ReplaceGrowth(const Json& step) {
   const double content = Bytes(step, "content"), literal = Bytes(step.at("pattern"), "String");
   return literal > 0 ? std::max(1.0, content / literal) : 1 + content;

@@ -1,7 +1,7 @@
-// Bounds how much longer a tokenizer.json may make a text. The growth factors of its steps
-// multiply: 30 replacements of one letter by two would turn 1 KB into 1 TB. The bounds are so high
-// that no real tokenizer exceeds them; files that do are rejected at load. At run time
-// kMaxAddedBytes (normalizer.h) limits the actual text.
+// Limits how much longer the steps of a tokenizer.json may make a text. The growth factors of the
+// steps multiply: 30 replacements of one letter by two would turn 1 KB into 1 TB. Files whose
+// growth factor exceeds the limits below are rejected at load; no real tokenizer exceeds them. At
+// run time kMaxAddedBytes (normalizer.h) limits the actual text.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace quintet {
 
-// Returns an upper bound on output bytes per input byte of a normalizer, pre-tokenizer or decoder
-// in tokenizer.json. ParseNormalizer, ParsePreTokenizer or ParseDecoder must have accepted `step`.
-// 1 if it is null.
+// Returns an upper bound on output bytes per input byte of `step`, a normalizer, pre-tokenizer or
+// decoder in tokenizer.json; 1 if `step` is null. ParseNormalizer, ParsePreTokenizer or
+// ParseDecoder must have accepted `step` before.
 double TextGrowth(const nlohmann::json& step);
 
 // Limits of the growth (output bytes per input byte) for encoding (text to pieces) and decoding

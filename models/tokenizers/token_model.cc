@@ -19,7 +19,8 @@ void TokenList::Reserve(size_t count) {
   constexpr size_t kSpecials = 8;
   const size_t needed = ids.size() + count + kSpecials;
   if (needed <= ids.capacity()) return;
-  // At least double the capacity: Reserve is called for each of many pieces.
+  // At least double the capacity. Reserve is called for each piece of a text; growing by `count`
+  // each time would take quadratic time.
   const size_t room = std::max(needed, 2 * ids.capacity());
   ids.reserve(room);
   if (tracked) spans.reserve(room);
@@ -61,7 +62,7 @@ int32_t Vocabulary::Find(std::string_view piece) const {
 }
 
 const std::string& Vocabulary::Piece(int32_t id) const {
-  // Never destroyed: other threads may still use it while the process exits.
+  // This string is never destroyed, because other threads may still use it while the process exits.
   static const std::string* const none = new std::string;
   return Has(id) ? pieces_[static_cast<size_t>(id)] : *none;
 }

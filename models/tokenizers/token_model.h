@@ -16,9 +16,9 @@ namespace quintet {
 inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
-// Token ids in text order, and optionally their spans [begin, end) in bytes. Spans are stored only
-// if `tracked`: ids alone take a third of the memory, and page faults of new memory are most of the
-// cost of a long word.
+// Token ids in text order, and optionally the tokens' spans [begin, end) in bytes. Spans are stored
+// only if `tracked` is true. Without spans a list takes a third of the memory, and for a long word
+// most of the time is spent on page faults of new memory.
 struct TokenList {
   struct Span {
     uint32_t begin, end;
@@ -31,8 +31,8 @@ struct TokenList {
     ids.push_back(id);
     if (tracked) spans.push_back({begin, end});
   }
-  // Reserves capacity for `count` more tokens and a few special tokens. Cheap if called for every
-  // piece.
+  // Reserves capacity for `count` more tokens and a few special tokens. May be called before every
+  // piece, because the capacity at least doubles whenever it grows.
   void Reserve(size_t count);
 };
 
@@ -56,8 +56,8 @@ class Vocabulary {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of `piece`, a part of a text, which must be valid UTF-8 and not empty. Spans
-  // count bytes from the start of `piece`.
+  // Appends the tokens of `piece` to a list. `piece` is a part of a text, valid UTF-8 and not
+  // empty. Spans count bytes from the start of `piece`.
   virtual void Encode(std::string_view piece, TokenList* tokens) const = 0;
 
   Vocabulary vocabulary;

@@ -18,8 +18,8 @@ namespace quintet {
 
 struct TokenSpan {
   int32_t id;
-  // The token covers bytes [begin_byte, end_byte) of the input text. Both are equal for tokens
-  // without text (eos).
+  // The token covers bytes [begin_byte, end_byte) of the input text. For tokens without text (eos)
+  // begin_byte equals end_byte.
   uint32_t begin_byte, end_byte;
 };
 
@@ -42,7 +42,7 @@ class Tokenizer {
   // more than 16 MiB longer, which only a hostile file does.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                                       bool add_special_tokens) const = 0;
-  // The tokens that Encode returns, each with the bytes of `text` that it covers.
+  // Returns the tokens that Encode would return, each with the bytes of `text` that it covers.
   virtual absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view text,
                                                                  bool add_special_tokens) const = 0;
 
@@ -63,9 +63,9 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
 };
 
-// Returns the spans of `ids`, the truncated ids of a text. `spans` are those of all its ids. `ids`
-// must be a prefix of all ids, except that its last id may be the last of all ids (eos), whose span
-// is then kept.
+// Returns the spans of a text's ids after truncation. `spans` are the spans of all ids of the text;
+// `ids` are the truncated ids. `ids` must be a prefix of all ids, except that its last element may
+// be the last one of all ids (eos), which then keeps its span.
 std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
 
 }  // namespace quintet

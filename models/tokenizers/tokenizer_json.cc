@@ -1,4 +1,5 @@
-// Reads tokenizer.json as a whole: added tokens, post-processor and special ids.
+// Makes a tokenizer from tokenizer.json. This file reads the added tokens, the post-processor and
+// the special ids, and calls the readers of the other parts.
 #include "models/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
@@ -50,8 +51,8 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
   return tokens;
 }
 
-// Adds `tokens` to *numbered (TokenizerSettings::numbered); a token replaces one with the same id.
-// Sorts the result by id.
+// Adds `tokens` to *numbered (TokenizerSettings::numbered) and sorts the result by id. A token of
+// `tokens` replaces a token of *numbered that has the same id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
   std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
@@ -120,8 +121,8 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
-// Sets eos, pad, bos and unk in parts->ids, if the settings do not name them, to the ids of
-// well-known tokens such as "</s>".
+// Sets those of eos, pad, bos and unk in parts->ids that the settings leave unset (-1) to the ids
+// of well-known tokens such as "</s>".
 void SetDefaultIds(PipelineParts* parts) {
   const auto set_default = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;
@@ -140,7 +141,8 @@ void SetDefaultIds(PipelineParts* parts) {
 // Reads all parts of tokenizer.json except its added tokens.
 absl::StatusOr<PipelineParts> ParseParts(const Json& json, const std::string& where) {
   const auto field = [&](const char* name) -> const Json& {
-    // Never destroyed: other threads may still use it while the process exits.
+    // This value is never destroyed, because other threads may still use it while the process
+    // exits.
     static const Json* const null = new Json;
     const Json* value = FindField(json, name);
     return value == nullptr ? *null : *value;

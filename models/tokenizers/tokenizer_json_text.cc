@@ -19,9 +19,9 @@ absl::Status UnsupportedType(const std::string& where, const std::string& type) 
       absl::StrCat(where, ": type ", type.substr(0, 64), " is not supported"));
 }
 
-// Parses a "Sequence" (of normalizers, pre-tokenizers or decoders): each element of the array
-// `field` with `parse`. Recursion is bounded, because the JSON
-// reader limits the nesting depth.
+// Parses the steps of a "Sequence" of normalizers, pre-tokenizers or decoders: calls `parse` for
+// each element of the array `field`. Sequences may be nested; the JSON reader's limit on the
+// nesting depth bounds the recursion.
 template <typename Ptr, typename Parse>
 absl::StatusOr<std::vector<Ptr>> ParseSteps(const Json& json, const char* field,
                                             const std::string& where, Parse parse) {

@@ -7,8 +7,8 @@ namespace quintet {
 Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> keys) {
   if (keys.empty()) return;
   std::sort(keys.begin(), keys.end());
-  // The keys below a node: [begin, end) of the sorted keys, which share their first `depth` bytes.
-  // The nodes are built breadth-first, so that siblings are adjacent.
+  // The keys below a node: [begin, end) of the sorted keys. All of them share their first `depth`
+  // bytes. Nodes are built breadth-first; hence siblings are adjacent.
   struct Range {
     uint32_t begin, end, depth;
   };

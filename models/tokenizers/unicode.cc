@@ -43,7 +43,7 @@ std::vector<uint8_t> UnpackRuns(const char* base64) {
 
 struct Mappings {
   std::u32string text;
-  // Code point -> {begin, length} of its mapping in the array of mapped code points.
+  // Code point -> {begin, length} of its mapping in `text`.
   absl::flat_hash_map<uint32_t, std::pair<uint32_t, uint32_t>> places;
 
   explicit Mappings(const char* base64) {
@@ -86,7 +86,8 @@ struct Storage {
 };
 
 const Storage& LoadedStorage() {
-  // Never destroyed: other threads may still use it while the process exits.
+  // The tables are never destroyed, because other threads may still use them while the process
+  // exits.
   static const Storage* const storage = new Storage;
   return *storage;
 }
@@ -109,7 +110,8 @@ std::u32string_view UnicodeTables::Lowercase(uint32_t code_point) const {
 }
 
 uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
-  // Compositions to Hangul syllables are computed (Unicode Standard, section 3.12).
+  // Compositions to Hangul syllables are computed, not stored in a table (Unicode Standard, section
+  // 3.12).
   constexpr uint32_t kL = 0x1100, kV = 0x1161, kT = 0x11A7, kS = 0xAC00, kVs = 21, kTs = 28;
   if (first - kL < 19 && second - kV < kVs) return kS + ((first - kL) * kVs + second - kV) * kTs;
   if (first - kS < 11172 && (first - kS) % kTs == 0 && second - kT - 1 < kTs - 1) {

@@ -83,7 +83,7 @@ struct UnicodeTables {
 
   bool Has(uint32_t code_point, UnicodeFlag flag) const { return (flags[code_point] & flag) != 0; }
   // Each of these functions returns the decomposition or the lowercase form of a code point; empty
-  // if that is the code point itself.
+  // if the result would be the code point itself.
   std::u32string_view Canonical(uint32_t code_point) const;      // NFD, without Hangul
   std::u32string_view Compatibility(uint32_t code_point) const;  // NFKD, without Hangul
   std::u32string_view Lowercase(uint32_t code_point) const;

@@ -19,8 +19,9 @@ Trie PieceTrie(const Vocabulary& vocabulary) {
   return Trie(std::move(keys));
 }
 
-// Values in a Path instead of a token id. kUnknownCharacter: one character that no piece matches.
-// It is not the id of the unknown token, because that token's spelling has another length.
+// Values that elements of a Path may have instead of a token id. kUnknownCharacter: one character
+// that no piece matches. (The id of the unknown token is not used for this, because the length of a
+// step of the path follows from its id, and the unknown token's spelling has another length.)
 // kUnreached: no path ends at this byte.
 constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;
@@ -124,8 +125,8 @@ void Unigram::Encode(std::string_view piece, TokenList* tokens) const {
 
 void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const {
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
-  // Look up the whole run of unknown characters, because it may be a piece, such as the spelling of
-  // the unknown token.
+  // First look up the whole run of unknown characters in the vocabulary, because the run may be the
+  // spelling of a token, such as the unknown token.
   const int32_t id = vocabulary.Find(text);
   if (id >= 0) return tokens->Add(id, run.begin, run.end);
   if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;

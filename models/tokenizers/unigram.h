@@ -20,9 +20,9 @@ struct UnigramOptions {
   double unknown_score = 0;
 };
 
-// Maximum length of a piece in bytes. Each byte of a text takes up to this number of steps, because
-// any piece that ends there may be the last one of the best path. Pieces of real vocabularies are
-// much shorter: SentencePiece's default limit is 16 characters.
+// Maximum length of a piece in bytes. The search takes up to this number of steps at each byte of a
+// text, because any piece that ends there may be the last one of the best path. Pieces of real
+// vocabularies are much shorter: SentencePiece's default limit is 16 characters.
 inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
@@ -36,8 +36,8 @@ class Unigram : public TokenModel {
 
  private:
   Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options);
-  // Has n + 1 elements for a piece of text of n bytes (BestLastPieces). Most words fit in the
-  // inline capacity of 64 elements, so they allocate nothing.
+  // Result of BestLastPieces: n + 1 elements for a piece of text of n bytes. Most words fit in the
+  // inline capacity of 64 elements and therefore allocate no memory.
   using Path = absl::InlinedVector<int32_t, 64>;
   Path BestLastPieces(std::string_view piece) const;
   void AppendUnknown(std::string_view piece, TokenList::Span run, TokenList* tokens) const;
