@@ -140,8 +140,8 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   result["relative_attention_max_distance"] = config.bias_max_distance;
   result["pad_token_id"] = std::max(config.pad_id, 0);
   result["decoder_start_token_id"] = std::max(config.decoder_start_id, 0);
-  // The loader chooses how to read the tokenizer's files by tokenizer_class or, without one, by the
-  // model's family, which changes here. So always write a class.
+  // The loader chooses how to read the tokenizer's files by tokenizer_class or, if that is absent,
+  // by the model's family. The conversion changes the family, so always write tokenizer_class.
   const bool is_t5 = config.is_t5();
   const auto declared = source.find("tokenizer_class");
   const bool is_declared = declared != source.end() && declared->is_string();

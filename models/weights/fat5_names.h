@@ -15,7 +15,8 @@ namespace quintet {
 // tensors that are not converted: aliases of the embedding, and the cross-attention bias of old T5
 // files, which no model reads. INVALID_ARGUMENT for names that the source family does not have.
 absl::StatusOr<std::string> Fat5NameOfT5(const std::string& name);
-// `head` decides whether T5's names have the prefix "transformer." (only in token classification).
+// `head` is needed because T5's names have the prefix "transformer." in token classification, and
+// only there.
 absl::StatusOr<std::string> T5NameOfFat5(const std::string& name, Head head);
 
 // Checks that a T5 model can be expressed as FAT5, or a FAT5 model as T5. UNIMPLEMENTED gives the

@@ -55,7 +55,7 @@ class Matcher {
         if (t == nullptr) continue;
         used_.insert(name);
         if (piece.values == nullptr) piece.values = t;
-        // No break: all aliases of the parameter that are present count as used.
+        // No break: all aliases of the parameter that the files contain count as used.
       }
       if (piece.values == nullptr) {
         missing_.push_back(source.names[0]);
@@ -139,7 +139,8 @@ class Matcher {
     std::sort(names.begin(), names.end());
     const size_t shown = std::min(names.size(), kListedProblems);
     for (size_t i = 0; i < shown; ++i) {
-      // Entries of "wrong" contain more than a name and were made printable when they were created.
+      // Entries of the list "wrong" consist of a name and more text; their names were made
+      // printable when the entries were created.
       if (absl::string_view(what) != "wrong") names[i] = Printable(names[i]);
     }
     std::string line = absl::StrCat(
@@ -200,8 +201,8 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
   return same ? StoredHead::kEqual : StoredHead::kDiffers;
 }
 
-// Explains why it is unclear from the checkpoint whether to scale logits (the rule in
-// models/README.md decides anyway). Returns an empty string if it is clear.
+// Explains why the checkpoint is ambiguous about whether to scale logits. Returns an empty string
+// if it is not ambiguous. In both cases the rule in models/README.md decides.
 std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"
@@ -213,8 +214,9 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   }
   if (config.family == Family::kMT5) {
     // transformers 5.x always writes tie_word_embeddings = true; 4.x writes true only if the
-    // embedding is the head. So if it is not true, 4.x wrote the files; if it is true and the head
-    // differs from the embedding, 5.x did. Both cases are clear.
+    // embedding is the head. If the value is not true, 4.x has therefore written the files. If it
+    // is true and the head differs from the embedding, 5.x has written them. Both cases are
+    // unambiguous.
     if (!tied || head == StoredHead::kDiffers) return "";
     return absl::StrCat(is,
                         ": transformers 4.x multiplies the logits by d_model^-0.5, 5.x does not");
@@ -227,8 +229,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   return absl::StrCat(is, ": transformers 5.x multiplies the logits by d_model^-0.5, 4.x does not");
 }
 
-// Sets config->scale_logits if config.json leaves it open, and config->logit_scale_warning if the
-// files are ambiguous.
+// Sets config->scale_logits if config.json does not determine it, and config->logit_scale_warning
+// if the checkpoint is ambiguous about it.
 absl::Status DecideLogitScale(const SafetensorsReader& files,
                               const std::vector<PlannedWeight>& plan, ModelConfig* config) {
   if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {

@@ -23,8 +23,8 @@ absl::StatusOr<Tensor> Store(const std::vector<float>& values, int64_t rows,
   return table;
 }
 
-// Product and sum, each rounded to f32. The intermediate in double prevents compilers from fusing a
-// product and a sum into one multiply-add, which would round only once.
+// Times returns a * b and Plus returns a + b, each rounded to f32. They compute in double, because
+// compilers could otherwise fuse a product and a sum into one multiply-add, which rounds only once.
 float Times(float a, float b) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
 }
@@ -92,8 +92,8 @@ std::vector<float> FireKnots(const PositionParameters& p) {
   std::vector<float> knots;
   for (int64_t u = 0; u < p.fire_in.dim[0]; ++u) {
     const double knot = -static_cast<double>(p.fire_in_bias.f32()[u]) / p.fire_in.f32()[u];
-    // Drop knots that are not finite: either the unit has slope 0 and never switches, or it would
-    // switch at an f that never occurs.
+    // Drop a knot that is not finite: either the hidden unit has slope 0 and never switches, or it
+    // would switch at a value of f that never occurs.
     if (std::isfinite(static_cast<float>(knot))) knots.push_back(static_cast<float>(knot));
   }
   std::sort(knots.begin(), knots.end());
@@ -109,7 +109,8 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // `inside` is any f inside the segment: a unit that is on there is on in the whole segment.
+    // `inside` is any value of f inside the segment. A hidden unit that is on at `inside` is on in
+    // the whole segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];

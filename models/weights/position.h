@@ -12,9 +12,9 @@
 
 namespace quintet {
 
-// Position parameters of one layer as read from a file, all f32; undefined if the position encoding
-// does not have them. Each trailing comment gives the name in converted checkpoints, without the
-// prefix `layers.N.position.`, and the shape.
+// Position parameters of one layer as read from a file, all f32. A tensor that the position
+// encoding does not have is undefined (Tensor::defined() is false). Each trailing comment gives the
+// tensor's name in converted checkpoints, without the prefix `layers.N.position.`, and its shape.
 struct PositionParameters {
   Tensor buckets;          // buckets.weight [bias_buckets, heads]
   Tensor fire_in;          // fire_in.weight [fire_width, 1]
@@ -27,8 +27,9 @@ struct PositionParameters {
 };
 
 // T5's bucket for each relative position k - q (key position minus query position) from -saturation
-// to +saturation. `saturation` is the smallest distance in the last bucket. A k - q below
-// -saturation or above +saturation has the bucket of -saturation or +saturation.
+// to +saturation. `saturation` is the smallest distance in the last bucket. Relative positions
+// below -saturation have the bucket of -saturation, and those above +saturation have the bucket of
+// +saturation.
 struct BucketMap {
   int64_t saturation = 0;
   std::vector<int32_t> buckets;  // [2 * saturation + 1], element i: k - q = i - saturation

@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// True if all n values are finite. `exponent` masks the exponent bits, which are all set in NaN and
-// infinity. A plain loop over the bits, which compilers vectorize.
+// True if all n values are finite. The values are passed as bits; `exponent` is the mask of the
+// exponent bits, which are all set in NaN and infinity. A plain loop, which compilers vectorize.
 template <typename Bits>
 bool AllFinite(const void* data, int64_t n, Bits exponent) {
   const auto* bits = static_cast<const Bits*>(data);
@@ -30,8 +30,8 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
 }
 
-// Reads rows [begin, end) of a piece into `staging`. The file stores the piece as [out, in].
-// *values is a view of the rows.
+// Reads rows [begin, end) of a piece (the part of a parameter that is in one tensor of the file)
+// into `staging`. The tensor is stored as [out, in]. *values becomes a view of the rows.
 absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                       int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -40,8 +40,9 @@ absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, 
   return files.Read(*piece.values, begin * row_bytes, (end - begin) * row_bytes, staging);
 }
 
-// Like ReadRows, but the file stores the piece transposed, as [in, out]: reads columns [begin, end)
-// of the stored matrix into `staging`. *values is a transposed view of them.
+// Like ReadRows, but for a tensor that is stored transposed, as [in, out]: reads columns [begin,
+// end) of the stored matrix into `staging`. *values becomes a view of them with dimensions swapped,
+// that is, rows of the parameter.
 absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
                          int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
@@ -72,7 +73,7 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
   for (const WeightPiece& piece : weight.pieces) {
     element = std::max(element, StoredTypeBytes(piece.values->type));
   }
-  // The scales (f32) follow the values at the next multiple of 64 bytes.
+  // Layout of `staging`: the values, then the row scales (f32) at the next multiple of 64 bytes.
   return (rows * weight.columns() * element + 63) / 64 * 64 + rows * 4;
 }
 
@@ -81,7 +82,7 @@ absl::Status VisitRows(
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit) {
   const int64_t columns = weight.columns();
-  // Linear search: there are few pieces, except in cross_kv, which has two per layer.
+  // Linear search, because a parameter has few pieces; only cross_kv has more, two per layer.
   for (const WeightPiece& piece : weight.pieces) {
     const int64_t first = std::max(begin, piece.row), last = std::min(end, piece.row + piece.rows);
     if (first >= last) continue;

@@ -60,25 +60,26 @@ struct WeightSlot {
   WeightKind kind = WeightKind::kMatrix;
   std::vector<int64_t> shape;  // rows first
   bool gated = false;
-  // fp8 models keep this matrix in 16 or 32 bits. Set for ffn_out, whose inputs have the largest
-  // range.
+  // True for ffn_out, whose inputs have the largest range: fp8 models do not convert this matrix to
+  // fp8 but keep 16 or 32 bits per value.
   bool wide = false;
   std::vector<WeightSource> sources;
   LinearWeight* matrix = nullptr;  // destination of a kMatrix
   Tensor* tensor = nullptr;        // destination of the other kinds
 };
 
-// Memory into which the checkpoint's parameters are loaded. Position parameters, from which the
-// PositionBias tables are computed (position.h), have one entry per layer; the entry's
-// tensors are undefined (empty) in a layer without such parameters.
+// Memory into which the checkpoint's parameters are loaded. encoder_position and decoder_position
+// have one entry per layer with the position parameters, from which the PositionBias tables are
+// computed (position.h). In a layer without position parameters the entry's tensors are undefined
+// (Tensor::defined() is false).
 struct WeightDestinations {
   ModelWeights weights;
   std::vector<PositionParameters> encoder_position, decoder_position;
 };
 
-// Returns the parameters of a model with this configuration, in the order of a converted file.
-// Resizes *destinations for the configuration. The returned slots point into *destinations, which
-// must outlive them.
+// Returns the parameters of a model with this configuration, in the order in which a converted file
+// stores them. Resizes *destinations for the configuration. The returned slots point into
+// *destinations, which must therefore outlive them.
 std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
                                          WeightDestinations* destinations);
 
@@ -108,10 +109,11 @@ absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& 
 // Size in bytes of the `staging` buffer that VisitRows needs for `rows` rows.
 int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
 
-// Reads rows [begin, end) of a parameter. Calls visit(row, values, scales) for each run of rows
-// that come from one tensor; `row` is the first. values: [n, columns] in the file's dtype with any
-// strides. scales: [n] f32, undefined unless values are i8 or f8. Both are in `staging` and valid
-// only during the call. INVALID_ARGUMENT if the file is truncated or contains a NaN or an infinity.
+// Reads rows [begin, end) of a parameter. Calls visit(row, values, scales) for each run of n rows
+// that come from one tensor; `row` is the first row of the run. values: [n, columns] in the file's
+// dtype with any strides. scales: [n] f32; an undefined tensor unless values are i8 or f8. Both
+// tensors are in `staging` and valid only during the call of `visit`. INVALID_ARGUMENT if the file
+// is truncated or contains a NaN or an infinity.
 absl::Status VisitRows(
     const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,

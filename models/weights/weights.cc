@@ -19,11 +19,11 @@ namespace {
 // and for a small peak memory.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-// kAll loads all weights. kShapes loads the vectors, and only the shapes of matrices and embeddings
-// without allocating memory for them (DescribeWeights).
+// kAll loads all weights. kShapes (for DescribeWeights) loads only the vectors: of matrices it sets
+// the shapes without allocating memory, and embeddings remain undefined tensors.
 enum class Extent : uint8_t { kAll, kShapes };
 
-// Owns the memory of a model's Tensors while it is loaded.
+// Owns the memory of a model's tensors while they are being loaded.
 struct Storage {
   std::vector<Buffer> resident;  // tables; in the end, on a GPU, all tensors
   std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
@@ -112,7 +112,8 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// *out = values * scales in f32, [rows, columns]. For int8 or fp8 files loaded as another type.
+// Sets *out to values [rows, columns] times scales [rows], in f32. Used if the weight type to load
+// is not the int8 or fp8 type of the file.
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));
@@ -142,7 +143,8 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     if (slot.kind == WeightKind::kMatrix) {
       StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // On the CPU nothing is left to do: VisitRows has read the rows directly into *slot.tensor.
+      // On the CPU VisitRows has read the rows directly into *slot.tensor, so nothing is left to
+      // do.
       if (device == nullptr) return;
       device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
                     values.elements() * DTypeBytes(values.dtype));
@@ -188,8 +190,8 @@ absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& t
   return first_error;
 }
 
-// Builds the position bias of each layer of a stack. Unless config.bias_per_layer, all layers share
-// that of layer 0.
+// Builds the position bias of each layer of a stack. Unless config.bias_per_layer is true, all
+// layers share the position bias of layer 0.
 absl::Status BuildBiases(const ModelConfig& config, bool causal,
                          const std::vector<PositionParameters>& parameters, StackWeights* stack,
                          std::vector<Buffer>* storage) {

@@ -16,8 +16,8 @@
 
 namespace quintet {
 
-// Weights of one layer of an encoder or decoder; those that the family does not have are undefined.
-// I = heads * head_dim.
+// Weights of one layer of an encoder or decoder. I = heads * head_dim. Weights that the model's
+// family does not have are undefined: their defined() is false.
 struct LayerWeights {
   Tensor attention_norm;       // [d_model]
   Tensor attention_norm_beta;  // [d_model], GPT-2
@@ -37,8 +37,8 @@ struct LayerWeights {
   LinearWeight ffn_out;  // [d_model, d_ff]
   Tensor ffn_out_bias;   // [d_model], GPT-2
 
-  // Position bias of self-attention. The layers of a stack share one, except in UMT5, which has one
-  // per layer.
+  // Position bias of self-attention. All layers of a stack have the same one, except in UMT5, where
+  // each layer has its own.
   PositionBias bias;
 };
 
@@ -58,7 +58,8 @@ struct ModelWeights {
   LinearWeight head;         // [vocab, d_model], language models
   float logit_scale = 1.0f;  // d_model^-0.5 or 1
 
-  // Classification heads. Only sequence classification of T5 and FAT5 has the dense layer.
+  // Weights of the classification heads. The dense layer exists only for sequence classification in
+  // T5 and FAT5.
   LinearWeight classifier_dense;  // [d_model, d_model]
   Tensor classifier_dense_bias;   // [d_model]
   LinearWeight classifier;        // [labels, d_model]
@@ -76,17 +77,19 @@ struct WeightOptions {
 };
 
 // Reads every tensor of the checkpoint once, in parallel on the pool, directly into its packed
-// position; peak memory is within a few per cent of the result. Sets config->scale_logits. With
-// options.device, all tensors are in device memory, and the biases of the QKV and first
-// feed-forward GEMMs are in the activation dtype.
+// position. Peak memory exceeds the size of the loaded weights by at most a few per cent. Sets
+// config->scale_logits. With options.device, all tensors are in device memory, and the biases of
+// the QKV and first feed-forward GEMMs have the activation dtype.
 //
-// INVALID_ARGUMENT lists all missing, unexpected and misshapen tensors at once. Symbolic links are
-// refused unless options.follow_symlinks. RESOURCE_EXHAUSTED: not enough host or device memory.
+// INVALID_ARGUMENT lists all tensors that are missing, unexpected or of a wrong shape. Symbolic
+// links are refused unless options.follow_symlinks is true. RESOURCE_EXHAUSTED: not enough host or
+// device memory.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool);
 
-// Like LoadWeights, but neither reads nor allocates matrices and embeddings; only their shapes are
-// set. Used to compute sizes: `parameters` and `bytes` equal those of LoadWeights.
+// Like LoadWeights, but neither reads nor allocates matrices and embeddings. Of matrices only the
+// shapes are set; embeddings remain undefined tensors. Used to compute sizes: `parameters` and
+// `bytes` equal those of LoadWeights.
 absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
                                              const WeightOptions& options, ThreadPool* pool);
 

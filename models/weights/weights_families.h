@@ -10,9 +10,9 @@
 
 namespace quintet {
 
-// Collects the parameters (WeightSlot) of a model. Every function but KeepWide and Take adds one
-// parameter. `name` is the name in converted checkpoints, `names` the aliases in source
-// checkpoints, without the `transformer.` prefix; `to` is the destination.
+// Collects the parameters (WeightSlot) of a model. Every function except KeepWide and Take adds one
+// parameter. `name` is its name in converted checkpoints; `names` are its possible names in source
+// checkpoints, without the prefix `transformer.`; `to` is its destination in memory.
 class WeightTableBuilder {
  public:
   using Names = std::vector<std::string>;
@@ -26,12 +26,13 @@ class WeightTableBuilder {
   // A [rows, columns] matrix whose source tensor is stored as [columns, rows].
   void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
                   LinearWeight* to);
-  // A [rows, columns] matrix stacked from source tensors with equal numbers of rows. gated: there
-  // are two sources, gate and up.
+  // A [rows, columns] matrix stacked from source tensors with equal numbers of rows. If `gated` is
+  // true, there are two source tensors: gate, then up.
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 
-  // Marks the matrix added last as one that fp8 models keep in a wider dtype (WeightSlot::wide).
+  // Marks the matrix that was added last as one that fp8 models keep in 16 or 32 bits
+  // (WeightSlot::wide).
   void KeepWide() { slots_.back().wide = true; }
 
   std::vector<WeightSlot> Take() { return std::move(slots_); }
@@ -49,8 +50,8 @@ void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
 void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
                     WeightTableBuilder* table);
 
-// True for tensors of Hugging Face's files that no forward pass needs. The loader ignores them.
-// Aliases of a parameter are not among them: WeightSource::names lists those.
+// True for tensors in Hugging Face's files that no forward pass needs; the loader ignores them.
+// Aliases of a parameter are not such tensors: WeightSource::names lists them.
 bool IsIgnoredT5Tensor(const ModelConfig& config, const std::string& name);
 bool IsIgnoredGpt2Tensor(const std::string& name);
 
