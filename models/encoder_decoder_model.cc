@@ -84,8 +84,8 @@ Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
 
 // ---- Projection of the source to cross-attention keys and values ----
 
-// Returns whether ops can read `states` directly. On a GPU they can read only rows of encoder_x_,
-// which is device memory, and not a caller's copy in host memory.
+// Returns whether ops can read `states` directly. On a GPU this is true for rows of encoder_x_,
+// which is device memory, and false for a caller's copy in host memory. On a CPU it is always true.
 bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   const char* data = states.as<char>();
   const char* own = encoder_x_.as<char>();
@@ -93,9 +93,9 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   return is_own || stream_.backend() == Backend::kCpu;
 }
 
-// Returns pinned memory for the cache offsets of `rows` rows. H2D copies of earlier offsets may
-// still be in flight, so each call takes a new part of cross_row_offsets_; when none is left, it
-// waits for these copies and starts over.
+// Returns pinned memory for the cache offsets of `rows` rows, a part of cross_row_offsets_ that has
+// not been used yet, because H2D copies of earlier offsets may still be in flight. When
+// cross_row_offsets_ is used up, waits for these copies and starts again at its beginning.
 int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
     stream_.WaitForH2D(cross_upload_);
@@ -160,8 +160,8 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
            row_offset);
     return;
   }
-  // The GEMM writes f32 keys and values to the buffer unrotated_, max_rows rows at a time; Rotate
-  // writes them from there to the KV cache.
+  // The GEMM writes f32 keys and values to the buffer unrotated_, max_rows rows at a time. Rotate
+  // reads them there, rotates them and writes the result to the KV cache.
   const int64_t max_rows = unrotated_.dim[0] / n;
   for (int64_t begin = 0; begin < rows; begin += max_rows) {
     const int64_t end = std::min(begin + max_rows, rows);

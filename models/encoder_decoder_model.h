@@ -37,8 +37,8 @@ class EncoderDecoderModel : public PackedModel {
   // and is returned.
   Tensor CrossAttention(int64_t layer, const Tensor& q);
 
-  // Which input of attention is rotated: queries, or keys and values. xPos multiplies queries by a
-  // factor and divides keys by the same factor.
+  // Which input of attention Rotate is applied to: queries, or keys and values. xPos also
+  // multiplies queries by a factor and divides keys by the same factor.
   enum class Side : int { kQuery = 1, kKeyValue = -1 };
   // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
   // models. row_offset: null, or the element of the KV cache at which each row of y begins

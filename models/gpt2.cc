@@ -8,15 +8,17 @@
 namespace quintet {
 namespace {
 
-// Pre-norm layers with biases, causal attention:
-//   x += O attention(Wqkv LN(x));  x += Wout gelu(Win LN(x))
+// Pre-norm layers with biases. Each sublayer adds its result to the residual stream x; LN is
+// LayerNorm, attention is causal:
+//   self-attention   x += Wo attention(Wqkv LN(x))
+//   feed-forward     x += Wout gelu(Win LN(x))
 class Gpt2Model final : public PackedModel {
  public:
   Gpt2Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
             const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
-  // Never called: the engine calls it only if config().has_encoder().
+  // Never called, because GPT-2 has no encoder: the engine calls it only if config().has_encoder().
   void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {
     CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
   }
@@ -51,7 +53,7 @@ void Gpt2Model::Layer(const LayerRows& rows) {
   const LayerWeights& w = weights_.decoder.layers[rows.layer];
   const Tensor& x = rows.x;
 
-  // Self-attention: x += O attention(Wqkv LN(x)).
+  // Self-attention: x += Wo attention(Wqkv LN(x)), where LN is LayerNorm.
   if (rows.project) {
     NormedGemm(w.attention_norm, w.attention_norm_beta,
                {.x = x, .w = &w.qkv, .bias = w.qkv_bias, .y = rows.qkv, .kv = rows.kv});
@@ -60,7 +62,7 @@ void Gpt2Model::Layer(const LayerRows& rows) {
   const Tensor attended = SelfAttention(rows);
   Gemm({.x = attended, .w = &w.attention_out, .bias = w.attention_out_bias, .residual = x, .y = x});
 
-  // Feed-forward: x += Wout gelu(Win LN(x)).
+  // Feed-forward: x += Wout gelu(Win LN(x)), where LN is LayerNorm.
   const Tensor hidden = hidden_.Rows(0, rows.count());
   NormedGemm(w.ffn_norm, w.ffn_norm_beta,
              {.x = x,

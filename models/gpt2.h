@@ -9,7 +9,8 @@
 namespace quintet {
 
 // `config` is validated. `weights` were loaded for this config and are in the memory of `stream`.
-// If they come from DescribeWeights, which allocates no matrices, only Measure may be called.
+// If `weights` come from DescribeWeights, which allocates no matrices, only Measure may be called
+// on the model.
 //
 // Callers keep positions below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,

@@ -61,8 +61,8 @@ struct ModelMemory {
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
-// Argument of the function passed to Model::set_observer: the residual stream after one layer, or,
-// for the last layer of an encoder, after the final norm.
+// Argument of the function passed to Model::set_observer: the residual stream after a layer. For
+// the last layer of an encoder it is the residual stream after the final norm.
 struct LayerOutput {
   bool decoder = false;
   int64_t layer = 0;
@@ -78,9 +78,11 @@ struct EncodeBatch {
   absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
   absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
 
-  // Position of each token for GPT-2's position embedding. Empty: 0, 1, 2, .. in each input.
+  // Position of each token for GPT-2's position embedding. If empty, the tokens of each input have
+  // positions 0, 1, 2, ...
   absl::Span<const int32_t> positions;  // [total] or empty
-  // Tokens attend to later tokens of their input as well, except those that the mask hides.
+  // If true, tokens of a causal model attend also to later tokens of their input, except those that
+  // the mask hides.
   bool bidirectional = false;
   // Additional mask, two bounds per key (FlashMask; kernels/attention/mask.h). Values are indices
   // of tokens in their input: key j is hidden from queries i >= lower_begin[j] and from queries i <
@@ -91,23 +93,25 @@ struct EncodeBatch {
 // One decoder call: n sequences with one or more new tokens each. Sequences that attend to the same
 // encoder input (the beams of a request) are neighbours and form a group.
 struct DecodeBatch {
-  // [total] new token ids, packed. A negative value -1 - i stands for element i of the device
-  // buffer next_tokens(), which an op that was enqueued earlier (the sampler of the previous step)
-  // writes.
+  // [total] new token ids, packed. A negative value -1 - i stands for the token id that element i
+  // of the device buffer next_tokens() will contain. An op that was enqueued earlier (the sampler
+  // of the previous step) writes it there.
   absl::Span<const int32_t> tokens;
   absl::Span<const int32_t> offsets;  // [n + 1]
   // Number of keys of each sequence after this call: position of its last new token + 1. New token
   // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
   absl::Span<const int32_t> kv_lens;  // [n]
-  // KV cache slot of every position of each sequence. Slots of earlier positions are read (they may
-  // belong to another beam), slots of the new tokens are written. Neighbouring sequences that are
-  // equal up to their new token may share its slot.
+  // KV cache slot of every position of each sequence. The slots of earlier positions are read (they
+  // may belong to another beam); the slots of the new tokens are written. Neighbouring sequences
+  // whose tokens are equal up to and including the new token may have the same slot for the new
+  // token.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
-  // Groups of beams whose parent beams the host does not know yet. Each of these beams has one new
-  // token. The device replaces the beam's slots of earlier positions by those of its parent beam.
-  // It reads the parents from parent_beams(), which an earlier enqueued op writes: the BeamStep of
-  // the previous step. The caller passes `slots` of these beams as they were before that BeamStep.
+  // Groups of beams whose parent beams the host does not know yet, because the BeamStep of the
+  // previous step, which writes them to parent_beams(), may still be running. Each of these beams
+  // has one new token. The caller passes `slots` of these beams as they were before that BeamStep.
+  // On the device each beam's slots of earlier positions are then replaced by the slots of its
+  // parent beam.
   absl::Span<const BeamMove> moves;
   // Cross-attention, encoder-decoder models only. Group g has the sequences from group_offsets[g]
   // to group_offsets[g + 1] - 1. source_slots: KV cache slots of each group's encoder input;
@@ -116,7 +120,7 @@ struct DecodeBatch {
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
   absl::Span<const int32_t> source_lens;  // [groups]
-  // Output rows: indices into `tokens`, ascending, of the rows whose hidden states Decode returns.
+  // Output rows: the rows whose hidden states Decode returns, as ascending indices into `tokens`.
   absl::Span<const int32_t> output_rows;
 };
 
@@ -136,14 +140,14 @@ struct DecodedStep {
 
 class Model {
  public:
-  // Loads a checkpoint directory (of Hugging Face or `quintet convert`). `pool` must outlive the
-  // model. Errors: NOT_FOUND, INVALID_ARGUMENT (the message gives the file, the field or tensor,
-  // the expected value and the actual one), UNIMPLEMENTED, RESOURCE_EXHAUSTED, and INTERNAL if the
-  // device fails.
+  // Loads a checkpoint directory (in Hugging Face's format, or written by `quintet convert`).
+  // `pool` must outlive the model. Errors: NOT_FOUND, INVALID_ARGUMENT (the message gives the file,
+  // the field or tensor, the expected value and the actual one), UNIMPLEMENTED, RESOURCE_EXHAUSTED,
+  // and INTERNAL if the device fails.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory,
                                                      const LoadOptions& options, ThreadPool* pool);
-  // Returns the memory that Load would use. Checks the files' headers as Load does, but reads no
-  // weight matrices and allocates none of that memory.
+  // Returns how much memory Load would use. Checks the files' headers as Load does, but neither
+  // reads weight matrices nor allocates memory for weights, KV cache or workspace.
   static absl::StatusOr<ModelMemory> Measure(const std::string& directory,
                                              const LoadOptions& options, ThreadPool* pool);
   virtual ~Model() = default;
@@ -156,16 +160,17 @@ class Model {
   int64_t weight_bytes() const { return memory_.weights; }
   int64_t parameters() const { return memory_.parameters; }
 
-  // Sets a function that is called after every layer, used to compare two models (models/verify.h).
-  // Null: none. Only on the CPU.
+  // Sets a function that is called after every layer; null: no function. Used to compare two models
+  // (models/verify.h). Only on the CPU.
   void set_observer(std::function<void(const LayerOutput&)> observer) {
     observer_ = std::move(observer);
   }
 
-  // Starts encoding whole inputs: through the encoder, or through a causal model's layers without
-  // storing keys and values in the KV cache. batch.tokens has at most max_encode_tokens. A model
-  // holds one such batch at a time: BeginEncode drops an incomplete one. EncodeSlice does the work
-  // in slices, so that a long input does not delay decoder steps of other requests.
+  // Starts encoding a batch of whole inputs: through the encoder, or through a causal model's
+  // layers without storing keys and values in the KV cache. batch.tokens has at most
+  // max_encode_tokens tokens. A model holds one such batch at a time: BeginEncode discards an
+  // earlier batch even if it is incomplete. EncodeSlice does the work in slices; therefore a long
+  // input does not delay decoder steps of other requests.
   virtual void BeginEncode(const EncodeBatch& batch) = 0;
   // Encodes the next slice of the batch, about `work` units (one unit is one token through one
   // layer). Returns true when the batch is complete.
@@ -173,53 +178,57 @@ class Model {
   // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
   // EncodeSlice has returned true; valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
-  // Pinned host buffer for EncodedStates(), of the same shape; on the CPU EncodedStates() itself.
-  // To read rows on the host, call stream().CopyD2H with the address of these rows in this buffer,
-  // then Synchronize.
+  // Pinned host buffer with the shape of EncodedStates(); on the CPU it is EncodedStates() itself.
+  // To read rows of EncodedStates() on the host, call stream().CopyD2H with the address of these
+  // rows in the host buffer, then stream().Synchronize().
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
-  // Gathers rows of EncodedStates(): at most max_step_tokens indices, in any order, repeats
-  // allowed. Returns [rows, d_model] f32, valid until the next EncodedRows or Decode. Causal models
-  // only.
+  // Gathers rows of EncodedStates() by their indices. There may be at most max_step_tokens indices,
+  // in any order and with repetitions. Returns [rows, d_model] f32, valid until the next
+  // EncodedRows or Decode. Causal models only.
   virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
   // Projects encoder hidden states to the cross-attention keys and values of all decoder layers
   // with one GEMM, and writes row r to slots[r] of the KV cache. Encoder-decoder models only.
   // `states` [rows, d_model] f32 are rows of EncodedStates(), or a copy of such rows in host memory
-  // (never in device memory). `position` is the position of the first row in its sequence. Rotary
-  // models rotate keys and values by position, so all rows must belong to one sequence; for other
-  // models they may belong to several. position + rows <= max_encode_tokens.
+  // (never in device memory). `position` is the position of the first row in its sequence. In
+  // rotary models all rows must belong to one sequence, because keys and values are rotated by
+  // position; in other models they may belong to several. position + rows <= max_encode_tokens.
   virtual void ProjectCross(const Tensor& states, int64_t position,
                             absl::Span<const int32_t> slots) = 0;
 
   // Runs the decoder. Returns the hidden states of the output rows (batch.output_rows) after the
-  // final norm, [output_rows, d_model] f32, valid until the next Decode. On a GPU their memory has
-  // room for max_step_tokens rows. A long prompt can be prefilled in chunks: call again with the
-  // next tokens.
+  // final norm, [output_rows, d_model] f32, valid until the next Decode. On a GPU the returned
+  // tensor's memory has room for max_step_tokens rows. A long prompt can be prefilled in chunks,
+  // with one call of Decode per chunk.
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
-  // Like Decode, but may also run work.enqueue on the result. On a GPU, when steps of this shape
-  // and key have been frequent, the step and the work are launched as one captured CUDA graph,
-  // because the device would idle between two separate graphs. Otherwise `appended` is false in the
-  // result, and the caller enqueues the work itself.
+  // Like Decode, but may also run work.enqueue on the result. On a GPU, once steps of this shape
+  // with this work's key have been frequent, the step and the work are captured and launched as one
+  // CUDA graph. (Between two separate graphs the device would idle.) If the step and the work are
+  // not launched together, `appended` is false in the result, and the caller enqueues the work
+  // itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
-  // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. The next
-  // Decode reads element i of it where DecodeBatch::tokens has the value -1 - i. Its address never
-  // changes. Undefined: not supported by the model.
+  // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. Where
+  // DecodeBatch::tokens has the value -1 - i, the next Decode uses element i of this buffer as the
+  // token id. The address of the buffer never changes. An undefined tensor: the model does not
+  // support this.
   virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 that holds the parent beam of each beam of the next
-  // Decode (DecodeBatch::moves). Beams are numbered within their request. Its address never
-  // changes. Undefined: not supported by the model.
+  // Decode (DecodeBatch::moves). Beams are numbered within their request. The address of the buffer
+  // never changes. An undefined tensor: the model does not support this.
   virtual Tensor parent_beams() const { return Tensor(); }
   // Token ids of each sequence of the latest Decode, including that call's new tokens; valid until
   // the next Decode.
   virtual TokenHistory history() const = 0;
-  // logits [rows, vocab] f32 = language-model head of states [rows, d_model] f32, times
-  // d_model^-0.5 in T5 models that scale logits (ModelConfig::scale_logits).
+  // logits [rows, vocab] f32 = states [rows, d_model] f32 times the transposed language-model head
+  // [vocab, d_model]. T5 models that scale logits (ModelConfig::scale_logits) also multiply the
+  // logits by d_model^-0.5.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log_probs[r] f32 = log softmax(logits of states[r])[targets[r]], computed without a [rows,
   // vocab] matrix; states [rows, d_model], targets [rows] i32. If top_tokens [rows, top] i32 and
-  // top_log_probs [rows, top] f32 are defined, the `top` <= kMaxTopLogProbs most likely tokens of
-  // each row and their log-probabilities are written there (kernels/sampling/log_prob.h).
+  // top_log_probs [rows, top] f32 are not undefined tensors, they receive the `top` most likely
+  // tokens of each row and their log-probabilities; top <= kMaxTopLogProbs
+  // (kernels/sampling/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;
   // Classification heads: logits [rows, labels] f32 from states [rows, d_model]. Sequence

@@ -16,8 +16,8 @@ constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Upper bound of the number of mask summaries (MaskTile, one per 64 keys of an input) for `tokens`
-// tokens. It is reached when every input has one token.
+// Upper bound of the length of ColumnMask::tiles for `tokens` tokens in any number of inputs. There
+// is one MaskTile per 64 keys of an input. The bound is reached when every input has one token.
 int64_t MaxMaskTiles(int64_t tokens) { return FirstMaskTile(tokens, tokens); }
 
 }  // namespace
@@ -67,9 +67,9 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   sweep_ = Sweep::kProject;
 }
 
-// Copies the batch's mask (lower_begin, upper_end) to the device, with a summary of every 64 keys
-// (MaskTile). The summaries are computed once for all layers. mask_ stays empty if the batch has no
-// mask.
+// Copies the batch's mask (lower_begin, upper_end) to the device, and summaries of the mask (one
+// MaskTile per 64 keys), which are computed once for all layers. mask_ stays empty if the batch has
+// no mask.
 void PackedModel::SetMask(const EncodeBatch& batch) {
   bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
@@ -97,7 +97,8 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
   mask_.tiles = summaries;
 }
 
-// Multiply-adds of one row in all GEMMs of a layer: the size of EncodeSlice's unit of work.
+// Multiply-adds of one row in all GEMMs of one layer. EncodeSlice measures work in units of this
+// size.
 int64_t PackedModel::LayerCostPerRow() const {
   const LayerWeights& w = InputStack().layers[0];
   return w.qkv.n() * w.qkv.k() + w.attention_out.n() * w.attention_out.k() +
@@ -111,8 +112,9 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
 }
 
 // Encodes the whole batch by launching captured CUDA graphs and returns true. Returns false, with
-// nothing enqueued, if the batch does not qualify (on a GPU, at most 1024 rows, no mask) or has no
-// graphs. Graphs are captured the second time that a batch has the same offsets.
+// nothing enqueued, if there are no graphs for this batch or it cannot use graphs. Only batches on
+// a GPU with at most 1024 rows, without a mask and not `bidirectional`, use graphs. Graphs are
+// captured the second time that a batch has the same offsets.
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;
@@ -179,9 +181,9 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// Runs the current layer (number layer_) over rows [begin, end) of the input batch, in one of its
-// two sweeps (LayerRows). Also runs the embedding before the first layer and the final norm after
-// the last layer.
+// Runs the current layer (number layer_) over rows [begin, end) of the input batch, in one of the
+// layer's two sweeps (LayerRows). In the first layer it runs the embedding first; in the last layer
+// it runs the final norm afterwards.
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;
@@ -238,7 +240,8 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // These inputs begin with input `first` of the batch, whose tile summaries must come first.
+  // A sequence finds its mask tiles by its number in the call (FirstMaskTile). Sequence 0 of this
+  // call is input `first` of the batch, so skip that many tiles.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;
@@ -261,8 +264,8 @@ Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
   std::copy(rows.begin(), rows.end(), gather_rows_.as<int32_t>());
   gather_upload_ = stream_.CopyH2D(gather_rows_.data, count * 4);
   const Tensor states = states_.Rows(0, count);
-  // The embedding op serves as a gather of rows: its "ids" are the row numbers, its "table" is the
-  // hidden states.
+  // The embedding op is used to gather rows: the row numbers are its "ids", and the hidden states
+  // are its "table".
   Embedding({.ids = gather_rows_.Rows(0, count), .table = EncodedStates(), .y = states}, stream_);
   return states;
 }

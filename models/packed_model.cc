@@ -44,10 +44,11 @@ absl::Status PackedModel::Measure() {
   return absl::OkStatus();
 }
 
-// The shape for which step_'s arrays are allocated at load. On a CPU it fits 512 tokens per
-// sequence; longer sequences make the arrays grow, which costs only the allocation. On a GPU
-// growing also invalidates all captured graphs, so the arrays fit up to 8192 tokens, as far as 16
-// MiB of slots allow: allocating pinned memory takes a fifth of a millisecond per MiB.
+// The shape for which step_'s arrays are allocated at load. On a CPU the arrays fit 512 tokens per
+// sequence; longer sequences make them grow, which costs only the allocation. On a GPU growing
+// would also invalidate all captured graphs. There the arrays fit 8192 tokens per sequence, or
+// fewer (at least 512) if the table of slots would exceed 16 MiB, because allocating pinned memory
+// takes a fifth of a millisecond per MiB.
 StepShape PackedModel::InitialShape() const {
   constexpr int64_t kUsualTokens = 512, kLongTokens = 8192, kMostSlots = int64_t{4} << 20;
   const int64_t slots = limits_.cache_pages * limits_.page_size;

@@ -67,8 +67,9 @@ class PackedModel : public Model {
 
     int64_t count() const { return x.dim[0]; }
   };
-  // Arguments of Embed: x = embeddings of `ids`. If `slots` is not empty, Embed also sets
-  // history_[slots[r]] = ids[r]. history_ holds the token ids that logits processors read.
+  // Arguments of Embed, which sets x to the embeddings of `ids`. If `slots` is not empty, Embed
+  // also sets history_[slots[r]] = ids[r]. history_ holds the token ids that logits processors
+  // read.
   struct EmbedRows {
     Tensor ids;                       // [rows] i32
     Tensor positions;                 // [rows] i32
@@ -78,15 +79,17 @@ class PackedModel : public Model {
   virtual void Embed(const EmbedRows& rows) = 0;
   // Runs one layer on `rows`.
   virtual void Layer(const LayerRows& rows) = 0;
-  // The final norm of `stack`: y[i] = norm(x[rows[i]]), y [n, d_model] f32. Empty `rows`: all rows
-  // of x, and y may alias x. Families without a final norm (post-norm) copy the rows.
+  // Applies the final norm of `stack`: y[i] = norm(x[rows[i]]), y [n, d_model] f32. If `rows` is
+  // empty, all rows of x are used and y may alias x. Families without a final norm (post-norm) copy
+  // the rows.
   virtual void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
                          absl::Span<const int32_t> rows) = 0;
   // QT_CHECKs the family's requirements on a decoder batch, in addition to the ModelLimits.
   virtual void CheckBatch(const DecodeBatch& batch) const = 0;
-  // Carve: takes tensors from the workspace, memory of the stream's backend. CarveArrays: takes
-  // tensors that the host writes or reads (index arrays, encoder_host_) from pinned memory. Both
-  // are also run with a null base to add up the sizes. Overrides call the base class first.
+  // Carve takes tensors from the workspace, which is memory of the stream's backend. CarveArrays
+  // takes tensors that the host writes or reads (index arrays, encoder_host_) from pinned memory.
+  // To compute the total sizes, both are also called with a Carver whose base is null. Overrides
+  // call the base class first.
   virtual void Carve(Carver& carver);
   virtual void CarveArrays(Carver& carver);
 
@@ -94,25 +97,27 @@ class PackedModel : public Model {
 
   // Calls Linear (y = epilogue(alpha * x W^T + bias)) with scratch_ as its scratch memory.
   void Gemm(LinearArgs args);
-  // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is LayerNorm if `beta` is defined, else
-  // RMSNorm. If the GEMM cannot normalise its input itself, a norm op writes norm(x) to normed_
-  // first.
+  // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is RMSNorm if `beta` is an undefined
+  // tensor, otherwise LayerNorm. If the GEMM cannot normalise its input itself, a norm op first
+  // writes norm(x) to normed_.
   void NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args);
-  // Self-attention of `rows`, whose qkv has been computed. A decoder step first stores its keys and
-  // values in the KV cache, unless rows.kv is set (then the QKV GEMM has stored them). The result
-  // [rows, heads * head_dim] overwrites the query columns of rows.qkv; returns a view of them.
+  // Self-attention of `rows`; rows.qkv must have been computed. In a decoder step, first stores
+  // keys and values in the KV cache, unless rows.kv is set: then the QKV GEMM has stored them. The
+  // result [rows, heads * head_dim] overwrites the query columns of rows.qkv; returns a view of
+  // these columns.
   Tensor SelfAttention(const LayerRows& rows);
-  // Parts of the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns one of them as
+  // Parts of the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns a view of one part as
   // [rows, heads, head_dim].
   enum class QkvPart : uint8_t { kQuery, kKey, kValue };
   Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
 
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
-  // Scratch of one GEMM of up to `rows` rows, in bytes; 0 if the model does not have the weight.
+  // Bytes of scratch memory for one GEMM with weight `w` and up to `rows` rows; 0 if the model does
+  // not have this weight.
   int64_t GemmScratchBytes(const LinearWeight& w, int64_t rows) const;
 
-  // Rows per block of an input batch on a CPU; it bounds the size of hidden_ [rows, d_ff]. On a GPU
-  // a batch is one block, because it takes many rows to keep the device busy.
+  // Rows per block of an input batch on a CPU; the size of hidden_ [rows, d_ff] depends on it. On a
+  // GPU a batch is one block, because only many rows keep the device busy.
   static constexpr int64_t kBlockRows = 256;
   int64_t EncodeBlockRows() const {
     return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
@@ -170,8 +175,8 @@ class PackedModel : public Model {
 
   StepShape InitialShape() const;
   // Which cache of CUDA graphs a decoder call uses. kStep: every sequence has one new token.
-  // kPrompt: some have more, and there are at most 1024 rows in all. kNone: no graph (on a CPU
-  // always).
+  // kPrompt: some sequences have several new tokens, and there are at most 1024 rows in all. kNone:
+  // the call does not use graphs; on a CPU always.
   enum class GraphKind : uint8_t { kNone, kStep, kPrompt };
   // Copies the batch into step_, padded to the returned StepShape. Also returns which graph cache
   // may be used.
@@ -180,9 +185,10 @@ class PackedModel : public Model {
   // states_.
   void Forward();
   void ForwardOrLaunch(const StepShape& shape, GraphKind kind);
-  // Captures Forward as a CUDA graph. It may be launched for every batch of step_'s current
-  // StepShape with one new token per sequence; if `same_offsets`, only for batches of that shape
-  // whose offsets and group_offsets (DecodeBatch) are those of the current batch.
+  // Captures Forward as a CUDA graph. If `same_offsets` is false, the graph may be launched for
+  // every batch of step_'s current StepShape with one new token per sequence. If it is true, the
+  // graph may be launched only for batches of this StepShape whose offsets and group_offsets
+  // (DecodeBatch) equal those of the current batch.
   std::unique_ptr<CudaGraph> CaptureForward(bool same_offsets);
 
   // Progress of the current input batch: layer, first row and sweep of the next block. The batch is
@@ -192,20 +198,21 @@ class PackedModel : public Model {
   bool bidirectional_ = false;  // EncodeBatch::bidirectional of the current input
   ColumnMask mask_;             // of the current input; empty: none
 
-  // CUDA graphs of short input batches (at most 1024 rows). Key: EncodeBatch::offsets. Enqueueing a
-  // hundred kernels one by one takes longer than computing a short input. Each entry has two
-  // graphs, the first two layers and the remaining ones: launching a graph takes longer the more
-  // nodes it has, and the device starts only after the launch.
+  // CUDA graphs of short input batches (at most 1024 rows), for which enqueueing a hundred kernels
+  // one by one takes longer than executing them. Key: EncodeBatch::offsets. Each entry has two
+  // graphs: the first two layers, and the remaining layers. The device starts a graph only when its
+  // launch is complete, and a launch takes longer the more nodes the graph has.
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments for attention of one block of rows of an input batch. block_offsets_: where each
-  // sequence's queries begin within the block. block_positions_: position of the first of these
-  // queries in its sequence.
+  // Arguments of attention for one block of rows of an input batch. block_offsets_: index within
+  // the block of each sequence's first query. block_positions_: position of this query in its
+  // sequence.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
-  // Decoder-only models only. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
-  // mask_tiles_: the mask's summaries, one per 64 keys. gather_rows_: the argument of EncodedRows.
+  // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
+  // mask_tiles_: the mask's summaries, one per 64 keys. gather_rows_: the row indices passed to
+  // EncodedRows.
   Tensor mask_lower_;   // [max_encode_tokens] i32
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
@@ -219,8 +226,8 @@ class PackedModel : public Model {
   Buffer arrays_;
 
   // CUDA graphs of decoder steps in which every sequence has one new token. Key: the step's shape.
-  // In this cache and the next two, the first call with a key is never captured, so that everything
-  // that is created on first use exists before the capture.
+  // In this cache and the next two, the first call with a key runs without capture; therefore
+  // everything that is created on first use exists before a capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
   // CUDA graphs of decoder calls in which a sequence has several new tokens (prompts), at most 1024
   // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
@@ -228,7 +235,8 @@ class PackedModel : public Model {
       {.threshold = 1, .capacity = 128}};
   // CUDA graphs that contain both a step with one new token per sequence and the work that
   // DecodeAndAppend appends to it. Key: the shape and AppendedWork::key. The threshold is higher
-  // than above, because one capture takes as much time as some hundreds of graph launches save.
+  // than that of the two caches above, because one capture takes as much time as some hundreds of
+  // graph launches save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in all graphs above

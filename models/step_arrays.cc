@@ -57,8 +57,8 @@ void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_
   });
 }
 
-// Rounds n up to the next min * 4^i. Factors of four keep the number of shapes (and so of CUDA
-// graphs) small, although the lengths of the running requests change all the time.
+// Rounds n up to the next number of the form min * 4^i. The lengths of the running requests change
+// all the time; factors of four keep the number of shapes, and so of CUDA graphs, small.
 int64_t RoundUpByFours(int64_t n, int64_t min) {
   while (min < n) min *= 4;
   return min;
@@ -126,12 +126,14 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
   stream_->WaitForH2D(upload_);
-  // Longer sequences than before have wider slot tables, which may need a larger block.
+  // If sequences are longer than ever before, their slot tables are wider and may need a larger
+  // block.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
     larger.slots_stride *= 2;
     larger.source_stride *= 2;
-    // Out of memory: throw like operator new. The engine catches it and fails the step's requests.
+    // Out of memory: throw std::bad_alloc, as operator new does. The engine catches it and fails
+    // the requests of this step.
     if (!Reserve(larger).ok() && !Reserve(shape).ok()) throw std::bad_alloc();
   }
   shape_ = shape;
@@ -177,8 +179,9 @@ void StepArrays::PlanForCapture(bool same_offsets) {
   std::fill_n(layout.source_lens, shape_.groups, static_cast<int32_t>(shape_.source_stride));
 }
 
-// Fills positions_ and new_slots_: the position and the KV cache slot of every new token's row. Of
-// sequences that share the slot of their new token, the first one stores it.
+// Fills positions_ and new_slots_ with the position and the KV cache slot of every new token. If
+// neighbouring sequences have the same slot for their new token, only the first one gets the slot
+// and the others get -1; hence one row writes the slot.
 void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
   int32_t* positions = positions_.as<int32_t>();
   int32_t latest = -1;

@@ -29,12 +29,11 @@ struct StepShape {
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
   bool single() const { return rows == sequences; }
-  // Returns a shape that is at least as large as this one in every field. It belongs to a small set
-  // of shapes, so that few CUDA graphs serve all steps. `rows` and `sequences` stay within the
-  // limits.
+  // Returns this shape with every field rounded up to one of a few possible values; hence few CUDA
+  // graphs serve all steps. `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
-  // Like Rounded, but rounds up only slots_stride and source_stride. For prompts, which have too
-  // many rows for padding rows to be cheap.
+  // Like Rounded, but rounds up only slots_stride and source_stride. For prompts: they have so many
+  // rows that padding the rows would be expensive.
   StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -49,17 +48,17 @@ class StepArrays {
   // Grows the block to fit this shape. RESOURCE_EXHAUSTED: not enough host or device memory.
   absl::Status Reserve(const StepShape& shape);
 
-  // Copies the batch into the block and enqueues the block's H2D copy. Padding up to `shape` does
-  // nothing: rows with slot -1, empty sequences, and output rows that repeat row 0. QT_CHECKs that
-  // the batch is consistent and that its slots are in [0, slots).
+  // Copies the batch into the block, pads its arrays to `shape`, and enqueues the block's H2D copy.
+  // Padding has no effect on results: it is rows with slot -1, empty sequences, and output rows
+  // that repeat row 0. QT_CHECKs that the batch is consistent and that its slots are in [0, slots).
   void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
-  // Prepares a CUDA graph capture. In the host copy of the arrays, sets the lengths of sequences
-  // and sources to the largest that the shape allows, so that ops plan launches that are valid for
-  // every batch of this shape with one new token per sequence; if `same_offsets`, for every batch
-  // of this shape whose offsets and group_offsets (DecodeBatch) are those of the current batch. The
-  // device copy of the arrays still holds the current batch. Waits for the H2D copy that Fill
-  // enqueued.
+  // Prepares a CUDA graph capture: sets the lengths of sequences and sources, in the host copy of
+  // the arrays, to the largest that the shape allows. If `same_offsets` is false, ops then plan
+  // launches that are valid for every batch of this shape with one new token per sequence. If it is
+  // true, the launches are valid for every batch of this shape whose offsets and group_offsets
+  // (DecodeBatch) equal those of the current batch. The device copy of the arrays still holds the
+  // current batch. Waits for the H2D copy that Fill enqueued.
   void PlanForCapture(bool same_offsets);
 
   // The batch that Fill copied; its spans and pointers refer to the block.

@@ -11,10 +11,12 @@
 namespace quintet {
 namespace {
 
-// Pre-norm layers, norm(x) = RMSNorm(x), without biases:
-//   encoder: x += O attention(Wqkv norm(x));  x += Wout act(Win norm(x))
-//   decoder: the same with causal attention, and x += O' attention(Q norm(x), source) between them
-// Gated feed-forward layers: Wout (act(Wgate norm(x)) * Wup norm(x)).
+// Pre-norm layers without biases. Each sublayer adds its result to the residual stream x; norm is
+// RMSNorm:
+//   self-attention     x += Wo attention(Wqkv norm(x)); causal in the decoder
+//   cross-attention    x += Wco attention(Wcq norm(x), K and V of the encoder); decoder only
+//   feed-forward       x += Wout act(Win norm(x))
+// Gated feed-forward layers: x += Wout (act(Wgate norm(x)) * Wup norm(x)).
 class T5Model final : public EncoderDecoderModel {
  public:
   T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, const Stream& stream)
@@ -35,14 +37,15 @@ class T5Model final : public EncoderDecoderModel {
   // do this depends only on their weights and the number of rows. SplitNorm returns this plan; no
   // state is kept between calls.
 
-  // Buffers of split norms. The encoder and the decoder each have their own, because decoder steps
-  // run between the slices of an input batch. Undefined tensors: no norm of this model is ever
-  // split.
+  // Buffers of split norms. The encoder and the decoder have separate buffers, because decoder
+  // steps run between the slices of an input batch. If the tensors are undefined (Tensor::defined()
+  // is false), no norm of this model is ever split.
   struct SplitNormBuffers {
     Tensor scaled;   // [rows, d_model] of type activations_: x * gamma
     Tensor squares;  // [rows, max parts] f32: sums of x^2
   };
-  // The residual stream of one layer call, and the split-norm buffers of its stack.
+  // The residual stream of one layer call, and the split-norm buffers of the stack (encoder or
+  // decoder) to which the layer belongs.
   struct Residual {
     Tensor x;  // [rows, d_model] f32
     const SplitNormBuffers& buffers;
@@ -53,29 +56,31 @@ class T5Model final : public EncoderDecoderModel {
     const Tensor& gamma;           // [d_model]
     const LinearWeight& consumer;  // [n, d_model]
   };
-  // norm(x) as the input of a GEMM. If `split` is defined, the GEMM that added to x has written its
-  // half of the norm there. Otherwise norm(x) is still to be computed from x and gamma.
+  // norm(x) as the input of a GEMM. In a split norm, the GEMM that added to x has already written
+  // the product x * gamma and partial sums of x^2 to `split`. If `split` is unset, the norm is not
+  // split, and norm(x) must still be computed from x and gamma.
   struct NormedInput {
     Tensor x, gamma;
     NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split
   };
   NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
-  // x += in W^T; returns norm(x), the input of next.consumer.
+  // x += in W^T. Returns norm(x) as the input of the GEMM next.consumer.
   NormedInput AddThenNorm(const LinearWeight& w, const Tensor& in, const Residual& x,
                           const NextNorm& next);
-  // y = epilogue(norm(x) W^T) with the norm and x of `in`; args.x is not read.
+  // y = epilogue(norm(x) W^T), where norm(x) is `in`. Ignores args.x.
   void NormedGemm(const NormedInput& in, LinearArgs args);
-  // Returns norm(x) at the start of layer `layer`. LayerOutput of the layer before and LayerInput
-  // both decide whether that norm is split. They agree, because the decision depends only on the
-  // weights and the number of rows, which on a GPU is always that of the whole batch or step.
+  // Returns norm(x), the input of layer `layer`. If that norm is split, the GEMM in LayerOutput of
+  // layer `layer` - 1 has written x * gamma and the sums of x^2. LayerInput and LayerOutput both
+  // call SplitNorm to decide this, and get the same answer: it depends only on the weights and the
+  // number of rows, and on a GPU all calls have all rows of the batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
-  // x += `in` * Wout^T, where Wout are the feed-forward output weights of layer `layer`.
+  // x += in Wout^T, where Wout is the feed-forward output weight of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
-  // rows.qkv = Wqkv norm(x), rotated in rotary models.
+  // rows.qkv = Wqkv norm(x), where norm(x) is `in`. Rotary models also rotate the result.
   void ProjectQkv(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
-  // Returns the cross-attention queries Wq norm(x) [rows, heads * head_dim], rotated in rotary
-  // models. They overwrite the query columns of rows.qkv.
+  // Returns the cross-attention queries Wcq norm(x) [rows, heads * head_dim], where norm(x) is
+  // `in`. Rotary models also rotate them. The queries overwrite the query columns of rows.qkv.
   Tensor ProjectCrossQuery(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
 
   SplitNormBuffers encoder_norm_, decoder_norm_;
@@ -95,13 +100,13 @@ void T5Model::EncoderLayer(const LayerRows& rows) {
   const LayerWeights& w = weights_.encoder.layers[rows.layer];
   const Residual x = {rows.x, encoder_norm_};
 
-  // Self-attention: x += O attention(Wqkv norm(x)).
+  // Self-attention: x += Wo attention(Wqkv norm(x)).
   if (rows.project) ProjectQkv(LayerInput(weights_.encoder, rows.layer, x), w, rows);
   if (!rows.finish) return;  // first sweep: attention needs the keys of all rows
   const Tensor attended = SelfAttention(rows);
   const NormedInput normed = AddThenNorm(w.attention_out, attended, x, {w.ffn_norm, w.ffn_in});
 
-  // Feed-forward: x += Wout act(Win norm(x)).
+  // Feed-forward: x += Wout act(Win norm(x)), where act is config.activation.
   const Tensor hidden = hidden_.Rows(0, rows.count());
   NormedGemm(normed, {.w = &w.ffn_in, .activation = config_.activation, .y = hidden});
   LayerOutput(weights_.encoder, rows.layer, hidden, x);
@@ -111,17 +116,18 @@ void T5Model::DecoderLayer(const LayerRows& rows) {
   const LayerWeights& w = weights_.decoder.layers[rows.layer];
   const Residual x = {rows.x, decoder_norm_};
 
-  // Self-attention: x += O attention(Wqkv norm(x)).
+  // Causal self-attention: x += Wo attention(Wqkv norm(x)).
   ProjectQkv(LayerInput(weights_.decoder, rows.layer, x), w, rows);
   Tensor attended = SelfAttention(rows);
   NormedInput normed = AddThenNorm(w.attention_out, attended, x, {w.cross_norm, w.cross_q});
 
-  // Cross-attention: x += O' attention(Q norm(x), keys and values of the source).
+  // Cross-attention: x += Wco attention(queries Wcq norm(x), cached keys and values of the encoder
+  // input). Wco is the weight cross_out, Wcq is cross_q.
   const Tensor q = ProjectCrossQuery(normed, w, rows);
   attended = CrossAttention(rows.layer, q);
   normed = AddThenNorm(w.cross_out, attended, x, {w.ffn_norm, w.ffn_in});
 
-  // Feed-forward: x += Wout act(Win norm(x)).
+  // Feed-forward: x += Wout act(Win norm(x)), where act is config.activation.
   const Tensor hidden = hidden_.Rows(0, rows.count());
   NormedGemm(normed, {.w = &w.ffn_in, .activation = config_.activation, .y = hidden});
   LayerOutput(weights_.decoder, rows.layer, hidden, x);
@@ -160,7 +166,8 @@ Tensor T5Model::ProjectCrossQuery(const NormedInput& in, const LayerWeights& w,
 void T5Model::Carve(Carver& carver) {
   EncoderDecoderModel::Carve(carver);
   if (stream_.backend() == Backend::kCpu) return;
-  // GEMMs of split norms need rows that begin on 16-byte boundaries in all tensors.
+  // In a split norm, the rows of all tensors that the GEMMs read or write must begin on 16-byte
+  // boundaries.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
   const LinearWeight& first = weights_.encoder.layers[0].attention_out;
   if (!aligned || SplitNormParts(first, 1, stream_) == 0) return;
@@ -175,8 +182,9 @@ void T5Model::Carve(Carver& carver) {
   if (config_.has_decoder()) decoder_norm_ = carve(limits_.max_step_tokens);
 }
 
-// Returns the tensors to which `producer`, the GEMM that adds to x, writes its half of the split
-// norm. Undefined tensors: `producer` or next.consumer cannot split the norm.
+// Decides whether the norm between two GEMMs is split: `producer`, which adds to x, and
+// next.consumer, which reads norm(x). If both support it, returns the tensors to which `producer`
+// also writes x * gamma and the sums of x^2. Otherwise returns undefined tensors.
 NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];

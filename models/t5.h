@@ -10,7 +10,8 @@
 namespace quintet {
 
 // `config` is validated. `weights` were loaded for this config and are in the memory of `stream`.
-// If they come from DescribeWeights, which allocates no matrices, only Measure may be called.
+// If `weights` come from DescribeWeights, which allocates no matrices, only Measure may be called
+// on the model.
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
                                          ModelWeights weights, const Stream& stream);
 

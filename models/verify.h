@@ -11,7 +11,8 @@
 namespace quintet {
 
 struct StageError {
-  // "encoder layer 0", ..., "encoder", "decoder layer 0", ..., "decoder", "logits".
+  // Name of the stage: "encoder layer 0", ..., "encoder", "decoder layer 0", ..., "decoder" or
+  // "logits".
   std::string stage;
   double error = 0;  // max |result - source| / max |source| over the stage's values
 };
@@ -28,10 +29,10 @@ struct VerifyOptions {
 absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& options,
                                                       ThreadPool* pool);
 
-// Upper bound of StageError::error of a correct conversion to `stored` weights. For f32 it allows
-// for the rounding in conversions to and from FAT5, which multiply scales into the weights (other
-// f32 conversions have no error). For other dtypes it is several times the error that rounding the
-// weights causes in T5 and GPT-2 models of 2 to 12 layers.
+// Upper bound of StageError::error of a correct conversion to weights of type `stored`. Conversions
+// to f32 are exact, except that conversions to and from FAT5 multiply scales into the weights; the
+// bound for f32 allows for the rounding of these products. For other dtypes the bound is several
+// times the error that rounding the weights causes in T5 and GPT-2 models of 2 to 12 layers.
 double VerifyTolerance(DType stored);
 
 }  // namespace quintet
