@@ -21,9 +21,9 @@ class BeamGeneration : public Generation {
   void AssignPages(absl::Span<const int32_t> pages) override;
   void StartFannedOut() override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
-  // If one sequence is returned, streams the common prefix of all running beams and finished
-  // hypotheses, and the rest of the best hypothesis when the search ends. If several sequences are
-  // returned, streams nothing: they are delivered together at the end.
+  // If the request returns one sequence, streams the common prefix of all running beams and
+  // finished hypotheses, and the rest of the best hypothesis when the search ends. If it returns
+  // several, streams nothing: they are delivered together at the end.
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 

@@ -64,12 +64,12 @@ class BeamSearch {
   int64_t new_tokens() const { return new_tokens_; }
   // Returns the number of new tokens in the common prefix of all running beams and all finished
   // sequences; every result begins with that prefix. `known`: an earlier return value, or 0. The
-  // prefix never becomes shorter, so tokens before `known` are not compared again.
+  // prefix never becomes shorter; hence its first `known` tokens are not compared again.
   int64_t CommonLength(int64_t known) const;
 
  private:
-  // The token of one running beam at one step. `parent` is the beam of the previous step that it
-  // extends, so following the parents backwards gives the beam's tokens.
+  // The token of one running beam at one step. `parent` is the beam of the previous step that this
+  // beam extends; following the parents backwards gives all tokens of the beam.
   struct Node {
     int32_t token, parent;
     float log_prob;

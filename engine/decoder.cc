@@ -251,7 +251,7 @@ void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot
   }
 }
 
-// Whether some job is in the step that is already enqueued.
+// Returns whether some job of `jobs` is in the step that is enqueued ahead.
 bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {

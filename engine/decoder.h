@@ -63,7 +63,7 @@ class Decoder {
   // Computes the task head's logits [rows, labels] from hidden states [rows, d_model] and appends
   // them to `values`.
   void Classify(const Tensor& states, std::vector<float>* values);
-  // EncoderRunner uses it, too, to score the targets of causal models.
+  // Computes target scores, for the decoder and for EncoderRunner (targets of causal models).
   TargetScores* target_scores() { return &target_scores_; }
 
  private:

@@ -42,7 +42,7 @@ class EncoderRunner {
   // Starts an encoder batch with the inputs of `jobs`. The input of a scoring job is its next part
   // (PackedScoring).
   void Begin(absl::Span<Job* const> jobs);
-  // Adds a job whose encoder output was cached, so that only projection is left.
+  // Adds a job whose encoder output was cached; only its projection is left to do.
   void AddCached(Job* job, EncodedStates encoded);
   // Queues a scoring job whose next part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
@@ -50,8 +50,8 @@ class EncoderRunner {
   // Calls `take` for each job that AddContinuation queued, in order, and removes those for which it
   // returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
-  // Removes a job that has ended. If a running batch contains its rows, they are still computed,
-  // and their results are dropped.
+  // Removes a job that has ended. If the running batch contains rows of it and of other jobs, the
+  // job's rows are still computed, but their results are dropped.
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls

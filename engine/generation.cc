@@ -34,8 +34,8 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
     : is_beam_(request.decoding.num_beams > 1),
       samples_(request.decoding.do_sample),
       wants_logprobs_(request.decoding.logprobs),
-      // False for beam search with stop strings: only the host finds stop strings, and it must end
-      // a beam before the next candidates are ranked.
+      // In beam search with stop strings the device cannot choose the next tokens: only the host
+      // finds stop strings, and it must end a beam before the next candidates are ranked.
       device_can_select_(!wants_logprobs_ && (!is_beam_ || request.decoding.stop.empty())),
       length_(static_cast<int64_t>(request.decoding.prompt.size())),
       num_sequences_(sequences),

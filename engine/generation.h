@@ -72,8 +72,9 @@ class Generation : public DecodeTask {
   // Whether a generation that is in the step in flight may also be in a next step that is enqueued
   // before the step in flight has finished.
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
-  // The same for a generation that is not in the step in flight. If it has no new tokens yet,
-  // exactly one prompt token must be left to prefill.
+  // Whether a generation that is not in the step in flight may join a next step that is enqueued
+  // before the step in flight has finished. If it has no new tokens yet, exactly one prompt token
+  // must be left to prefill.
   bool CanJoinAsync() const {
     return DeviceCanSelect() && (first_ ? prefill_tokens_left() == 1 : ReadyToSelect());
   }
@@ -108,7 +109,7 @@ class Generation : public DecodeTask {
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
-  // Whether the rules first turn the raw logits of a row into log-probabilities.
+  // Whether the rules' first action is to turn a row's raw logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
   // SamplesTokens: whether one token is drawn at random for each live sequence. SamplesBeams:
   // whether candidates are drawn at random from the rows of all beams together. DrawFor: the
@@ -156,7 +157,7 @@ class Generation : public DecodeTask {
   // Stores the next token of sequence `seq`.
   void Append(int64_t seq, int32_t token) { tokens_[seq * max_len_ + length_] = token; }
   bool IsEos(int32_t token) const;
-  // `logit`: the raw logit of the token.
+  // Makes the log-probability entry of a new token. `logit`: the token's raw logit.
   TokenLogProb MakeLogProb(const RowResults& results, int64_t row, int32_t token,
                            float logit) const;
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;

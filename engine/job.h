@@ -47,11 +47,11 @@ struct Job {
   Result result;
 
   RequestKind kind() const { return request.kind; }
-  // Each function returns the job's work if it has that type, otherwise null.
+  // Returns the job's work if it has the type that the function's name says, otherwise null.
   Generation* generation() const { return Work<Generation>(); }
   TeacherForcing* teacher_forcing() const { return Work<TeacherForcing>(); }
   PackedScoring* scoring() const { return Work<PackedScoring>(); }
-  // The generation or teacher forcing; null if the job never decodes.
+  // The job's decoder work (generation or teacher forcing); null if the job never decodes.
   DecodeTask* task() const {
     if (Generation* const task = generation()) return task;
     return teacher_forcing();

@@ -128,7 +128,8 @@ void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) {
     if (job->out_of_memory) continue;
     try {
-      // The sink may submit the next request at once; the queue already has room for it here.
+      // The sink may submit the next request at once: this job's place in the queue is already
+      // free.
       job->request.sink->OnStart();
     } catch (const std::bad_alloc&) {
       job->out_of_memory = true;
@@ -214,8 +215,8 @@ void JobTable::Finish(Job* job, JobState state, const absl::Status& status) {
   Notify(job, was_queued, status);
 }
 
-// Removes all jobs from the list of decoding jobs in one pass: thousands may decode and hundreds
-// end in one step.
+// Removes all `jobs` from the list of decoding jobs in one pass, because thousands may decode and
+// hundreds of them end in one step.
 void JobTable::QueueDone(absl::Span<Job* const> jobs) {
   for (Job* job : jobs) job->MoveTo(JobState::kDone);
   std::erase_if(decoding_, [](const Job* job) { return job->state == JobState::kDone; });

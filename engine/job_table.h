@@ -76,7 +76,8 @@ class JobTable {
 
  private:
   bool Accept(std::unique_ptr<Job>* job, absl::FunctionRef<void(size_t jobs)> reserve);
-  // Ends the job and removes it from the scheduler, or from the lists of running jobs.
+  // Moves the job to its final `state` and removes it from the scheduler's queue or, if it has
+  // started, from the lists of running jobs.
   std::unique_ptr<Job> Detach(Job* job, JobState state);
   // Removes the job from the table; releases the KV cache pages and sequences of a started job.
   std::unique_ptr<Job> Remove(Job* job, bool started);

@@ -1,5 +1,5 @@
 // Allocates KV cache pages by number; it does not touch their memory. All pages of a request are
-// reserved at admission, so a running request never runs out. Not thread safe.
+// reserved at admission; hence a running request never runs out of pages. Not thread safe.
 #pragma once
 
 #include <cstdint>

@@ -45,8 +45,8 @@ struct LimitRequest {
 };
 // Returns the maximum number of new tokens in one decoder step: max_step_sequences or the default
 // value of ModelLimits::max_step_tokens, whichever is larger. On a GPU it is also at least
-// max_encode_tokens, so that prompts are prefilled in few steps; for encoder-decoders, whose
-// decoder prompts are short, at least the smaller of max_encode_tokens and 4096.
+// max_encode_tokens, so that prompts are prefilled in few steps; but models with an encoder have
+// short decoder prompts, and for them min(max_encode_tokens, 4096) is enough.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
 // Sets all of options->limits except page_size. Automatic values:

@@ -311,7 +311,7 @@ void Resolver::MinLength() {
         static_cast<int32_t>(std::min<int64_t>(given, options_.max_new_tokens));
     return;
   }
-  // If a file has min_new_tokens and min_length, Hugging Face uses min_new_tokens.
+  // If a file sets both min_new_tokens and min_length, Hugging Face uses min_new_tokens.
   const int64_t value =
       defaults_.min_new_tokens.value_or(defaults_.min_length.value_or(0) - prompt);
   options_.min_new_tokens =

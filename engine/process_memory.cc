@@ -141,7 +141,7 @@ void LowerToPhysicalMemory(const std::string& root, MemoryLimit* limit) {
   }
 }
 
-// Reads the process's use from /proc/self/statm: "mapped resident ...", in pages.
+// Reads the memory that the process uses from /proc/self/statm: "mapped resident ...", in pages.
 void ReadUse(const std::string& root, ProcessMemory* memory) {
   int64_t mapped_pages = 0, resident_pages = 0;
   std::ifstream statm(root + "/proc/self/statm");

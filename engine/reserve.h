@@ -1,4 +1,4 @@
-// Reserves vector capacity ahead of time, so that push_back in a step cannot throw.
+// Reserves vector capacity ahead of time; push_back in a step then cannot throw.
 #pragma once
 
 #include <algorithm>

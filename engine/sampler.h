@@ -32,7 +32,8 @@
 
 namespace quintet {
 
-// Two steps can be in flight. Each uses its own half of the result buffers and its own event.
+// Two steps can be in flight. Each has a StepSlot: its own half of the result buffers and its own
+// event.
 enum class StepSlot : uint8_t { kFirst, kSecond };
 constexpr int Index(StepSlot slot) { return static_cast<int>(slot); }
 constexpr StepSlot Other(StepSlot slot) {
@@ -167,7 +168,8 @@ class Sampler {
                                                 const ModelLimits& limits, const Stream& stream,
                                                 Sampler* sampler);
 
-  // Steps of Plan, defined in sampler_plan.cc: they add one generation to the batch being planned.
+  // Parts of Plan, defined in sampler_plan.cc. All but PadRows add one generation to the batch that
+  // is being planned.
   void PlanGeneration(const SamplingInput& input, SamplingBatch* batch);
   void PlanRules(const SamplingInput& input, int64_t rows, int64_t row, Needs* needs);
   void PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs);

@@ -76,7 +76,8 @@ class Scheduler {
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
-// Highest priority of the work that competes with running sequences; unset: none.
+// The highest priorities of two kinds of work that compete with running sequences; unset: there is
+// no such work.
 struct PriorityPressure {
   std::optional<Priority> encoding;  // jobs in the encoder, or waiting only for the encoder
   std::optional<Priority> waiting;   // queued request that waits for pages or sequences
@@ -89,7 +90,7 @@ struct PriorityPressure {
 // nor if all jobs have one priority.
 class PriorityThrottle {
  public:
-  // A running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
+  // Every running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
   static constexpr int64_t kMaxSkippedSteps = 3;
 
   // Returns the lowest class that runs in the next step. `running`: the classes of all jobs that

@@ -123,7 +123,7 @@ void StepEngine::StartAdmitted(int64_t now) {
 }
 
 // Starts decoding a job that does not encode; otherwise takes its hidden states from the cache or
-// adds its input to the encoder batch. Returns whether it did the last.
+// adds its input to the encoder batch. Returns whether the input was added to the batch.
 bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   if (!job->encodes) {
     job->encoded_us = now;
