@@ -1,6 +1,6 @@
 // Position bias and causal mask of one head on the CPU, as a function of the distance delta = key
-// position - query position. A tile of queries and keys needs only one value per diagonal, so the
-// bias is computed in strips: arrays over consecutive distances.
+// position - query position. All (query, key) pairs on one diagonal of a tile have the same
+// distance; the bias is therefore computed in strips, which are arrays over consecutive distances.
 #pragma once
 
 #include <algorithm>

@@ -11,9 +11,9 @@
 
 namespace quintet::cuda {
 
-// Largest number of query rows per sequence (kFewRows) and largest head_dim (kFewRowsHeadDim) that
-// attention/decode.cu supports. It also requires q_vectors, kv_vectors and k_row == v_row
-// (AttentionCall).
+// Limits of attention/decode.cu: largest number of query rows per sequence (kFewRows) and largest
+// head_dim (kFewRowsHeadDim). It also requires that the AttentionCall has q_vectors and kv_vectors
+// set, and k_row == v_row.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
@@ -82,7 +82,8 @@ struct AttentionCall {
 };
 
 // Lengths and positions of one sequence. A kernel may construct this before it calls
-// WaitOnDependentGrids: the loads bypass the L1 cache, as loads at that point must.
+// WaitOnDependentGrids: the constructor's loads bypass the L1 cache, as all loads before that call
+// must.
 struct Sequence {
   int index;
   int first_row, q_len;
@@ -123,11 +124,11 @@ struct KeyRows {
   }
 };
 
-// One query tile: up to `rows` queries of one sequence. Tiles are numbered over all sequences in
-// order; within a sequence from its end, because under causality the last queries see the most
-// keys. The constructor that takes a tile's index uses warp shuffles, so all lanes of a warp must
-// call it together. A kernel may use it before it calls WaitOnDependentGrids: its loads bypass the
-// L1 cache, as loads at that point must.
+// One query tile: up to `rows` queries of one sequence. Tiles are numbered sequence by sequence;
+// within a sequence from its last tile to its first, because under causality the last queries see
+// the most keys. The constructor that takes a tile's index uses warp shuffles; hence all lanes of a
+// warp must call it together. A kernel may call it before WaitOnDependentGrids: its loads bypass
+// the L1 cache, as all loads before that call must.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
   int row = 0;        // of the first query, within its sequence

@@ -14,7 +14,7 @@ constexpr int kMaxSplits = 8;       // CTAs per cluster: the portable maximum
 constexpr int kMinSplitKeys = 512;  // keys per CTA, if several CTAs share an item
 constexpr int kMaxWarpKeys = 512;   // keys per warp, as long as the CTA can have more warps
 
-// Number of warps that can be resident on one SM, limited by shared memory.
+// Number of this kernel's warps that fit on one SM at the same time, limited by shared memory.
 template <int kDim>
 constexpr int kResidentWarps = kDim == 64 ? 16 : 8;
 

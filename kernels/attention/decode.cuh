@@ -174,8 +174,8 @@ class FewRowsWarp {
     return key_rows_.RowOfSlot(__ldcg(key_rows_.slots + min(key, call_.slots_len - 1)));
   }
 
-  // Loads Q as B fragments of mma.sync. Lane 4 g + t holds, of query g of each tile, channels 8 t
-  // to 8 t + 7 of each block of 32 channels: the same channels that it reads of K.
+  // Loads Q as B fragments of mma.sync. Of query g of each tile, lane 4 g + t holds channels 8 t to
+  // 8 t + 7 of each block of 32 channels. These are also the channels that the lane reads of K.
   __device__ void LoadQueries(const Sequence& sequence) {
     const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
 #pragma unroll

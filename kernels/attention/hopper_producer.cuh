@@ -18,7 +18,7 @@ class VisibleTiles {
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
   // Returns the first key of the first visible tile at or after key `begin`, or some number >= end
-  // if there is none. *masked: the mask hides some (query, key) pair of that tile.
+  // if there is none. *masked: whether the mask hides some (query, key) pair of that tile.
   __device__ int Next(int begin, bool* masked) {
     *masked = false;
     if (!mask_.any()) return begin;

@@ -17,7 +17,7 @@ class LazySoftmax {
   __device__ __forceinline__ bool has_ref_max() const { return has_ref_max_; }
 
   // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is
-  // >= 2 or NaN; then the caller must call RaiseRefMax and repeat.
+  // >= 2 or NaN; the caller must then call RaiseRefMax and compute P again.
   template <int kGroups>
   __device__ __forceinline__ bool ComputeProbs(const float (&scores)[kGroups][4], float scale,
                                                const float (&row_bias)[2],

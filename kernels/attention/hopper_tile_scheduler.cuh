@@ -42,8 +42,8 @@ class AttentionTileScheduler {
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // The index-th query tile in order of decreasing cost level; sequence -1 if there are fewer
-  // tiles.
+  // Returns the index-th query tile in order of decreasing cost level; its sequence is -1 if there
+  // are not that many tiles.
   __device__ QueryTile Find(int index) const {
     if (index >= CountFrom(0)) return {};
     int low = 0, high = Top();
