@@ -54,8 +54,8 @@ class Admission {
   int64_t requests() const;
   int64_t tokens() const;
 
-  // The largest amount that can be held at one time under `limit`, including the share that each
-  // class may hold beyond the limit.
+  // Returns the largest number of requests (or tokens) that all calls together can hold if their
+  // limit is `limit`: the limit plus the share that each class may hold even if the queue is full.
   static int64_t WithShares(int64_t limit) { return limit + kClasses * (limit / kShares); }
 
  private:

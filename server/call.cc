@@ -25,11 +25,11 @@ int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
 // The three constants below estimate the memory of a call, in bytes. They are upper estimates, from
 // the sizes of the C++ objects of a call.
 
-// Fixed part of every call: the objects of gRPC and of the server.
+// Bytes of memory that every call takes, for the objects of gRPC and of the server.
 constexpr int64_t kCallBytes = 8192;
-// Per byte of a request message: the message and its parsed form.
+// Bytes of memory per byte of a request message, for the message and its parsed form.
 constexpr int64_t kParsedBytes = 10;
-// Per byte of text during tokenization.
+// Bytes of memory per byte of input text, during tokenization.
 constexpr int64_t kTokenizedBytes = 48;
 
 bool HasDeadline(const grpc::CallbackServerContext& rpc) {
@@ -169,8 +169,8 @@ absl::Status Call::Admit(const CallSize& size) {
                                  ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
                                  : context_->default_timeout_us;
   deadline_us_ = arrival_us_ + timeout_us;
-  // The estimate is capped at max_tokens per input: a text that is much too long is rejected after
-  // tokenization, and until then it must not fill the queue.
+  // The estimated token count is capped at max_tokens per input. A longer text is rejected after
+  // tokenization; until then it must not reserve more of the queue than a valid text can.
   const int64_t tokens =
       std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
   queue_reservation_ = host_->admission().TryReserve(size.requests, tokens, priority_);
@@ -340,7 +340,7 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     if (ended_) return;
     ended_ = true;
     queue_reservation_.Release();
-    // The engine may still use an abandoned call, so the call is not freed.
+    // The call is not freed if it was abandoned, because the engine may still use it.
     if (!abandoned_) self = std::move(self_);
   }
   if (!outcome.status.ok() && ids_.empty()) {

@@ -76,11 +76,11 @@ class Call : public std::enable_shared_from_this<Call> {
   void Abandon();
 
  protected:
-  // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
+  // Creates the engine requests. The base class sets their deadline, priority and sink afterwards.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
-  // bytes are reserved at admission, so that no response is computed that the memory budget cannot
-  // hold.
+  // bytes are reserved at admission. A call whose response would not fit into the memory budget is
+  // therefore rejected before the response is computed.
   virtual int64_t ResponseBound() { return 0; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
@@ -97,7 +97,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void End(const absl::Status& status);
   // Ends the call with RESOURCE_EXHAUSTED because an allocation has failed. Allocates nothing.
   void EndOutOfMemory();
-  // Parses the request message into `proto`. Returns false if that failed and ended the call.
+  // Parses the request message into `proto`. If that fails, ends the call and returns false.
   bool Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto);
   // Reserves `bytes` in addition to the memory of the parsed request.
   absl::Status ReserveMemory(int64_t bytes) { return memory_.Resize(message_bytes_ + bytes); }

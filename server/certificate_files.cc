@@ -60,8 +60,8 @@ Certificate FirstCertificate(const std::string& text) {
   return to_the_end ? std::move(first) : Certificate(nullptr, X509_free);
 }
 
-// Writes `text` to a new memfd and atomically makes it the file of `fd`, so that a concurrent
-// reader sees either the old or the new file.
+// Writes `text` to a new memfd and atomically makes `fd` refer to this memfd. A concurrent reader
+// of `fd` therefore sees either the old or the new file, never a part of each.
 absl::Status Replace(const std::string& text, int* fd) {
   const int made = memfd_create("quintet-tls", MFD_CLOEXEC);
   if (made < 0) return absl::InternalError(absl::StrCat("memfd_create: ", std::strerror(errno)));

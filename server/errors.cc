@@ -112,7 +112,7 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
 
 RpcOutcome OutOfMemoryOutcome() {
   RpcOutcome outcome;
-  // The message fits into the internal buffer of std::string.
+  // Allocates nothing: the message is short enough for the buffer inside a std::string.
   outcome.status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
   return outcome;
 }

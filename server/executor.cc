@@ -42,7 +42,8 @@ void Executor::Run(bool short_only) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
-      // After stop, every thread runs any task, because a running task may still post another one.
+      // While the executor stops, threads for short tasks run long ones too: the other threads end
+      // as soon as the queue is empty, and a task that still runs may then post a long task.
       task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }

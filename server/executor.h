@@ -21,8 +21,9 @@ struct ExecutorOptions {
   Clock clock = MonotonicMicros;
 };
 
-// Starts tasks in the order of TaskQueue. Long tasks (more than TaskQueue::kMaxShortBytes) occupy
-// at most `threads` threads. If `short_task_threads` > 0, a short task never waits for a long one.
+// Starts tasks in the order that TaskQueue defines. At most `threads` threads run long tasks, those
+// of more than TaskQueue::kMaxShortBytes. If `short_task_threads` > 0, a short task never waits for
+// a long one.
 class Executor {
  public:
   explicit Executor(const ExecutorOptions& options);

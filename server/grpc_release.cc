@@ -12,9 +12,9 @@
 namespace quintet {
 namespace {
 
-// CVE-2024-7246 is the last fixed vulnerability of gRPC that concerns a server. kFixedPatches
-// holds, for the minor releases 1.58 to 1.65, the first patch release with its fix. Every release
-// from 1.66 on has the fix, none before 1.58.
+// CVE-2024-7246 is the most recent vulnerability of gRPC that concerns a server. kFixedPatches
+// holds, for the minor releases 1.58 to 1.65, the number of the first patch release that fixes it.
+// Every release from 1.66 on has the fix; no release before 1.58 has it.
 constexpr int kFirstFixedMinor = 58, kFirstMinorFixedAtOnce = 66;
 constexpr std::array<int, kFirstMinorFixedAtOnce - kFirstFixedMinor> kFixedPatches = {3, 5, 2, 3,
                                                                                       3, 2, 3, 4};

@@ -54,7 +54,7 @@ constexpr int64_t kFloatForms = 3 * sizeof(float);
 // Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
 constexpr int64_t kTokenBytes = 200;
 
-// Values of an embedding row.
+// Upper bound of the number of values in one row of an embedding.
 int64_t EncodeColumns(const ModelConfig& config, const SentenceModules* modules) {
   return modules == nullptr ? config.d_model : std::max(config.d_model, modules->columns);
 }
@@ -437,7 +437,8 @@ absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host
     ids.push_back(static_cast<int32_t>(proto.token_ids(i)));
     text_bytes += static_cast<int64_t>(host.tokenizer()->Piece(ids.back()).size());
   }
-  // Copies of the text: growing string, decoded text, message, serialized message.
+  // Up to four copies of the text exist at one time: in the string that grows during decoding, in
+  // the decoded text, in the response message and in the serialized message.
   constexpr int64_t kTextForms = 4;
   const int64_t id_bytes = static_cast<int64_t>(ids.size() * sizeof(int32_t));
   QT_RETURN_IF_ERROR(reserve(id_bytes + kTextForms * text_bytes));

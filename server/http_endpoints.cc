@@ -21,7 +21,7 @@ HttpEndpoints::HttpEndpoints(Options options, prometheus::Registry* registry)
     : options_(std::move(options)), registry_(registry) {}
 
 HttpResponse HttpEndpoints::Metrics(const HttpRequest& request) {
-  // All requests that were received before a collection started share its text.
+  // One collected text answers all requests that were received before its collection started.
   if (metrics_ == nullptr || metrics_since_ < request.received) {
     const auto now = std::chrono::steady_clock::now();
     options_.collect();

@@ -42,7 +42,8 @@ const char* HeaderError(const HttpParser& parser) {
   const auto& request = parser.get();
   if (request.version() == 11 && request.count(http::field::host) != 1)
     return "HTTP/1.1 requires exactly one Host header";
-  // Without a known body length the next request cannot be found (request smuggling).
+  // Without a known body length, the start of the next request on the connection is ambiguous,
+  // which would permit request smuggling.
   if (request.count(http::field::transfer_encoding) > 0 && !parser.chunked())
     return "the only Transfer-Encoding supported is chunked";
   return nullptr;

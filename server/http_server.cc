@@ -48,7 +48,7 @@ constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
 // File descriptors that this server leaves free, for re-reading certificates and keys.
 constexpr int kReservedDescriptors = 8;
-// Sizes of the kernel buffers of a connection, which a client that never reads can fill.
+// Sizes of the kernel's socket buffers per connection. A client that never reads can fill them.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -129,9 +129,10 @@ class BeastServer : public HttpServer {
   error_code Open(const tcp::endpoint& endpoint);
   void Run();
   void Arm(ListenSocket* listening);
-  // Accepts pending connections; false if no descriptor or memory is left for now.
+  // Accepts pending connections. Returns false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
-  // Closes the oldest connection if connections or descriptors run out. False: none can be closed.
+  // If the connection limit is reached or descriptors run out, closes the oldest connection.
+  // Returns false if that is necessary but no connection can be closed.
   bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
@@ -153,7 +154,7 @@ class BeastServer : public HttpServer {
   HttpResponse RunHandler(const HttpRoute& route, const HttpRequest& request) const noexcept;
   void StartWrite(Connection* c, const HttpResponse& response, bool head_only, bool keep_alive);
   void FinishWrite(Connection* c);
-  // Writes as much of the response as possible. would_block: a part remains.
+  // Writes as much of the response as possible. Returns would_block if a part remains.
   static error_code Send(Connection* c);
 
   const Options options_;
@@ -217,7 +218,7 @@ class BeastServer::WorkerResult {
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
       response_ = server_->RunHandler(route_, request_);
-      // The connection waits for this post, so a failed allocation is retried.
+      // Only this post resumes the connection, so it is retried if its allocation fails.
       for (bool posted = false; !posted;) {
         try {
           asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -318,7 +319,8 @@ void BeastServer::Run() {
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory. The failed operation is tried again, or its deadline closes the connection.
+      // Out of memory. Either a later iteration retries the failed operation, or the connection to
+      // which it belongs makes no progress until its deadline closes it.
     }
     CloseExpired();
   }
@@ -333,7 +335,7 @@ void BeastServer::Arm(ListenSocket* listening) {
     });
     listening->armed = true;
   } catch (const std::bad_alloc&) {
-    // Run tries again at the next tick.
+    // Out of memory: the loop in Run retries at the next tick.
   }
 }
 
@@ -359,7 +361,8 @@ bool BeastServer::Accept(ListenSocket* listening) {
   return true;
 }
 
-// The kernel assigns the lowest free descriptor, so a high number means that few are left.
+// The kernel assigns the lowest free descriptor. A high descriptor number therefore means that few
+// descriptors are left.
 bool BeastServer::EvictIfFull(int descriptor) {
   if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
     return true;

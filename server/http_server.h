@@ -49,7 +49,8 @@ class HttpServer {
  public:
   struct Options {
     std::string listen;  // HOST:PORT; port 0 selects a free port
-    // The effective limit is at most a quarter of RLIMIT_NOFILE, but not less than 8.
+    // Limit on open connections. It is lowered to a quarter of RLIMIT_NOFILE if that is smaller,
+    // but not below 8.
     size_t max_connections = 256;
     size_t max_body_bytes = 64 << 10;
     size_t max_unsent_bytes = 16 << 20;  // sum over the responses of all connections

@@ -46,8 +46,8 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// The kernel assigns the lowest free descriptor, so a descriptor at or above the returned one means
-// that only the reserve is left.
+// Returns the lowest descriptor of the reserve. The kernel assigns the lowest free descriptor; a
+// new descriptor at or above the returned one therefore means that only the reserve is left.
 int FirstReservedDescriptor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1 << 30;

@@ -32,7 +32,7 @@ struct LogQueue::State {
 
   const int fd;
   const int64_t max_bytes;
-  // The last line was written partially. Used only by the writing thread.
+  // True if only a part of the last line was written. Used only by the writing thread.
   bool partial_line = false;
 
   std::mutex formatter_mutex;
@@ -42,10 +42,10 @@ struct LogQueue::State {
   std::condition_variable changed;
   std::deque<std::string> lines;
   int64_t bytes = 0;  // sum of the sizes of `lines`
-  // Numbers of lines since the start. Completed lines were written or dropped. Reported lines were
-  // dropped and are included in a written report.
+  // Numbers of lines since the start. completed: written or dropped. reported: dropped, and counted
+  // in a report line that has been written.
   int64_t queued = 0, completed = 0, dropped = 0, reported = 0;
-  // Set when a line does not fit, cleared when half of the queue is free.
+  // Becomes true when a line does not fit into the queue, and false when half of the queue is free.
   bool full = false;
   bool stop = false;
 };

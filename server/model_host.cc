@@ -126,7 +126,8 @@ void ModelHost::RunEngine() {
   while (!stop_.load(std::memory_order_relaxed)) {
     heartbeats_.fetch_add(1, std::memory_order_relaxed);
     if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
-    // The engine has failed. Without heartbeats the watchdog ends the process, as after a stall.
+    // After a failure of the engine this thread ends. The heartbeat counter then stops, and the
+    // watchdog ends the process as it does after a stall.
     if (!engine_->status().ok()) return;
   }
 }

@@ -25,7 +25,8 @@ struct InputLimits {
 
 // The size of inputs before tokenization.
 struct InputSize {
-  // Bytes of text plus 3 for each token id: about three times the number of tokens.
+  // Number of bytes of text, plus 3 for each input token id. This is about three times the number
+  // of tokens.
   int64_t bytes = 0;
   // Bytes of text only.
   int64_t text_bytes = 0;
@@ -62,8 +63,8 @@ void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
                         google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
 // Writes the values of `result`, rounded to `type`, little-endian. UNSPECIFIED is FP32.
 void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto);
-// Adds the token counts of `result` to the usage in `info`, and raises each duration in `info` to
-// that of `result` if the latter is longer.
+// Adds the token counts of `result` to the usage in `info`, and sets each duration in `info` to the
+// maximum of its value and the same duration in `result`.
 void WriteInfo(const Result& result, v1::CallInfo* info);
 
 }  // namespace quintet

@@ -51,7 +51,7 @@ void HandleRequest(const pb::ServerReflectionRequest& request,
       }
       return;
     case pb::ServerReflectionRequest::kAllExtensionNumbersOfType: {
-      // No served file has extensions.
+      // The list of extension numbers is empty: no served .proto file has extensions.
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool->FindMessageTypeByName(type) != nullptr) {
         response->mutable_all_extension_numbers_response()->set_base_type_name(type);

@@ -97,7 +97,7 @@ void Rpc::OnCancel() {
   try {
     handler_->OnCancel();
   } catch (const std::bad_alloc&) {
-    // The requests cannot be cancelled without memory: they run to their end.
+    // Cancelling the requests needs memory. Without it they run to their end.
   }
   Wake();
 }
@@ -122,7 +122,7 @@ void Rpc::Check(int64_t now_us, bool draining) {
       const int64_t timeout_us =
           seen_message_ ? timeouts_.next_message_us : timeouts_.first_message_us;
       if (refused_.has_value()) {
-        // Nothing to do: the RPC is already refused and ends as soon as none of its requests is in
+        // The RPC already has an error status. It ends as soon as none of its requests is in
         // progress.
       } else if (activity != RpcActivity::kWorking && draining) {
         refused_ = DrainingOutcome();
@@ -153,8 +153,8 @@ void Rpc::Abandon() {
 void Rpc::Advance() {
   if (finished_ || handler_ == nullptr) return;
   if (!writing_ && !handling_ && !TryWrite()) {
-    // The output cannot be built: all output is dropped from now on, and the RPC ends. If that also
-    // fails, the next Check tries again.
+    // There is no memory to build the output. All output is dropped from now on, and the RPC ends
+    // with an error. If ending it also fails, the next Check retries.
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
     TryWrite();
   }

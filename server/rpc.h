@@ -92,7 +92,7 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
     return registration_.connection_bytes();
   }
 
-  // Reactions of the gRPC callback API.
+  // Called by gRPC when an operation has finished, the RPC is cancelled or the RPC is done.
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;

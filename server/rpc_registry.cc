@@ -76,7 +76,7 @@ void RpcRegistry::Check(int64_t now_us) {
     try {
       rpc->Check(now_us, draining_);
     } catch (const std::bad_alloc&) {
-      // The next Check tries this RPC again.
+      // Out of memory: the next Check retries this RPC.
     }
   }
   std::erase_if(connections_, [](const auto& known) { return known.second.expired(); });

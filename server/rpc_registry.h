@@ -56,7 +56,8 @@ class RpcRegistry {
   RpcRegistry(const RpcRegistry&) = delete;
   RpcRegistry& operator=(const RpcRegistry&) = delete;
 
-  // Registers an RPC. `peer` identifies the connection. RESOURCE_EXHAUSTED: a limit is reached.
+  // Registers an RPC. `peer` identifies the connection. Returns RESOURCE_EXHAUSTED if a limit on
+  // open RPCs is reached.
   absl::StatusOr<Registration> Admit(const std::string& peer, bool long_lived);
 
   // From Add until Remove, Check applies the time limits to `rpc`.

@@ -66,7 +66,7 @@ class ServerProcess {
   absl::Status LoadModels();
   void SetServing(bool serving);
   bool Healthy() const;
-  // Runs until the signal to stop.
+  // Calls Tick every kTick, and returns when the signal to stop has arrived.
   void Watch();
   // Re-reads certificate files that have changed.
   void RefreshCertificates();
@@ -287,7 +287,7 @@ void ServerProcess::Tick() {
   try {
     DoPeriodicWork();
   } catch (const std::bad_alloc&) {
-    // The next tick tries again.
+    // Out of memory: the next tick retries.
   }
 }
 

@@ -23,8 +23,8 @@ int64_t Planned(const MemoryLimit& limit) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat((bytes + kMib - 1) / kMib); }
 
-// The parts of the plan in bytes. Models are loaded one after the other, so `loading` is the
-// largest loading_bytes of a model, not the sum.
+// The parts of the plan, in bytes. `loading` is the largest loading_bytes of any model, not the
+// sum, because models are loaded one after the other.
 struct Parts {
   int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
           encoder_cache = 0, grpc = 0, requests = 0;
@@ -56,8 +56,8 @@ Parts Sum(absl::Span<const ModelHostMemory> models) {
   return parts;
 }
 
-// A limit of the process and the bytes that count against it already. Tightest returns the limit
-// (of resident memory or of address space) that leaves fewer bytes for the plan.
+// A memory limit of the process (resident memory or address space), and the bytes that already
+// count against it. Tightest returns the limit that leaves fewer bytes for the plan.
 struct Bound {
   const MemoryLimit* limit = nullptr;
   int64_t used = 0;

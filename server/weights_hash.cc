@@ -23,7 +23,8 @@ std::string WeightsHash::value() const {
 }
 
 void WeightsHash::Run(const std::string& directory, bool follow_symlinks) {
-  // On Linux this changes the priority of the calling thread only. An error is ignored.
+  // On Linux, setpriority with a thread id changes the priority of that thread only. An error is
+  // ignored.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   Sha256 hash;
   const absl::StatusOr<SafetensorsReader> files =
