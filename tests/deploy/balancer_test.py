@@ -151,7 +151,7 @@ def envoy(server, folder):
 
 @pytest.fixture(params=["haproxy", "envoy"])
 def proxied(request, server, certificate, tmp_path):
-    """The plaintext port of each proxy in front of the server."""
+    """Runs a proxy (HAProxy or Envoy) in front of the server. Yields its plaintext port."""
     with contextlib.ExitStack() as stack:
         run_proxy = (
             haproxy(server, certificate, tmp_path)
@@ -165,7 +165,7 @@ def proxied(request, server, certificate, tmp_path):
 
 
 def methods(target: str) -> list[str]:
-    """The paths of all methods for clients, as the server's reflection tells."""
+    """Returns the paths of all methods that server reflection lists, except reflection itself."""
     with grpc.insecure_channel(target) as channel:
         served = ProtoReflectionDescriptorDatabase(channel)
         pool = DescriptorPool(served)
@@ -178,7 +178,7 @@ def methods(target: str) -> list[str]:
 
 
 def refusal(target: str, path: str, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str]:
-    """The status and message of a call with an empty message, or OK."""
+    """Sends an empty request message. Returns the status code and its details, or (OK, "")."""
     with grpc.insecure_channel(target) as channel:
         try:
             next(channel.unary_stream(path)(b"", timeout=20, metadata=metadata))
@@ -209,7 +209,7 @@ def test_proxies_pass_every_served_method_and_no_other(server, proxied):
 
 
 def is_served(port: int, *fields: tuple[str, str]) -> bool:
-    """Whether a health check with the raw metadata `fields` gets the answer SERVING."""
+    """Returns whether a health check with the raw metadata `fields` gets the response SERVING."""
     peer = frames.Peer(port)
     try:
         peer.open(1, frames.request_fields("/grpc.health.v1.Health/Check", more=fields))
@@ -243,7 +243,7 @@ def test_proxies_refuse_compressed_messages(server, proxied):
 
 
 def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
-    """Clients other than grpcio ignore a grpc-status without the content type."""
+    """The content type must be application/grpc: most clients otherwise ignore the grpc-status."""
     with haproxy(server, certificate, tmp_path) as (port, _):
         peer = frames.Peer(port)
         try:
@@ -255,8 +255,10 @@ def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
 
 
 def test_haproxy_limits_the_calls_of_one_address(server, certificate, tmp_path):
-    """With a limit of 100 calls per minute instead of 5,000 per second, which no test can rely on
-    reaching."""
+    """Lowers the limit of 5,000 calls per second to 100 calls per minute.
+
+    A test cannot rely on making 5,000 calls in a second.
+    """
     changes = {"http_req_rate(1s)": "http_req_rate(60s)", "gt 5000": "gt 100"}
     with haproxy(server, certificate, tmp_path, changes) as (port, _):
         with RpcClient(f"127.0.0.1:{port}", timeout_s=60.0) as client:
@@ -272,7 +274,7 @@ def test_haproxy_limits_the_calls_of_one_address(server, certificate, tmp_path):
 
 
 def test_proxies_cap_the_streams_of_a_connection(proxied):
-    """A client that ignores the announced limit gets no more streams than that."""
+    """A client that ignores the announced stream limit gets no more streams than the limit."""
     limit = 128
     peer = frames.Peer(proxied)
     request = frames.header_block(frames.request_fields("/grpc.health.v1.Health/Watch"))
@@ -297,7 +299,8 @@ def test_proxies_cap_the_streams_of_a_connection(proxied):
             peer.socket.sendall(
                 frames.headers_frames(stream, request) + frames.message_frame(stream, b"")
             )
-        # The rest is reset, or the connection is closed, or they wait; none is served.
+        # The proxy may reset the streams above the limit, let them wait or close the connection,
+        # but it must serve none of them.
         for _ in range(20):
             if not peer.pump(0.1):
                 break
@@ -323,7 +326,7 @@ def test_envoy_calls(server, tmp_path):
 def status_of_raw_call(port: int, *fields: tuple[str, str]) -> bytes:
     """Sends a call with the raw metadata `fields`.
 
-    Returns its grpc-status, or b"" without a response.
+    Returns its grpc-status, or b"" if there is no response.
     """
     with frames.connect(port) as connection:
         block = frames.header_block(
@@ -353,7 +356,8 @@ def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate
     ):
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
         assert status_of_raw_call(plain_port, ("x-small", "a" * 4000)) == b"0"
-        # More than 8 KB would corrupt the HPACK table of a shared connection (CVE-2023-32731).
+        # Metadata of more than 8 KB would corrupt the HPACK table of a shared connection
+        # (CVE-2023-32731).
         assert status_of_raw_call(plain_port, ("x-large", "a" * 7000)) == b""
         # The value is not base64: gRPC closes the connection (CVE-2023-32732).
         assert status_of_raw_call(int(server.target.rpartition(":")[2]), ("x-bin", "!!!")) not in (

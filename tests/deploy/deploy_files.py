@@ -27,7 +27,7 @@ def documents(path: str) -> list[dict]:
 def merged(base, patch):
     """Applies a strategic merge patch of Kubernetes.
 
-    Lists of objects with names are merged by name, all other lists replaced.
+    Lists of objects with names are merged by name; all other lists are replaced.
     """
     if isinstance(base, dict) and isinstance(patch, dict):
         both = {key: merged(base[key], patch[key]) for key in base.keys() & patch.keys()}

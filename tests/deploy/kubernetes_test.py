@@ -13,7 +13,7 @@ from deploy_files import DEPLOY, ROOT, documents, rendered, run, settled_flags
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ("cpu", "gpu")
-# Complete objects: an overlay's own files are patches.
+# Files that hold complete objects. The files of the overlays are not among them: they are patches.
 FILES = sorted(
     str(path.relative_to(DEPLOY))
     for folder in ("base", "autoscaling")
@@ -86,11 +86,12 @@ def test_overlay(name, version):
     (one,) = overlay_pod(name)["containers"]
     project = re.search(r"project\(quintet VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
     assert one["image"] == f"quintet:{project.group(1)}" + ("-cuda" if name == "gpu" else "")
-    # The patch adds to the base and takes nothing away: probes, confinement, the model's volume.
+    # The overlay only adds to the base: it keeps the probes, the confinement and the model's
+    # volume.
     assert all(one[key] == value for key, value in container().items() if key not in CHANGED)
     assert container()["volumeMounts"][0] in one["volumeMounts"]
     assert {"requests", "limits"} == one["resources"].keys()
-    # Every mounted volume is there.
+    # The pod declares exactly the volumes that the container mounts.
     volumes = {volume["name"] for volume in overlay_pod(name)["volumes"]}
     assert {mount["name"] for mount in one["volumeMounts"]} == volumes
 
@@ -117,7 +118,7 @@ def test_overlay_flags(name):
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_overlay_as_kubectl_renders_it(name):
-    """Compares the real tool, where it is installed, with `rendered`."""
+    """`rendered` gives the same objects as `kubectl kustomize`. Skipped without kubectl."""
     kubectl = shutil.which("kubectl")
     if not kubectl:
         pytest.skip("kubectl is not installed")
@@ -193,7 +194,8 @@ def test_services():
     for service in every("Service"):
         protocols = {port["name"]: port["appProtocol"] for port in service["spec"]["ports"]}
         assert protocols["grpc"] == "kubernetes.io/h2c"
-    # Prometheus scrapes each pod once, through the service that is not headless.
+    # Prometheus scrapes each pod once: the ServiceMonitor selects only the service that is not
+    # headless.
     monitor = only("ServiceMonitor")["spec"]
     (watched,) = [
         service
@@ -209,7 +211,7 @@ def test_flags():
     ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
     assert flags["listen"].endswith(f":{ports['grpc']}")
     assert flags["http-listen"].endswith(f":{ports['http']}")
-    # The mounted model is the served one, and draining fits into the grace period.
+    # The served model is in the mounted volume, and draining fits into the grace period.
     (mount,) = container()["volumeMounts"]
     assert flags["model"].split("=")[-1].startswith(mount["mountPath"] + "/") and mount["readOnly"]
     drain_s = float(flags["drain-delay"]) + float(flags["drain-timeout"])

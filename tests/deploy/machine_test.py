@@ -61,7 +61,7 @@ def test_the_image_runs_confined():
 
 
 def test_health_check(server):
-    """Runs the health check command of the image for a ready server and for a closed port."""
+    """Runs the image's health check command against a ready server and against a closed port."""
     command = json.loads(
         re.search(r"CMD (\[.*\])", instruction("settings", "HEALTHCHECK")).group(1)
     )
@@ -98,7 +98,8 @@ def test_compose():
     assert quintet["read_only"] and quintet["cap_drop"] == ["ALL"]
     flags = settled_flags(quintet["command"])
     assert (DEPLOY / "models" / flags["model"].removeprefix("g2p=/models/")).is_dir()
-    # Prometheus addresses the server, and Grafana Prometheus, by the service names of this file.
+    # Prometheus reaches the server, and Grafana reaches Prometheus, by the service names of the
+    # compose file.
     assert "quintet:9464" in text("prometheus/prometheus.yml")
     (source,) = documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
     assert source["url"] == "http://prometheus:9090"

@@ -124,12 +124,12 @@ def test_control_fields(packages, unpacked):
         assert fields["Version"].startswith(f"{version}-1~deb")
     assert model["Architecture"] == "all" and "Depends" not in model
     assert quintet["Suggests"] == "quintet-model-g2p"
-    # Found by dpkg-shlibdeps, with the versions of this suite.
+    # dpkg-shlibdeps adds the libraries, with the versions of the Debian release that builds.
     depends = {word.split()[0] for word in quintet["Depends"].split(", ")}
     assert {"libc6", "libstdc++6"} <= depends
     assert any(name.startswith("libgrpc++") for name in depends)
     assert (unpacked["quintet"] / "DEBIAN/conffiles").read_text() == "/etc/quintet/serve.toml\n"
-    # Every file has its sum.
+    # DEBIAN/md5sums lists every file with its correct MD5 sum.
     for name, folder in unpacked.items():
         sums = (folder / "DEBIAN/md5sums").read_text()
         listed = dict(reversed(line.split("  ")) for line in sums.splitlines())
@@ -173,7 +173,7 @@ def pages(tmp_path_factory) -> pathlib.Path:
 
 
 def plain(page: pathlib.Path) -> str:
-    """The text of a page on a wide terminal. Fails on any warning of groff."""
+    """Renders a manual page for a wide terminal. Fails on any warning of groff."""
     done = subprocess.run(
         ["groff", "-man", "-Tascii", "-ww", "-rLL=400n", "-P-cbou", str(page)],
         capture_output=True,

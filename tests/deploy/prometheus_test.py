@@ -76,7 +76,7 @@ def test_dashboard():
 
 
 def test_dashboard_expressions_parse(tmp_path):
-    """Converts each expression to a rule, which promtool rejects if it is not PromQL."""
+    """Writes each expression as a rule: promtool rejects a rule whose expression is not PromQL."""
     dashboard = json.loads(text("grafana/dashboards/quintet.json"))
     rules = [
         {"record": f"panel:{i}", "expr": target["expr"].replace("$__rate_interval", "1m")}

@@ -1,7 +1,7 @@
 """Tests of the container image $QUINTET_IMAGE, which includes the demonstration model, with podman.
 
-tools/try_images.sh builds the image and runs this file. Containers share the network of the
-machine, since a restricted host may not be able to make another one.
+tools/try_images.sh builds the image and runs this file. Containers use the network of the host,
+because podman cannot create another network on every host.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ NAME = f"quintet-test-{os.getpid()}"
 
 
 def podman(*arguments, stdin: str = "", code: int = 0) -> str:
-    """Runs podman, which must end with `code`, and returns its output."""
+    """Runs podman, which must exit with `code`, and returns its output."""
     done = subprocess.run(
         ["podman", *map(str, arguments)],
         input=stdin,
@@ -89,7 +89,7 @@ def check_service(ports: Ports) -> None:
 
 
 def print_end(container: str) -> None:
-    """Prints the exit code and the last line of the log; the exit code must be 0."""
+    """Prints the container's exit code, which must be 0, and the last line of its log."""
     code = inspected(container, ".State.ExitCode")
     print("exit code", code, "after:", podman("logs", container).splitlines()[-1])
     assert code == "0"
@@ -97,13 +97,17 @@ def print_end(container: str) -> None:
 
 @contextlib.contextmanager
 def draining(ports: Ports, stop):
-    """Calls `stop`, which returns when the container has ended; the with-block is in its drain."""
+    """Context manager whose body runs while the server in the container drains.
+
+    Calls `stop` in a thread. It must stop the container and return when the container has ended.
+    """
     stopping = threading.Thread(target=stop)
     stopping.start()
     try:
         assert eventually(lambda: ports.status("/readyz") == 503, 20)
         assert ports.status("/healthz") == 200
-        # Balancers still send calls until they see /readyz.
+        # A draining server still serves calls, because load balancers send them until they have
+        # polled /readyz.
         with ports.client() as client:
             assert client.generate("phoneme").sequences
         yield
@@ -194,7 +198,7 @@ def test_compose_service():
 
 
 def pod_manifest(ports: Ports) -> dict:
-    """Returns the Deployment of the CPU overlay for `podman kube play` on this machine."""
+    """Returns the Deployment of the CPU overlay, changed so that `podman kube play` can run it."""
     (deployment,) = [
         document
         for document in rendered("kubernetes/overlays/cpu")
@@ -215,14 +219,14 @@ def pod_manifest(ports: Ports) -> dict:
     # `quintet health` reads the address from the environment.
     container["env"].append({"name": "QUINTET_HTTP_LISTEN", "value": ports.http_listen})
     del container["ports"]  # of a network of its own
-    # podman makes shell commands of probes, and the image has no shell.
+    # The probes are removed: podman runs them as shell commands, and the image has no shell.
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         del container[probe]
     return deployment
 
 
 def test_kubernetes_deployment(tmp_path):
-    """Plays the Deployment, checks what the kubelet would probe, and deletes the pod."""
+    """Runs the Deployment, checks the URLs that the kubelet would probe, and deletes the pod."""
     (base,) = documents("kubernetes/base/deployment.yaml")
     (declared,) = base["spec"]["template"]["spec"]["containers"]
     ports = Ports()
