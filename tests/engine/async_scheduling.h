@@ -21,21 +21,22 @@ std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, T
 
 std::vector<Request> RandomChoices(const ModelConfig& config, int count, uint32_t seed);
 
-// The same, most with beams and none with log-probabilities: such steps are scheduled
-// asynchronously.
+// Returns random requests like RandomChoices, but most with beam search and none with
+// log-probabilities. The decoder schedules their steps asynchronously.
 std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t seed);
 
-// Results of the requests in a new engine; one more request is submitted in every second step.
-// Every `cancel_each`-th request (0: none) is cancelled some steps after its submission and gets an
-// empty result.
+// Runs the requests in a new engine and returns their results. Submits one more request in every
+// second step. Every `cancel_each`-th request (0: none) is cancelled some steps after its
+// submission and gets an empty result.
 std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each = 0);
 
-// Results of requests that are all submitted before the first step.
+// Like Choose without cancellations, but submits all requests before the first step.
 std::vector<Result> ChooseTogether(Model* model, std::vector<Request> requests,
                                    bool async_scheduling);
 
-// Equal tokens, and scores and log-probabilities within `tolerance`.
+// Returns true if the tokens are equal and scores and log-probabilities differ by at most
+// `tolerance`.
 bool ChoseAlike(const Result& a, const Result& b, float tolerance);
 
 }  // namespace quintet

@@ -63,7 +63,8 @@ TEST_CASE(
   }
 }
 
-// More rows than the 256 from which sampling batches are padded on a GPU, with and without rules.
+// On a GPU, sampling batches of 256 rows or more are padded. These have more rows, with and without
+// rules.
 TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   auto device = Device::Open(0);
   if (!device.ok()) {
@@ -101,7 +102,8 @@ TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   }
 }
 
-// Enough steps of one shape that most are captured together with their sampling batch.
+// There are so many steps of one shape that most of them run as one CUDA graph that also holds
+// their sampling batch.
 TEST_CASE("on a GPU, steps captured as one graph choose the same tokens as steps captured as two") {
   auto device = Device::Open(0);
   if (!device.ok()) {

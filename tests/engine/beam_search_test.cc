@@ -36,7 +36,8 @@ class RandomLanguage {
   std::map<std::vector<int32_t>, std::vector<float>> rows_;
 };
 
-// Common prefix, after the prompt, of all running histories and all finished sequences.
+// Returns the longest common prefix, without the prompt, of all running histories and all finished
+// sequences.
 std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
                                      const std::vector<std::vector<int32_t>>& histories) {
   std::vector<int32_t> common(histories[0].begin() + prompt, histories[0].end());
@@ -50,7 +51,8 @@ std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
   return common;
 }
 
-// Drives the search under test with straightforward top-k and history handling.
+// Runs the BeamSearch under test to its end. Ranks candidates with a full sort and keeps the whole
+// history of each beam.
 std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLanguage* language) {
   BeamSearch search(options);
   std::vector<std::vector<int32_t>> histories(search.beams(), options.prompt);
@@ -71,8 +73,8 @@ std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLang
       ranked.resize(search.candidates());
     }
     if (first) {
-      // The search treats beams that begin as copies of each other as different, so its answer may
-      // be shorter.
+      // If too few tokens are possible, beams start as copies of beam 0. The search treats copies
+      // as different beams, and therefore may return a shorter common prefix.
       exact = std::count_if(ranked.begin(), ranked.end(), [](const auto& c) {
                 return std::isfinite(c.score);
               }) >= search.candidates();
@@ -173,8 +175,8 @@ TEST_CASE(
   }
 }
 
-// transformers also returns these sequences, and fills the other rows with copies that continue
-// ended or dead beams, with scores of -1e9 / length^length_penalty.
+// transformers returns the same sequences. It fills the remaining rows with copies that continue
+// ended or dead beams, whose scores are -1e9 / length^length_penalty.
 TEST_CASE("beams that no sequence can fill are dropped") {
   using Sequences = std::set<std::vector<int32_t>>;
   const struct {
@@ -220,7 +222,7 @@ TEST_CASE("beams that no sequence can fill are dropped") {
         }
         CHECK(sequences.size() == got.size());
         CHECK(!got.empty());
-        // Early stopping may return fewer, as in transformers.
+        // With early stopping the search may return fewer sequences, as in transformers.
         if (early == EarlyStopping::kNever && penalty == 1.0) CHECK(sequences == one.expected);
       }
     }

@@ -1,4 +1,5 @@
-// Which sequences join a step that is enqueued before the tokens of the previous one are known.
+// Tests which sequences join a step that is enqueued before the host knows the tokens of the
+// previous step.
 #include "engine/engine.h"
 #include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
@@ -6,8 +7,8 @@
 namespace quintet {
 namespace {
 
-// Number of input tokens that the model took from device memory when a second request arrives while
-// a first one, of 20 tokens, is decoded.
+// Decodes a request for 20 tokens, and submits `second` as a request for 8 tokens meanwhile.
+// Returns the number of input tokens that the model took from device memory.
 int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
   ThreadPool pool(1);
   FakeModel model({.causal = causal, .eos_bonus = -1000.0f}, &pool);
@@ -33,7 +34,7 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
 }
 
 TEST_CASE("async scheduling: a request joins with the last token of its prompt") {
-  // All inputs except the last prompt token of each request.
+  // Every input token comes from device memory, except the last prompt token of each request.
   CHECK(TakenFromDevice({}) == 19 + 7);
   DecodingOptions sampled;
   sampled.do_sample = true;
@@ -56,7 +57,7 @@ TEST_CASE("async scheduling: all beams join together when the prompt has one tok
   DecodingOptions beams;
   beams.num_beams = 3;
   CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
-  // One token is possible at first, so only one beam can continue.
+  // Only one token is possible in the first step, so only one beam can continue.
   beams.forced_bos_token_id = 9;
   CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
 }

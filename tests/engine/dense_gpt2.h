@@ -17,7 +17,8 @@ class DenseGpt2 {
   // Loads a Hugging Face directory with gelu_new and tied embeddings; aborts if it cannot be read.
   explicit DenseGpt2(const std::string& directory);
 
-  // log softmax of every row's logits, [tokens, vocab]; row q attends to row k where sees(q, k).
+  // Returns the log-softmax of the logits of every row, [tokens, vocab]. Row q attends to row k if
+  // sees(q, k) is true.
   std::vector<std::vector<double>> LogProbs(
       const std::vector<int32_t>& tokens,
       const std::function<bool(int64_t q, int64_t k)>& sees) const;

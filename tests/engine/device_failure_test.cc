@@ -1,5 +1,5 @@
 // A device failure must end encode-only requests too, although they never wait for a decoder step.
-// Uses a fake device whose kernels nobody enqueues.
+// The device is a fake in host memory, and the fake model enqueues no kernels on it.
 #include <cstring>
 #include <memory>
 
@@ -72,7 +72,7 @@ TEST_CASE("a device failure ends an engine that only encodes or classifies") {
     device.Fail("an illegal address");
     RunAll(engine->get());
     CHECK(absl::IsInternal(running->status));
-    // status() reports the failure, and later requests are refused as UNAVAILABLE.
+    // Engine::status() reports the failure, and later requests are rejected with UNAVAILABLE.
     CHECK(absl::IsUnavailable((*engine)->status()));
     CHECK(absl::IsUnavailable(submit()->status));
     CHECK((*engine)->counters().failed == 1);

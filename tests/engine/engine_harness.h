@@ -34,7 +34,7 @@ Request GenerateRequest(const Model& model, std::vector<int32_t> input,
 // steps.
 int RunAll(Engine* engine, int most = 10000);
 
-// The result of one request, alone in a new engine with a new fake model.
+// Runs one request alone in a new engine with a new fake model, and returns its result.
 Result RunAlone(const FakeOptions& options, const Request& request, const Tokenizer* tokenizer);
 
 // Whether two results are bit-identical, timing excluded.

@@ -65,7 +65,7 @@ std::vector<std::unique_ptr<WorkItem>> ListOf(std::unique_ptr<WorkItem> item) {
   return items;
 }
 
-// Takes all items of a call.
+// Pops the items of a call until none is pending, and returns them in the order of Pop.
 std::vector<std::unique_ptr<WorkItem>> TakeAll(EngineCall* call,
                                                std::vector<TokenChunk>* chunks = nullptr) {
   std::vector<std::unique_ptr<WorkItem>> items;

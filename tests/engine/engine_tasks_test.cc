@@ -183,7 +183,8 @@ TEST_CASE("score: every target has the log-probabilities that it has alone") {
 struct Passes {
   int64_t batches, tokens;
 };
-// Work of a causal model for scoring `request` alone.
+// Scores `request` alone with a causal model. Returns the number of encoder batches and of tokens
+// in them.
 Passes PassesOf(const FakeOptions& options, Request request) {
   ThreadPool pool(1);
   FakeModel model(options, &pool);
@@ -252,7 +253,8 @@ TEST_CASE("score: other requests run between the passes of a long one") {
                    RunAlone(options, many, nullptr)));
 }
 
-// Log-probability of `token` after the visible part of `history`.
+// Returns the log-probability of `token` after `history`, which holds only the tokens that the
+// attention mask leaves visible.
 float LogProbAfter(const FakeModel& functions, const std::vector<int32_t>& history, int32_t token) {
   return ReferenceLogSoftmax(functions.LogitsOf(FakeModel::StateOf({}, history)))[token];
 }
@@ -285,7 +287,8 @@ TEST_CASE("score: sliding window and bidirectional prefix change what tokens att
     request.prefix_lm = true;
     const Result bidirectional = RunAlone(options, request, nullptr);
     request.prefix_lm = false;
-    // With one layer the targets do not change; tests/models/gpt2_test.cc covers real models.
+    // The fake model behaves like a single layer: bidirectional attention within the prompt does
+    // not change the scores of the targets. tests/models/gpt2_test.cc covers more layers.
     CHECK(SameResult(bidirectional, RunAlone(options, request, nullptr)));
   }
 }

@@ -108,7 +108,7 @@ void CheckAddsUp(const EngineCounters& c) {
   REQUIRE((c.running >= 0 && c.waiting >= 0 && c.pages_used >= 0));
 }
 
-// The same input for plain greedy decoding, perhaps with stop strings.
+// Returns a request with the same input and plain greedy decoding. It keeps the stop strings.
 Request Greedy(Request request, const Model& model) {
   DecodingOptions options;
   options.prompt = model.config().has_encoder() ? std::vector<int32_t>{0} : request.input;
@@ -124,7 +124,8 @@ Request Greedy(Request request, const Model& model) {
   return request;
 }
 
-// The same request in a form whose tokens the device can choose: no beams, no log-probabilities.
+// Returns the request without beams and log-probabilities, so that the device can choose its
+// tokens.
 Request Independent(Request request, const Model& model) {
   if (request.kind != RequestKind::kGenerate) return Greedy(request, model);
   DecodingOptions& options = request.decoding;
@@ -136,7 +137,8 @@ Request Independent(Request request, const Model& model) {
   return request;
 }
 
-// The same request with beams that the device can advance: no log-probabilities, no stop strings.
+// Returns the request with random numbers of beams, without log-probabilities and stop strings, so
+// that the device can advance the beams.
 Request BeamsAhead(Request request, const Model& model, std::mt19937* random) {
   request = Independent(request, model);
   DecodingOptions& options = request.decoding;
@@ -198,7 +200,7 @@ void RunTrace(const TraceOptions& trace, int seed) {
     }
     CheckAddsUp((*engine)->counters());
     (*engine)->Step();
-    // Cancelled before the step: finished after it.
+    // A request that was cancelled before the step must have ended after the step.
     if (!cancelled.empty()) REQUIRE(SinkOf(requests[cancelled.back()]).done_calls == 1);
     CheckAddsUp((*engine)->counters());
   }

@@ -93,7 +93,8 @@ bool FakeModel::EncodeSlice(int64_t work) {
   return true;
 }
 
-// The visible history of row `row` of the input in [begin, end).
+// Returns the hash of the tokens that row `row` attends to. The input of the row's sequence is
+// [begin, end) of the batch.
 uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
   std::vector<int32_t> history;
   const int32_t at = static_cast<int32_t>(row);
@@ -103,7 +104,7 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
     if (!upper_end_.empty() && at < upper_end_[j]) continue;
     history.push_back(encode_tokens_[j]);
   }
-  // A row that attends to everything before it must have the position that follows.
+  // Unless attention is bidirectional, at most `position` tokens before the row are visible to it.
   const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
   Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
   return StateOf({}, history);
@@ -128,7 +129,7 @@ void FakeModel::ProjectCross(const Tensor& states, int64_t position,
                              absl::Span<const int32_t> slots) {
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
-  // `states` may span several sequences of the encoder batch.
+  // `states` may hold the rows of several sequences of the encoder batch.
   const float* own = encoder_states_.data();
   const bool encoded = states.f32() >= own && states.f32() < own + encoder_states_.size();
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -207,7 +208,7 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
     uint64_t hash = ReadHistory(batch, s, position);
     for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
       const int32_t slot = batch.slots[s * batch.slots_stride + position];
-      // Only equal beams may share the slot of their new token.
+      // Two beams may share the slot of their new token only if their histories are equal.
       const bool shared = i > 0 && slot == latest && batch.tokens[i] >= 0 &&
                           batch.tokens[i] == batch.tokens[i - 1] && slots_.at(slot).before == hash;
       Expect(shared || written.insert(slot).second, "two tokens in one slot");

@@ -19,8 +19,9 @@ struct FakeOptions {
   int64_t labels = 3;
   int64_t max_positions = 0;
   float eos_bonus = 0.0f;  // added to the logit of token 1
-  // A simulated clock: each unit of encoding, each row of keys and values, each decoder call and
-  // each token of a call takes this many microseconds.
+  // A simulated clock, in microseconds. It advances by encode_us per unit of encoding, project_us
+  // per row of projected keys and values, decode_us per decoder call, and token_us per token of a
+  // decoder call.
   int64_t* clock_us = nullptr;
   int64_t encode_us = 0, project_us = 0, decode_us = 0, token_us = 0;
   Device* device = nullptr;  // device of the stream; the work itself runs on the CPU
@@ -58,8 +59,8 @@ class FakeModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // The same functions for references: hash of the state after `history` given `source`, and the
-  // logits of a hash.
+  // The functions that the fake model computes, for expected results. StateOf returns the hash of
+  // the state after `history` given `source`; LogitsOf returns the logits of a hash.
   static uint64_t StateOf(const std::vector<int32_t>& source, const std::vector<int32_t>& history);
   static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row);
   std::vector<float> LogitsOf(uint64_t state) const;

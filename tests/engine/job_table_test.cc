@@ -17,8 +17,8 @@ struct StartSink : RecordingSink {
   int starts = 0;
 };
 
-// A job table on a fake model with 8 pages of 4 tokens and 3 sequences. The tests do what
-// StepEngine does around it.
+// A job table on a fake model with 8 pages of 4 tokens and 3 sequences. The tests call it as
+// StepEngine does.
 struct Scene {
   explicit Scene(bool causal = true)
       : model({.causal = causal}, &pool),
@@ -50,7 +50,7 @@ struct Scene {
   void TakeArrivals() {
     jobs->TakeArrivals([](size_t) {});
   }
-  // Admits and starts what fits, and returns the ids in order.
+  // Admits and starts all requests that fit, and returns their ids in admission order.
   std::vector<RequestId> Start() {
     AdmissionBudget budget = jobs->FreeBudget();
     budget.encode_tokens = capacity.encode_tokens;
@@ -92,7 +92,7 @@ TEST_CASE("job table: started jobs hold their pages and sequences until they end
   scene.TakeArrivals();
   CHECK(scene.jobs->size() == 3);
   CHECK(scene.jobs->waiting() == 3);
-  // 3 + 2 pages; the third request needs 3 of the 3 that are left.
+  // The first two requests need 3 + 2 of the 8 pages; the third needs all 3 that are left.
   CHECK(scene.Start() == std::vector<RequestId>{first, second, third});
   CHECK(scene.jobs->waiting() == 0);
   CHECK(scene.jobs->used_pages() == 8);

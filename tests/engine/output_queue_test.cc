@@ -1,5 +1,5 @@
-// When a step's results are delivered: at its end, or, with async scheduling, after the next step
-// has been enqueued.
+// Tests when the results of a step are delivered: at the end of the step, or, with async
+// scheduling, after the next step has been enqueued.
 #include "engine/engine.h"
 #include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
@@ -84,7 +84,7 @@ TEST_CASE("resources of a finished request are free before OnDone") {
   scene.Submit(4, 3);
   scene.Submit(6, 6);
   scene.Step(3);
-  // It counts as running until OnDone, although its resources are free.
+  // A finished request counts as running until its OnDone, although its resources are free.
   CHECK(scene.sink(0).done_calls == 0);
   CHECK(scene.engine->counters().running == 2);
   const int64_t pages = scene.engine->counters().pages_used;

@@ -18,7 +18,8 @@ Request EncodeRequest(Pooling pooling, bool normalize = false) {
   return request;
 }
 
-// The result of pooling `states` [rows, width], of which only the rows of PooledRows are passed.
+// Returns the result of pooling `states` [rows, width]. Passes only the rows that PooledRows
+// selects to PoolStates.
 Result Pooled(const Request& request, const std::vector<float>& states, int64_t width) {
   const RowRange rows = PooledRows(request, static_cast<int64_t>(states.size()) / width);
   Result result;
@@ -66,7 +67,7 @@ TEST_CASE("pooling: states may already be the result's values") {
   CHECK(result.values == std::vector<float>{4.5f, 6.0f});
 }
 
-// Pools `count` jobs of `rows` rows of width 2; row r of job j is {j, r}.
+// Pools the hidden states of `count` jobs, [rows, 2] each. Row r of job j holds the values {j, r}.
 void PoolJobs(int count, int64_t rows, ThreadPool* pool) {
   const Stream stream(pool);
   std::vector<Job> jobs(static_cast<size_t>(count));

@@ -12,7 +12,8 @@ struct GapCounter : StepObserver {
   int64_t gaps = 0;
 };
 
-// An engine whose clock shows the number of steps, or, where work is timed, the fake model's clock.
+// An engine with a simulated clock. Each step advances the clock by step_us, by default 1, so that
+// times are numbers of steps. The fake model advances it further if `fake` gives work a duration.
 struct Scene {
   explicit Scene(FakeOptions fake, EngineLimits limits = {})
       : fake_options(Timed(fake)), model(fake_options, &pool) {
@@ -26,7 +27,7 @@ struct Scene {
     fake.eos_bonus = -1000.0f;  // every request runs to its length
     return fake;
   }
-  // A greedy request for `new_tokens` tokens.
+  // Submits a greedy request for `new_tokens` tokens.
   Request Submit(Priority priority, int64_t new_tokens, int64_t input_tokens = 3) {
     DecodingOptions options;
     options.max_new_tokens = new_tokens;
@@ -68,16 +69,17 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
     for (int step = 0; step < 5; ++step) scene.Step();
     const Request high = scene.Submit(Priority::kHigh, 24);
     scene.Finish();
-    // A step that is already enqueued runs before new requests join.
+    // With async scheduling, one more step was already enqueued before HIGH arrived.
     CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
-    // LOW is skipped while either of the others runs: NORMAL's 60 tokens and the 18 steps in which
-    // NORMAL is skipped itself.
+    // NORMAL takes 60 steps for its tokens, and is skipped in 18 of the 24 steps of HIGH. LOW runs
+    // in every fourth step until NORMAL has ended, then in every step.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
     CHECK(TimingOf(normal).total_us <= 60 + 19);
     const int64_t shared = TimingOf(normal).total_us, own = 60 - shared / 4;
     CHECK(TimingOf(low).total_us >= shared + own - 3);
     CHECK(TimingOf(low).total_us <= shared + own + 3);
-    // Async scheduling continued through all changes: almost no rows were wasted.
+    // The decoder ran at most three times without need: requests that are skipped or resumed do not
+    // interrupt async scheduling.
     CHECK(scene.model.decodes <= TimingOf(low).total_us + 3);
     CHECK(scene.observer.gaps == 59 + 59 + 23);
   }
@@ -142,8 +144,8 @@ TEST_CASE("while a higher priority is encoded, lower ones leave most steps to th
     scene.Finish();
     return TimingOf(high).first_token_us;
   };
-  // Encoding takes 2,000 us: 10 steps of 200 us, each with 400 us of decoding, or every fourth
-  // with.
+  // Encoding the HIGH request takes 2,000 us: 200 us in each of 10 steps. If the running requests
+  // are HIGH too, each of these steps also decodes for 400 us; if they are LOW, every fourth does.
   const int64_t beside_high = wait_of(Priority::kHigh), beside_low = wait_of(Priority::kLow);
   CHECK(beside_high > 5000);
   CHECK(beside_low < beside_high * 2 / 3);

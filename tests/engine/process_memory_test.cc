@@ -12,7 +12,8 @@
 namespace quintet {
 namespace {
 
-// Files under a temporary root in place of the system's.
+// A temporary directory in place of the root directory. Tests write files such as
+// /proc/self/limits below it.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -119,7 +120,8 @@ TEST_CASE("resource limits bound the address space, physical memory the resident
 TEST_CASE("without any of the files physical memory is the only limit") {
   const FakeRoot root;
   const ProcessMemory memory = ReadProcessMemory(root.path());
-  // As with ProcSubset=pid in deploy/systemd/quintet.service.
+  // The files are also missing under systemd with ProcSubset=pid, as in
+  // deploy/systemd/quintet.service.
   CHECK(memory.resident.limit.bytes ==
         int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
   CHECK(memory.resident.limit.source == "physical memory by sysinfo(2)");

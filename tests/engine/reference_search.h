@@ -1,5 +1,5 @@
 // A second implementation of Hugging Face's beam search, greedy search and logits processors in
-// plain loops with whole sequences and full sorts: the reference for the engine's.
+// plain loops with whole sequences and full sorts. Tests compare those of the engine with it.
 #pragma once
 
 #include <functional>

@@ -64,7 +64,7 @@ TEST_CASE("request table: the queue is bounded by requests until they start") {
   for (int i = 0; i < 3; ++i) scene.Add(1);
   CHECK(scene.table.CheckOpen().code() == absl::StatusCode::kResourceExhausted);
   CHECK(CodeOf(scene.table.Add(MakeJob(1), 0)) == absl::StatusCode::kResourceExhausted);
-  // A job that was taken is still queued.
+  // A job that was taken from the table counts as queued until it starts.
   scene.Take();
   CHECK_FALSE(scene.table.CheckOpen().ok());
   scene.table.OnStarted(*scene.jobs[0]);
@@ -130,7 +130,7 @@ TEST_CASE("request table: counters follow each request from queue to end") {
   CHECK(counters.pages_total == 50);
   CHECK(counters.encoder_cache_queries == 3);
   CHECK(counters.encoder_cache_hits == 2);
-  // No unfinished request is left.
+  // OnStep returns false if no unfinished request is left.
   CHECK_FALSE(scene.table.OnStep(0, 0, 0));
   CHECK(scene.table.counters().steps == 2);
 }

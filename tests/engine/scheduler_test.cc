@@ -40,7 +40,8 @@ TEST_CASE("scheduler: requests start by priority, then by arrival") {
   CHECK(scheduler.waiting() == 0);
 }
 
-// Ids: class * 100 + number.
+// Returns the ids of queued requests of all classes in the order of their admission at `now`. An id
+// is 100 * class + number.
 std::vector<uint64_t> OrderAt(int64_t now, int64_t low_arrival, int64_t normal_arrival) {
   Scheduler scheduler(kCapacity);
   for (uint64_t i = 0; i < 3; ++i) scheduler.Add(Queued(i, Priority::kLow, low_arrival, 4));
@@ -53,7 +54,7 @@ std::vector<uint64_t> OrderAt(int64_t now, int64_t low_arrival, int64_t normal_a
 TEST_CASE("scheduler: an overdue class shares admissions with the higher ones") {
   const std::vector<uint64_t> by_class = {200, 201, 202, 203, 100, 101, 102, 0, 1, 2};
   CHECK(OrderAt(10 * kSecond - 1, 0, 5 * kSecond) == by_class);
-  // LOW is overdue from 10 s on, NORMAL from 5 s on.
+  // LOW is overdue after a wait of 10 s, NORMAL after 5 s.
   CHECK(OrderAt(10 * kSecond, 0, 5 * kSecond + 1) ==
         std::vector<uint64_t>{200, 0, 201, 1, 202, 2, 203, 100, 101, 102});
   CHECK(OrderAt(10 * kSecond, 1, 5 * kSecond) ==
@@ -75,7 +76,8 @@ TEST_CASE("scheduler: shares are counted by dominant resource, not by requests")
   const auto place = [&](uint64_t id) {
     return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
-  // The 8 % request is followed by 8 requests of 1 %; one has preceded it.
+  // Order: one HIGH request (1 % of the capacity), the first LOW request (8 %), eight HIGH
+  // requests, the second LOW request.
   CHECK(place(1) == 1);
   CHECK(place(2) == 1 + 9);
 }
@@ -110,7 +112,8 @@ TEST_CASE("scheduler: every budget is a limit") {
   }
 }
 
-// A simulated server: random arrivals, each admitted request holds its budget for a while.
+// Simulates a server with random arrivals. Each admitted request holds its part of the budget for a
+// random time.
 struct Simulation {
   explicit Simulation(int seed) : random(seed), scheduler({40, 60, 16}) {}
 
@@ -150,7 +153,7 @@ struct Simulation {
     REQUIRE(encode <= 40);
     REQUIRE(free.pages >= 0);
     REQUIRE(free.sequences >= 0);
-    // The head of the queue was not left waiting although it fits.
+    // If nothing runs, the first request fits and must have been admitted.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
   }
@@ -170,7 +173,7 @@ TEST_CASE("scheduler: random traces stay within the budgets and starve no reques
     int64_t now = 0;
     for (int step = 0; step < 20000; ++step) {
       now += simulation.random() % 200000;
-      // Load close to the capacity, in bursts.
+      // Requests arrive in bursts; their load is close to the capacity.
       if (simulation.random() % 100 < 35) simulation.Arrive(now);
       simulation.Step(now);
     }
@@ -181,8 +184,9 @@ TEST_CASE("scheduler: random traces stay within the budgets and starve no reques
   }
 }
 
-// A simulated engine that higher classes saturate: `deep` of their requests are always queued.
-// Admitted requests hold their budget for up to kLongest.
+// Simulates an engine under constant load. In each class either Load::waiting requests are queued
+// at all times, which saturates the engine, or Load::per_second requests arrive on average. Each
+// admitted request holds its part of the budget for up to kLongest microseconds.
 struct Saturated {
   static constexpr AdmissionBudget kWhole{64, 128, 16};
   static constexpr int64_t kLongest = 2 * kSecond;
@@ -278,7 +282,7 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
         CHECK(both.longest_wait[kLowClass] <= kLowTarget);
-        // Although neither class leaves the other any idle capacity.
+        // HIGH gets more than half as much as NORMAL, although NORMAL alone fills the engine.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
     }
@@ -287,7 +291,7 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
 
 TEST_CASE("scheduler: many small requests of lower classes start in time") {
   for (int seed = 0; seed < 10; ++seed) {
-    // In bursts of 24 and 12, as many as wait at once.
+    // Every 60 s, 24 LOW and 12 NORMAL requests arrive at the same time.
     Saturated burst(seed, {{{0, 0, 1}, {0, 0, 1}, {40, 0, 4}}});
     for (int i = 0; i < 5; ++i) {
       burst.Run(60 * i + 20);
@@ -315,7 +319,8 @@ TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share ad
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// The lowest class in each of `steps` steps while nothing changes.
+// Returns the lowest class that runs in each of the next `steps` steps, while the running jobs and
+// the pressure stay the same.
 std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
                                     const std::vector<Priority>& running,
                                     const PriorityPressure& pressure, int steps) {
@@ -331,7 +336,7 @@ TEST_CASE("priority throttle: lower classes are skipped for three steps and run 
   PriorityThrottle throttle;
   CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // Skipped steps also count when the running classes change.
+  // The steps skipped so far still count when the set of running classes changes.
   CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
         std::vector<Priority>{kNormal, kLow, kNormal});
   CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));

@@ -14,14 +14,16 @@
 namespace quintet {
 namespace {
 
-// QUINTET_GOLDEN_DIR: directory of the golden cases, for runs on another machine.
+// Returns the directory of a golden case. If QUINTET_GOLDEN_DIR is set, it names the directory of
+// all cases, for runs on another machine.
 std::string CaseDirectory(const char* golden_case) {
   const char* elsewhere = std::getenv("QUINTET_GOLDEN_DIR");
   const std::string root = elsewhere ? elsewhere : QUINTET_SOURCE_DIR "/tests/golden/cases";
   return root + "/" + golden_case;
 }
 
-// Log-probabilities of every token; each target follows the prompt as if there were no other.
+// Returns the expected log-probability of every token of every target. Each target directly follows
+// the prompt and does not attend to other targets.
 std::vector<std::vector<double>> Expected(const DenseGpt2& dense, const Request& request) {
   const int64_t prompt = static_cast<int64_t>(request.input.size());
   const auto sees = [&](int64_t q, int64_t k) {

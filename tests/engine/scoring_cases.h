@@ -12,16 +12,16 @@ namespace quintet {
 std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Device* device,
                                   ThreadPool* pool);
 
-// A prompt longer than a tile of keys, and targets of many lengths with more rows in total than a
-// block of any backend. `seed` selects the tokens.
+// Returns a score request. Its prompt is longer than a tile of keys. Its targets have many lengths
+// and together more rows than a block of rows on any backend. `seed` selects the tokens.
 Request ScoreRequestFor(const ModelConfig& config, int seed);
 
-// Results of the requests in one engine that runs all at once.
+// Runs all requests at once in one engine and returns their results.
 std::vector<Result> ScoreAll(Model* model, std::vector<Request> requests);
 
-// The largest error of any token's log-probability over all masks: causal, windows shorter than a
-// target and longer than a tile, and a bidirectional prompt. Requires that the masks give different
-// results.
+// Returns the largest error of any token's log-probability, over these attention masks: causal;
+// windows shorter than a target and longer than a tile; bidirectional within the prompt. Fails the
+// test if another mask gives the same scores as the causal one.
 double LargestScoreError(const char* golden_case, WeightType type, Device* device);
 
 }  // namespace quintet

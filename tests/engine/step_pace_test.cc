@@ -59,8 +59,8 @@ DecodingOptions Exactly(int tokens) {
   return options;
 }
 
-// Streams of 400 tokens each. After ten steps, and whenever the previous one is finished, an input
-// for one token arrives.
+// Starts streams of 400 tokens each. After ten steps it submits three requests for one token each
+// with `traffic.input`, each when the one before has finished.
 Outcome Run(Traffic traffic) {
   int64_t now = 0;
   traffic.fake.clock_us = &now;

@@ -8,9 +8,9 @@
 namespace quintet {
 namespace {
 
-// Decodes like SentencePiece models with Hugging Face's clean-up: spaces from "▁", the first one
-// dropped; runs of byte tokens joined (all of a run becomes U+FFFD if it is not UTF-8); spaces
-// before punctuation removed at the end.
+// Decodes like a SentencePiece model with Hugging Face's clean-up. "▁" becomes a space, except at
+// the beginning of the text. Consecutive byte tokens are joined; if they are not valid UTF-8, each
+// byte becomes U+FFFD. Finally, spaces before punctuation are removed.
 class SpacedTokenizer : public Tokenizer {
  public:
   explicit SpacedTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
