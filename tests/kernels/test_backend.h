@@ -15,7 +15,8 @@
 
 namespace quintet {
 
-// All memory that a TestBackend returns lives as long as it does. Not thread safe.
+// All memory that a TestBackend returns stays valid until the TestBackend is destroyed. Not
+// thread-safe.
 class TestBackend {
  public:
   virtual ~TestBackend() = default;
@@ -31,7 +32,7 @@ class TestBackend {
   // then set other strides.
   Tensor Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
              DType dtype = DType::kF32);
-  // The same for raw bytes.
+  // Like Put, but copies `count` bytes, which are elements of `dtype`, without conversion.
   Tensor PutBytes(const void* bytes, int64_t count, DType dtype,
                   std::initializer_list<int64_t> dims);
   // Copies ids, positions and other small index arrays to pinned host memory with a device copy
@@ -43,7 +44,8 @@ class TestBackend {
   }
   // Memory for an output, filled with NaN, or with bytes 0x55 for integer dtypes.
   Tensor Poisoned(DType dtype, std::initializer_list<int64_t> dims);
-  // Scratch memory of an op, filled like Poisoned; undefined if `bytes` is 0.
+  // Scratch memory of an op, filled like Poisoned. An undefined tensor (Tensor::defined() is false)
+  // if `bytes` is 0.
   Tensor Scratch(int64_t bytes);
 
   // Waits for the stream and returns the elements of a view in row-major order. Fails the test if

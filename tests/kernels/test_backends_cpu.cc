@@ -1,5 +1,5 @@
-// The places of kernels_test: every instruction set that this CPU supports, on one or three
-// threads.
+// The backends of kernels_test: every instruction set that this CPU supports, with one thread, with
+// three threads or with both.
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -21,7 +21,7 @@ class CpuBackend : public TestBackend {
   }
 
  private:
-  // One allocation each, so that a sanitizer detects out-of-bounds accesses.
+  // Each array is a separate allocation, so that a sanitizer detects out-of-bounds accesses.
   void* Allocate(int64_t bytes) override {
     blocks_.push_back(std::make_unique<char[]>(static_cast<size_t>(bytes)));
     return blocks_.back().get();

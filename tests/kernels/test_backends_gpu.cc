@@ -26,7 +26,7 @@ class GpuBackend : public TestBackend {
   }
 
  private:
-  // One allocation each, so that compute-sanitizer detects out-of-bounds accesses.
+  // Each array is a separate allocation, so that compute-sanitizer detects out-of-bounds accesses.
   void* Allocate(int64_t bytes) override {
     return Keep(gpu->Allocate(std::max<int64_t>(1, bytes)));
   }
@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   Catch::Session session;
   const int error = session.applyCommandLine(argc, argv);
   if (error != 0) return error;
-  // Some files also contain CPU-only tests.
+  // By default, skips the CPU-only tests (tag [cpu]) that some files also contain.
   if (session.configData().testsOrTags.empty()) session.configData().testsOrTags = {"~[cpu]"};
   return session.run();
 }

@@ -25,7 +25,7 @@ struct Shape {
   BiasKind bias = BiasKind::kNone;
   bool asymmetric = false;
   float scale = 1.0f;
-  // Unused elements between rows; a multiple of 8 keeps rows aligned to 16 bytes.
+  // Number of unused elements between rows. A multiple of 8 keeps 16-bit rows aligned to 16 bytes.
   int64_t gap = 3;
   int64_t saturation = 37;  // saturation of a bias table
   int64_t knots = 9;        // knots of the FIRE network
@@ -206,7 +206,7 @@ struct CachedKeys {
     std::vector<int32_t> order(static_cast<size_t>(cache.pages * cache.page_size));
     std::iota(order.begin(), order.end(), 0);
     RandomData random(seed);
-    // Both runs of consecutive slots and jumps.
+    // The shuffled order contains both runs of consecutive slots and jumps.
     for (size_t i = 0; i + 1 < order.size(); i += 1 + static_cast<size_t>(random.Below(7))) {
       std::swap(order[i],
                 order[static_cast<size_t>(random.Below(static_cast<int64_t>(order.size())))]);
@@ -341,7 +341,8 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Softmax weights and results are each rounded to the dtype; 2.5 instead of 2 leaves a margin.
+// The probabilities and the result are each rounded to the dtype, which gives 2 rounding errors;
+// 2.5 leaves a margin.
 inline double Tolerance(DType dtype) { return 2.5 * RoundingError(dtype); }
 
 }  // namespace quintet::attention_test

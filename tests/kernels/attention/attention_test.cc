@@ -354,7 +354,8 @@ TEST_CASE("attention equals the reference for very different and for equal score
   }
 }
 
-// An online softmax meets increasing scores, with small and with large increments.
+// Scores that increase along the keys, by small and by large steps, make an online softmax rescale
+// its partial sums.
 TEST_CASE("attention equals the reference for scores that increase along the keys", "[attention]") {
   const std::function<float(int64_t)> growths[] = {
       [](int64_t key) { return static_cast<float>(key) / 60.0f; },

@@ -24,7 +24,7 @@ struct Family {
 constexpr int64_t kDocument = 75, kWindow = 50, kGlobal = 9, kPrefix = 20;
 int64_t DocumentBegin(int64_t j) { return j / kDocument * kDocument; }
 int64_t DocumentEnd(int64_t j, int64_t n) { return std::min(DocumentBegin(j) + kDocument, n); }
-// Groups of 200 tokens: one question of kPrefix tokens, followed by answers of 30 tokens.
+// The tokens form groups of 200: a question of kPrefix tokens, followed by answers of 30 tokens.
 int64_t Group(int64_t i) { return i / 200; }
 int64_t Answer(int64_t i) { return i % 200 < kPrefix ? -1 : (i % 200 - kPrefix) / 30; }
 int64_t Evicted(int64_t j) { return j + 1 + j * 7919 % 301; }
@@ -138,7 +138,8 @@ struct Columns {
     return {backend.Plan(lower_begin), backend.Plan(lower_end), backend.Plan(upper_begin),
             backend.Plan(upper_end), backend.Plan(summaries)};
   }
-  // Tile summaries that force the kernel to evaluate the mask for every pair.
+  // Tile summaries that classify no tile, so that the kernel evaluates the mask for every pair of
+  // query and key.
   std::vector<MaskTile> Dense() const {
     constexpr MaskRange kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
     return std::vector<MaskTile>(tiles.size(), MaskTile{kAnything, kAnything});
@@ -229,7 +230,8 @@ TEST_CASE("tiles of the paper's example mask are classified as in the paper", "[
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};
   const TileVisibility kAll = TileVisibility::kAll, kSome = TileVisibility::kSome,
                        kNone = TileVisibility::kNone;
-  // Tiles on and below the diagonal. The effect of causality on diagonal tiles is not included.
+  // Classes of the tiles on and below the diagonal, by the column mask alone. Causality also hides
+  // a part of each diagonal tile; that is not included.
   const std::vector<std::vector<TileVisibility>> expected = {
       {kAll}, {kSome, kSome}, {kSome, kSome, kSome}, {kSome, kAll, kNone, kAll}};
   for (int row = 0; row < 4; ++row) {

@@ -69,10 +69,10 @@ struct Scatter {
   std::vector<int64_t> row_offset, chunk_offset;
 };
 
-// Biases may be f32 or have the dtype of y.
+// A bias may be f32 or have the dtype of y. The number of rows of the case selects one of them.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
-// Runs the op and returns its output; the element after the output must not change.
+// Runs the op and returns its output. Fails the test if the element after the output changes.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
                        TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
@@ -125,8 +125,9 @@ std::vector<float> Stored(const Case& c, const Inputs& in) {
   return w;
 }
 
-// Reference: loops in double on the weights as stored (for i8 on a CPU, on x as quantized), so that
-// only rounding differs. Columns that the case does not compare are 0.
+// Reference: loops in double on the stored (rounded) weights, and for i8 weights on a CPU also on
+// the quantized x. The op's result therefore differs only by the rounding of its own arithmetic.
+// Columns that the case does not compare are 0.
 std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector<float>& w,
                               const Device* device = nullptr) {
   const std::vector<float> x_rounded =
@@ -179,8 +180,8 @@ void Check(const Case& c, TestBackend& backend) {
     const double own = std::fabs(y[i] - expected[i]);
     error = own <= error ? error : own;  // NaN counts as an error
   }
-  // 16-bit results are rounded once more, and so are values that pass through 16-bit scratch
-  // memory: gate and up, results to be scattered, and inputs of activations that cuBLASLt does not
+  // A 16-bit y is rounded once more. So are values that pass through 16-bit scratch memory: gate
+  // and up, results before they are scattered, and inputs of activations that cuBLASLt does not
   // support.
   double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
   const DType operand = OperandType(c.type, backend.device());
@@ -188,11 +189,13 @@ void Check(const Case& c, TestBackend& backend) {
     rounding = std::max(rounding, RoundingError(operand));
   }
   // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
-  // round each dequantized weight, an error relative to the k terms of the sum, not to the sum.
+  // round each dequantized weight. This error is relative to the magnitude of the k terms of the
+  // sum, which can be much larger than the sum.
   const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
   if (backend.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
     rounding = std::max(rounding, RoundingError(operand));
-    // The error of the gate is multiplied by the magnitude of up, and vice versa.
+    // In a gated GEMM the error of the gate is multiplied by the magnitude of the up projection,
+    // and vice versa.
     const double k = static_cast<double>(c.k);
     most = std::max(most, c.gated ? k : std::sqrt(k));
   }
@@ -200,9 +203,9 @@ void Check(const Case& c, TestBackend& backend) {
         2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
 }
 
-// Checks the case on every backend with every weight type. If activations may also have that type,
-// x and y alternate between it and f32 from case to case instead of testing every combination,
-// because autotuning a new GEMM shape takes a GPU tens of milliseconds.
+// Checks the case on every backend with every weight type. The shape of the case decides whether x
+// and y are f32 or have the 16-bit dtype that activations may have with that weight type. Testing
+// every combination would be slow: autotuning a new GEMM shape takes a GPU tens of milliseconds.
 void CheckEverywhere(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     const int64_t turn = c.rows + c.n + c.k;
@@ -342,7 +345,7 @@ TEST_CASE("16-bit GEMMs of tens to hundreds of rows equal the reference", "[line
   }
 }
 
-// On Hopper these use split-K or pairs of blocks (2-CTA).
+// On Hopper, these GEMMs run through the split-K kernel or the kernel for pairs of CTAs.
 TEST_CASE("16-bit GEMMs of about a hundred rows with large weights equal the reference",
           "[linear]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
@@ -370,7 +373,8 @@ TEST_CASE("16-bit GEMMs of about a hundred rows with large weights equal the ref
 
 TEST_CASE("GEMMs with quantized weights of many channels equal the reference in every slice",
           "[linear][sweep]") {
-  // 32 MiB of bf16 weights are 8,192 channels of 2,048 values.
+  // On a GPU the weights are dequantized in slices of 32 MiB of bf16, here 8,192 channels of 2,048
+  // values. Therefore 8,256 channels take two slices.
   CheckEverywhere({.rows = 40, .n = 8256, .k = 2048, .bias = true, .residual = true, .sample = 61});
   CheckEverywhere({.rows = 3, .n = 8256, .k = 2048, .scatter = true, .sample = 61});
 }
@@ -395,7 +399,7 @@ TEST_CASE("GEMM epilogues equal the reference", "[linear][sweep]") {
   }
 }
 
-// Only for GEMMs that guarantee it: all on the CPU, and those with f32 weights on a GPU.
+// Tests only GEMMs that guarantee this: all GEMMs on a CPU, and those with f32 weights on a GPU.
 TEST_CASE("a row has the same bits alone, in any batch and with any number of threads",
           "[linear][sweep]") {
   std::map<std::tuple<std::string, WeightType, int64_t>, std::vector<float>> earlier;
@@ -498,7 +502,8 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double expected = Activate(activation, x[i]);
-        // Error relative to the input: 1 + erf(x) cancels, as in the reference models.
+        // The error may be relative to the input instead of the result: for negative x, 1 + erf(x)
+        // loses precision by cancellation, as it does in the reference models.
         const double unit = std::max(std::fabs(expected), std::fabs(x[i]) * 0.25) * 0x1p-24;
         worst = std::max(worst, std::fabs(y[i] - expected) / std::max(unit, 1e-38));
       }
@@ -543,7 +548,7 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // Packing also computes the channel sums, so a GEMM with the weight is correct.
+  // Packing must also have computed the channel sums, on which the result of a GEMM depends.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

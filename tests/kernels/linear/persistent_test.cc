@@ -1,5 +1,5 @@
-// GEMMs of many rows with 16-bit weights: gated, scattered and plain. A sample of the values of y
-// is compared with a reference; all values are checked to have been written.
+// GEMMs of many rows with 16-bit weights, gated or with scattered output. A sample of the values of
+// y is compared with a reference; all values are checked to have been written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ struct Case {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// A case and its rounded inputs. W repeats a prime number of random values.
+// A case and its rounded inputs. W repeats a sequence of random values whose length is prime.
 class Problem {
  public:
   Problem(const Case& c, TestBackend& backend)
@@ -82,7 +82,7 @@ class Problem {
       const double own = std::fabs(y[Offset(r, j)] - expected) / scale;
       if (!(own <= worst)) worst = own;
     }
-    // With cuBLASLt, gate and up are also rounded.
+    // The tolerance is for paths through cuBLASLt, in which gate and up are rounded too.
     CHECK(worst < 5 * RoundingError(c_.operand()));
     if (c_.gated && c_.gap > 0) CHECK(std::isnan(y[Offset(c_.rows / 2, c_.columns)]));
   }
@@ -119,7 +119,8 @@ class Problem {
   const std::vector<float> x_, w_, bias_;
 };
 
-// With both 16-bit weight types. Only on a GPU: the CPU has no separate path for many rows.
+// Checks the case with both 16-bit weight types on a GPU. Does nothing on a CPU, which has no
+// separate path for many rows.
 void Check(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) return;
@@ -154,7 +155,7 @@ TEST_CASE("gated 16-bit GEMMs of many rows equal the reference", "[linear][many]
            .activation = Activation::kGeluTanh,
            .gap = 8});
   }
-  // Shapes that the kernel does not support.
+  // Shapes that the persistent kernel does not support; other kernels compute them.
   Check({.rows = some, .columns = 204, .k = 64, .gated = true});
   Check({.rows = some, .columns = 128, .k = 60, .gated = true});
   Check({.rows = some, .columns = 136, .k = 8, .gated = true, .bias = true});
@@ -170,8 +171,8 @@ TEST_CASE("gated 16-bit GEMMs of about a hundred rows equal the reference", "[li
            .gap = 8,
            .bias = rows % 2 == 1});
   }
-  // The first two have a partial last tile and a partial last block of k; the third has too few
-  // columns for the kernel.
+  // In the first two cases the last tile and the last block of k are partial. The third case has
+  // too few columns for the kernel that runs the others.
   Check({.rows = 128, .columns = 4004, .k = 1000, .gated = true, .activation = Activation::kSilu});
   Check({.rows = 101, .columns = 5200, .k = 712, .gated = true, .activation = Activation::kTanh});
   Check({.rows = 128, .columns = 2816, .k = 1024, .gated = true});

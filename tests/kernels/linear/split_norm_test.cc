@@ -15,8 +15,9 @@ namespace {
 
 constexpr float kEps = 1e-3f;  // large enough to matter
 
-// First GEMM: y = x W^T + y, from k to d channels, with the first half of the norm of y. Second
-// GEMM: from the normalized y to n channels.
+// Sizes of two GEMMs with a split RMSNorm between them. The first GEMM computes y += x W1^T, W1
+// [d, k]; its epilogue also writes y * gamma and partial sums of y^2. The second GEMM multiplies
+// the normalized y by W2^T, W2 [n, d].
 struct SplitNormCase {
   int64_t rows, k, d, n;
   bool gated = false;
@@ -95,7 +96,7 @@ class Halves {
     return {backend_.Floats(args.y), backend_.Floats(scaled_), backend_.Floats(squares_)};
   }
 
-  // Arguments of the second GEMM on the results of the latest RunFirst.
+  // Returns the arguments of the second GEMM. Its input is the result of the latest RunFirst.
   LinearArgs SecondArgs(DType dtype) {
     LinearArgs args;
     args.x = scaled_;

@@ -69,7 +69,8 @@ void CheckNorm(const NormCase& c, TestBackend& backend, DType x_type, DType y_ty
   INFO(DTypeName(x_type) << " to " << DTypeName(y_type) << " " << c.rows << "x" << c.d
                          << (c.centred ? " centred" : ""));
   CHECK(wrong == 0);
-  // A row alone, and in place if the dtypes allow it, must give the same bits.
+  // A row that is normalized alone, in place if the dtypes allow it, must have the same bits as in
+  // the batch.
   for (int64_t r : {int64_t{0}, c.rows - 1}) {
     const std::vector<float> row(x.begin() + r * stride, x.begin() + r * stride + c.d);
     const Tensor alone = backend.Put(row, {1, c.d}, x_type);
@@ -87,7 +88,8 @@ TEST_CASE("norms equal the formula in double", "[norm]") {
         for (int64_t d :
              Pick<int64_t>({1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097, 4100},
                            {15, 64, 768, 1000, 2048, 4097, 4100})) {
-          // The variance of a short row can be close to 0, which makes the result ill-conditioned.
+          // Short rows get no offset: their variance can be close to 0, and the result would then
+          // be ill-conditioned.
           CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, backend, dtype, dtype);
         }
         CheckNorm({centred, 200, 512, 0.0f}, backend, dtype, dtype);

@@ -42,7 +42,7 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
-// Checks the op in backend, and from f32 to a separate output of `dtype`.
+// Checks the op in place with `dtype`, and from f32 to a separate output of `dtype`.
 void CheckRotary(TestBackend& backend, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;

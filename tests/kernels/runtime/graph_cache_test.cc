@@ -16,7 +16,7 @@ struct FakeGraph final : CudaGraph {
   int number;
 };
 
-// Captures graphs numbered from 1 on, or fails.
+// Captures fake graphs, numbered from 1 on. After set_fails(true), captures fail.
 class FakeRecorder {
  public:
   std::unique_ptr<CudaGraph> Capture() {
@@ -34,7 +34,7 @@ class FakeRecorder {
 
 using Cache = GraphCache<std::string>;
 
-// Number of the graph that a use of `key` launches, 0 for none.
+// Uses `key` once. Returns the number of the graph to launch, or 0 if there is none.
 int Use(Cache* cache, const std::string& key, FakeRecorder* recorder) {
   const CudaGraph* graph = cache->Use(key, [&] { return recorder->Capture(); });
   return graph == nullptr ? 0 : static_cast<const FakeGraph*>(graph)->number;

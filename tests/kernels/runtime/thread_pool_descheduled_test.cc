@@ -137,7 +137,7 @@ TEST_CASE("other threads process tasks while workers are stuck, and the waiting 
   std::atomic<bool> others_done{true}, caller_slept{true};
   pool.ParallelFor(kTasks, [&](int64_t, int thread) {
     if (thread == 0) {
-      // Wait for both workers, or the caller would run all tasks.
+      // The caller waits until both workers hold a task. Otherwise it could run all tasks itself.
       if (stuck < 2 && !WaitUntil([&] { return stuck == 2; })) others_done = false;
     } else {
       // Each worker holds one task until all other tasks are done and the caller sleeps.

@@ -66,7 +66,8 @@ TEST_CASE("sleeping workers wake up", "[thread_pool]") {
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
     std::atomic<int> arrived{0};
-    // Returns only when every thread has arrived: no thread may miss its wakeup.
+    // The loop ends only when all four threads have arrived. It would hang if a thread missed its
+    // wakeup.
     pool.ParallelFor(4, [&](int64_t, int) {
       arrived.fetch_add(1);
       while (arrived.load() < 4) sched_yield();

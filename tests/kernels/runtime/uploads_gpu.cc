@@ -20,8 +20,8 @@ struct Uploads {
   int32_t count;
 };
 
-// Enqueues uploads with different contents and overwrites the source of each as soon as this is
-// allowed. Returns the number of words in device memory that are wrong.
+// Enqueues uploads with different contents, and overwrites the pinned source of each as soon as
+// WaitForH2D has returned for it. Returns the number of wrong words in device memory.
 int64_t CountWrongWords(Device& device, const Uploads& uploads) {
   auto before = device.AllocatePinned(uploads.before_bytes);
   auto block = device.AllocatePinned(uploads.count * uploads.words * 4);
@@ -67,7 +67,7 @@ TEST_CASE("overwriting pinned memory after WaitForH2D does not change the upload
         {Before::kOther, kLong, 1, 100},
         {Before::kOther, kLong, 4, 100},
         {Before::kOther, kLong, 5, 100},
-        // These uploads take longer than the work before them.
+        // In the next three cases, the uploads take longer than the work before them.
         {Before::kOther, kShort, 1 << 16, 20},
         {Before::kOther, kShort, 1 << 18, 20},
         {Before::kOther, kShort, (1 << 18) + 4, 20},
@@ -99,7 +99,8 @@ TEST_CASE("work enqueued before an upload reads the old data, work after it the 
       device.WaitForH2D(last);
       std::fill_n(host, kWords, round + 1);
       last = device.CopyH2D(host, kBytes);
-      // The upload of the next round is enqueued after this copy has started.
+      // In every second round this copy keeps the stream busy while the upload of the next round is
+      // enqueued.
       if (round % 2 == 0) {
         device.CopyToHost(before->data(), device.DevicePtr(before->data()), kBeforeBytes);
       }

@@ -97,7 +97,7 @@ WarpOptions RandomWarp(RandomData& random, int64_t vocab, Filters filters) {
   w.top_k = static_cast<int32_t>(1 + random.Below(random.Below(4) == 0 ? vocab + 3 : 60));
   if (filters == Filters::kTopK) return w;
   if (random.Below(2) == 0) w.top_k = 0;
-  // Often so restrictive that `keep` takes effect.
+  // The filters below are often so restrictive that only the `keep` most likely tokens remain.
   if (random.Below(2) == 0) w.top_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
   if (random.Below(3) == 0) w.min_p = 0.02f + 0.2f * static_cast<float>(random.Below(5));
   if (random.Below(3) == 0) w.typical_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
@@ -134,8 +134,8 @@ Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed)
   return p;
 }
 
-// Returns the number of requests whose candidates differ from those of a full sort. It is 0, except
-// where the rounding of sums and logarithms decides.
+// Compares the candidates of every request with those of a full sort. On a GPU one request may
+// differ, and two percent more if `sums`: the filters then depend on rounded sums and logarithms.
 void CheckProblem(const Problem& p, bool sums) {
   std::vector<Candidates> expected;
   for (const BeamDraw& d : p.draws) expected.push_back(PlainDraws(p, d));

@@ -58,7 +58,7 @@ TEST_CASE("the selected beams are the best candidates that do not end", "[beam_s
       row += g.beams + static_cast<int32_t>(random.Below(3));
       groups.push_back(g);
     }
-    // Includes ties and groups with few candidates.
+    // Some candidates tie, and some groups have few candidates.
     for (int64_t entry = 0; entry < n; ++entry) {
       const int64_t known = random.Below(3) == 0 ? random.Below(12) : kMost;
       for (int64_t k = 0; k < kMost; ++k) {

@@ -95,7 +95,8 @@ std::vector<float> Logits(const Case& c, const Head& h, TestBackend& backend) {
   return backend.Floats(args.y);
 }
 
-// Compares with full rows of logits in double and with a full sort of the logits of Linear.
+// Compares the op with a reference computed from the full rows of logits that Linear returns: the
+// log-softmax in double, and a full sort for the top tokens.
 void Check(const Case& c, TestBackend& backend) {
   INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
                << static_cast<int>(c.type));
@@ -171,7 +172,7 @@ TEST_CASE("log-probabilities of more rows than one chunk equal the reference", "
     Check(c, backend);
     const Head h = MakeHead(c, backend);
     CHECK(Run(c, h, 0, 0, backend).log_probs.empty());
-    // Scratch memory is bounded, independent of the number of rows.
+    // The size of the scratch memory does not grow with the number of rows.
     CHECK(TargetLogProbScratchBytes(h.weight, 1000, 3, backend.stream()) ==
           TargetLogProbScratchBytes(h.weight, 100000, 3, backend.stream()));
   });
@@ -181,7 +182,7 @@ TEST_CASE("the log-probability of a row does not depend on other rows or threads
   std::map<std::pair<std::string, WeightType>, std::vector<float>> earlier;
   ForEachBackend([&](TestBackend& backend) {
     for (WeightType type : Types(backend)) {
-      // On a GPU only f32 GEMMs guarantee this.
+      // On a GPU, only GEMMs with f32 weights give a row the same bits in every batch.
       if (backend.device() != nullptr && type != WeightType::kF32) continue;
       Case c;
       c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;

@@ -15,7 +15,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Rows with rules, and sequences whose tokens are at cache slots in random order.
+// Logits rows with random rules, and sequences whose tokens are stored at cache slots in random
+// order.
 struct Problem {
   int64_t vocab = 0, rows = 0;
   std::vector<float> logits, log_sums;

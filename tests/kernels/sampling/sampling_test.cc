@@ -107,7 +107,8 @@ class PlainDraw {
     std::vector<Item> kept;
     for (size_t i = 0; i < p.size(); ++i) {
       const double distance = std::abs(-std::log(p[i]) - entropy);
-      // Equal values have equal distances in any arithmetic.
+      // A token with the same logit as the last kept one has the same distance in any arithmetic.
+      // Rounding cannot separate the two.
       if (items_[i].value != items_[order[last].second].value) Near(distance - bound);
       if (distance <= bound) kept.push_back(items_[i]);
     }
@@ -204,7 +205,7 @@ std::vector<int32_t> Run(const Problem& p, TestBackend& backend) {
   return backend.Ints(args.tokens);
 }
 
-// Checks all draws that cannot depend on rounding. Returns their number.
+// Checks all draws whose result cannot depend on rounding, and returns the number of these draws.
 int64_t CheckProblem(const Problem& p) {
   std::vector<PlainDraw> plain;
   int64_t sure = 0;

@@ -27,7 +27,8 @@ enum class Fill {
   kCluster,
   kInfinities
 };
-// In some of these, more values tie at the lower bound than the candidate buffer can hold.
+// In some of these distributions, more values tie at the lower bound of the selection than the
+// candidate buffer can hold.
 std::vector<Fill> Fills() {
   return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
                Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
@@ -159,7 +160,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
     for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
   }
   if (seed % 4 != 0) p.shift = random.Values(p.row_offsets.back(), 8.0f);
-  // Large running scores round different raw scores to the same value, which creates ties.
+  // Adding a large running score rounds different raw scores to the same sum, which creates ties.
   if (seed % 2 != 0) p.bias = random.Values(p.row_offsets.back(), seed % 3 == 0 ? 3e6f : 20.0f);
   return p;
 }
@@ -277,7 +278,7 @@ TEST_CASE("log-sum-exp equals the reference in double", "[selection]") {
           const double expected = max + std::log(sum);
           REQUIRE(std::abs(double{got[r]} - expected) < 2e-7 * std::max(1.0, std::abs(expected)));
         }
-        // A single row must give the same bits.
+        // A row alone must give the same bits as in the batch.
         const std::vector<float> last(logits.end() - vocab, logits.end());
         CHECK(RunLogSumExp(last, vocab, backend)[0] == got.back());
       });
