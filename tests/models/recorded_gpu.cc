@@ -52,8 +52,8 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
   }
   ThreadPool pool(2);
   std::mt19937 random(7);
-  // Row lengths of each call: one row; mixed lengths; equal lengths; single tokens. With 20 tokens
-  // per call, some rows end with a call of few tokens.
+  // Each inner vector holds the lengths of the rows that run together. With at most 20 tokens of
+  // each row per call, the last call of some rows has few tokens.
   const std::vector<std::vector<int>> shapes = {{40}, {3, 33, 1, 17}, {16, 16}, {1, 1, 1}};
   for (const char* name : {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope"}) {
     INFO(name);

@@ -39,7 +39,7 @@ std::vector<float> RowRunner::ReadAll(const Tensor& t) {
   return values;
 }
 
-// Allocates [rows, columns] f32 in the memory of the model's stream, values undefined.
+// Allocates an uninitialized f32 tensor [rows, columns] in memory of the model's stream.
 Tensor RowRunner::Allocate(int64_t rows, int64_t columns, Buffer* memory) {
   absl::StatusOr<Buffer> buffer = model_->stream().Allocate(rows * columns * 4);
   QT_CHECK(buffer.ok());

@@ -13,8 +13,8 @@ using TokenRows = std::vector<std::vector<int32_t>>;
 
 int64_t TotalTokens(const TokenRows& rows);
 
-// KV cache pages that RowRunner::Decode needs for these rows. sources: empty for models without an
-// encoder.
+// Returns the number of KV cache pages that RowRunner::Decode needs for these rows. `sources` is
+// empty for models without an encoder.
 int64_t PagesFor(const TokenRows& decoder_rows, const TokenRows& sources, int64_t page_size);
 
 class RowRunner {
@@ -27,7 +27,8 @@ class RowRunner {
   // Decodes all rows, at most `piece` tokens of each row per call. Returns their hidden states,
   // packed, [total, d_model]. In models with an encoder, row i attends to row i of the last Encode.
   std::vector<float> Decode(const TokenRows& rows, int64_t piece);
-  // Return [rows, vocab] and [rows, labels] from packed states [rows, d_model].
+  // Both take packed hidden states [rows, d_model]. Logits returns [rows, vocab], Classify [rows,
+  // labels].
   std::vector<float> Logits(const std::vector<float>& states);
   std::vector<float> Classify(const std::vector<float>& states);
 

@@ -116,7 +116,7 @@ TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   CHECK(Values({filled.source_slots, 2}) == Ints{30, 31});
   CHECK(filled.source_slots[4] == 40);
 
-  // A second batch of the shape finds every array at the same address.
+  // For a second batch of the same shape, every array is at the same address.
   const int32_t* slots = filled.slots;
   const void* block = step.block();
   step.Fill(batch.View(), shape, 64);

@@ -38,7 +38,7 @@ std::vector<int32_t> Ramp(int64_t n, int32_t start, int32_t step, int32_t modulu
   return ids;
 }
 
-// 700 tokens in three rows, so that blocks of rows begin and end inside sequences.
+// Returns 700 tokens in three sequences. Blocks of rows therefore begin and end inside sequences.
 TokenRows ThreeRows() { return {Ramp(400, 3, 7, 90), Ramp(1, 5, 1, 90), Ramp(299, 11, 13, 90)}; }
 
 // A copy of a golden case with changes to config.json: keys are set, or removed if null.
@@ -132,7 +132,8 @@ TEST_CASE("T5: EncodeSlice does about `work` units of work") {
     return count;
   };
   CHECK(slices(kAll) == 1);
-  // One unit is one token through one layer, without its attention over 2000 keys.
+  // One unit of encoder work is one token in one layer. Attention over 2,000 keys costs more units,
+  // which this count leaves out.
   const int64_t units = 2000 * model->config().encoder_layers;
   CHECK(slices(units / 10) >= 10);
   CHECK(slices(units / 10) <= 200);
@@ -274,7 +275,7 @@ TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the sam
                                        {"tie_word_embeddings", true}};
   CHECK(LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool) ==
         LogitsOf(Variant("t5-v1_1", no_scale_key).directory(), &pool));
-  // The factor changes the logits, so the comparisons above can fail.
+  // The scale changes the logits; hence the comparisons above would detect a wrong scale.
   CHECK(v1_1 != LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool));
 }
 

@@ -17,7 +17,7 @@ constexpr char kCommit[] = "0123456789abcdef0123456789abcdef01234567";
 
 using Values = std::map<std::string, std::string>;
 
-// Sets environment variables and restores them.
+// Sets environment variables. The destructor restores their previous values.
 class Environment {
  public:
   explicit Environment(const Values& values) {
@@ -47,8 +47,8 @@ class Environment {
   std::map<std::string, std::string> before_;
 };
 
-// A cache with the repository acme/tiny, laid out as huggingface_hub does: snapshots of links to
-// blobs.
+// A hub cache with the repository acme/tiny, in the layout of huggingface_hub: the files of a
+// snapshot directory are links to blobs.
 class HubCache {
  public:
   HubCache() {
@@ -158,7 +158,8 @@ TEST_CASE("Links within the repository's folder of the cache are followed, no ot
   CHECK(Failure(cache.snapshot(), true) == "found " + cache.snapshot());
   fs::remove(link);
 
-  // A neighbour whose name begins with the folder's name is outside, too.
+  // A sibling directory is outside the repository too, even if its name begins with the
+  // repository's name.
   const std::string neighbour = cache.root() + "/hub/models--acme--tiny2";
   fs::create_directories(neighbour);
   WriteBytes(neighbour + "/secret.json", "{}");

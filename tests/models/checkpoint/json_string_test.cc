@@ -12,7 +12,8 @@ TEST_CASE("ReadJsonString accepts and returns the same strings as the JSON libra
       R"("")", R"("plain text")", R"("\"\\\/\b\f\n\r\t")",
       R"("\u0041\u00e9\u20ac\ud83d\ude00\u0000")", "\"h\xc3\xa9llo \xe2\x82\xac \xf0\x9f\x98\x80\"",
       "\"\x7f\"", "\"\xf4\x8f\xbf\xbf\xed\x9f\xbf\xee\x80\x80\"",
-      // Rejected: no quotes, no end, control characters, bad escapes, lone surrogates, bad UTF-8.
+      // Strings that must be rejected: no quotes, no end, control characters, bad escapes, lone
+      // surrogates, bad UTF-8.
       "", "x", "\"", "\"a", "\"\\", "\"\\\"", "\"\n\"", std::string("\"\0\"", 3), R"("\x")",
       R"("\u12")", R"("\u12g4")", R"("\ud83d")", R"("\ud83d\n")", R"("\ud83dxx")",
       R"("\ud83d\u0041")", R"("\ude00")", "\"\x80\"", "\"\xc0\x80\"", "\"\xc1\xbf\"",

@@ -1,5 +1,5 @@
-// A golden checkpoint that a test can change before it is loaded, and all loaded values in one
-// vector.
+// A golden checkpoint that a test can change before it loads it, and a function that returns all
+// loaded values in one vector.
 #pragma once
 
 #include <string>

@@ -38,7 +38,7 @@ TEST_CASE("Written tensors are read back unchanged", "[safetensors]") {
         "0123456789abcdefghijklmn"
         "XY"
         "0123456701234567";
-    // Pieces may have any size.
+    // Append accepts pieces of any size.
     REQUIRE(writer->Append(data.data(), 5).ok());
     REQUIRE(writer->Append(data.data() + 5, static_cast<int64_t>(data.size()) - 5).ok());
     REQUIRE(writer->Finish().ok());
@@ -94,7 +94,8 @@ TEST_CASE("Unusual but valid headers are accepted", "[safetensors]") {
       {"{}    \n", 0},
       {R"({"__metadata__":{}})", 0},
       {R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4},
-      // The order is free, and an empty tensor may be at the begin or end of any other.
+      // The header may list tensors in any order. An empty tensor may lie at the beginning or the
+      // end of any other tensor's data.
       {R"({"a":{"data_offsets":[4,8],"shape":[2],"dtype":"BF16"},)"
        R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
        R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]},)"

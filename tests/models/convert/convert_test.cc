@@ -89,7 +89,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   return target;
 }
 
-// Writes the tensors of a checkpoint again, changed by `edit`, to `shards` files.
+// Rewrites the tensors of a checkpoint into `shards` files, after `edit` has changed their bytes.
 void Rewrite(const std::string& directory, int shards,
              const std::function<void(const StoredTensor&, std::vector<char>*)>& edit = nullptr) {
   nlohmann::json index;
@@ -162,7 +162,7 @@ TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical
   }
 }
 
-// A CPU has no fp8 GEMM; it loads the dequantized values.
+// A CPU has no fp8 GEMM; there, loading dequantizes fp8 weights.
 TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and load on a CPU") {
   for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
     ScratchDirectory scratch;
@@ -193,8 +193,8 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       const auto end = row + static_cast<size_t>(a.k());
       float most = 0;
       for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
-      // The tolerance is half the distance of neighbouring values: 3 bits of mantissa, or the
-      // subnormals of the row's scale.
+      // The tolerance is half the distance between neighbouring e4m3 values: they have 3 mantissa
+      // bits, or are subnormal relative to the scale of the row.
       for (size_t i = row; i < end; ++i) {
         const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
         worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);

@@ -35,8 +35,8 @@ void MergeSlowly(const MergeTable& table, std::vector<int32_t>* symbols) {
 TEST_CASE("Short and long words merge as defined", "[bpe]") {
   std::mt19937 random(5);
   for (int round = 0; round < 400; ++round) {
-    // A random table over few symbols: many merges, results that merge further, and ranks in any
-    // order, with duplicates.
+    // A random merge table over few symbols. It has many merges, merges of merged symbols, and
+    // ranks in any order, some of them equal.
     MergeTable table;
     const int symbols = 2 + static_cast<int>(random() % 6);
     for (int i = 0; i < symbols * 3; ++i) {
@@ -59,7 +59,7 @@ TEST_CASE("Short and long words merge as defined", "[bpe]") {
 }
 
 TEST_CASE("A long repetition merges as defined", "[bpe]") {
-  // Symbol i is 2^i letters. The queue of one level fills while the queue of the level below
+  // Symbol i stands for 2^i letters. The merge queue of rank i + 1 fills while that of rank i
   // drains.
   MergeTable table;
   for (int32_t i = 0; i < 7; ++i) table.Set(i, i, {static_cast<uint32_t>(i), i + 1});

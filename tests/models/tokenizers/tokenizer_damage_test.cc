@@ -219,7 +219,8 @@ TEST_CASE("Wrong fields of spiece.model are errors", "[tokenizer]") {
   }
 }
 
-// Encodes texts that exercise the tries. Meant to fail by a crash or under a sanitizer.
+// Encodes texts that exercise the tries. Damage that the loader did not detect shows as a crash or
+// as a sanitizer report.
 void Exercise(const Tokenizer& tokenizer) {
   for (const std::string& text : {std::string("abc \u00E9\uFF21 \U0001F600</s>\xFF\x80"),
                                   std::string(300, 'a'), std::string("\0", 1)}) {
@@ -254,18 +255,19 @@ TEST_CASE("A normalizer that makes a text more than 16 MiB longer is an error", 
                            {"content", std::string("a").append(4000, 'b')}};
   const auto longer = load(times_4001);
   CHECK(longer->Encode("abba", false).value().size() == 8002);
-  // 4,194 letters grow by 16,776,000 bytes, which is allowed; one more letter is too many.
+  // Each letter grows by 4,000 bytes. 4,194 letters grow by 16,776,000 bytes, which is within the
+  // limit of 16 MiB; 4,195 letters exceed it.
   CHECK(longer->Encode(std::string(4194, 'b'), false).value().size() == 4194 * 4000);
   check_error(*longer, std::string(4195, 'b'));
   check_error(*longer, std::string(1 << 20, 'b'));
-  // The limit applies to all parts of a text together; encoding stops at the first part that
-  // exceeds it.
+  // The limit applies to the sum over all parts of a text (between added tokens). Encoding stops at
+  // the part with which the sum exceeds it.
   std::string parts;
   while (parts.size() < 50000) parts += "b</s>";
   check_error(*longer, parts);
   CHECK(longer->Encode("ab", false).ok());  // other texts still work
 
-  // The limit applies to the steps of a sequence together, although no single step exceeds it.
+  // The limit applies to a normalizer of type Sequence, whose two steps multiply the length.
   const Json times_30 = {
       {"type", "Replace"}, {"pattern", {{"Regex", "b"}}}, {"content", std::string(30, 'b')}};
   const auto sequence =
@@ -318,7 +320,8 @@ TEST_CASE("Searches of a random double array stay in bounds", "[tokenizer]") {
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
   int loaded = 0;
   for (int round = 0; round < 300; ++round) {
-    // Random units: they form cycles and point beyond the array and beyond the replacements.
+    // The units of the trie are random. They form cycles, and point beyond the end of the array and
+    // of the replacement strings.
     std::string blob;
     const uint32_t units = 1 + next() % 300;
     const auto put = [&](uint32_t value) { blob.append(reinterpret_cast<const char*>(&value), 4); };
@@ -343,8 +346,8 @@ TEST_CASE("Searches of a random double array stay in bounds", "[tokenizer]") {
   CHECK(loaded > 100);
 }
 
-// A double array in which each unit has one child, labelled 'a'. The child of the last unit is unit
-// `next`; 0: it has none.
+// Returns a double array in which each unit has one child, labelled 'a'. The child of the last unit
+// is unit `next`; if `next` is 0, the last unit has no child.
 std::string ChainOfRules(uint32_t units, uint32_t next) {
   // The index of a unit's child is the unit's index ^ its offset ^ label.
   const auto unit = [](uint32_t at, uint32_t child, uint32_t label) {
@@ -378,7 +381,8 @@ TEST_CASE("A truncated spiece.model, or one with flipped bits, never crashes", "
   REQUIRE(good.size() > 1000);
   for (size_t size = 0; size < good.size(); size += 997) {
     const absl::Status status = LoadStatus({{"spiece.model", good.substr(0, size)}});
-    // A file cut between two fields is a smaller model, which is incomplete or happens to be valid.
+    // A file that is cut between two fields parses as a model with fewer fields. That model is
+    // either incomplete, which must give an error, or happens to be valid.
     if (!status.ok()) CHECK_THAT(std::string(status.message()), ContainsSubstring("spiece.model"));
   }
   ScratchDirectory directory;

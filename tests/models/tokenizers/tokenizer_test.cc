@@ -116,7 +116,7 @@ TEST_CASE("TruncateSpans keeps the spans of truncated ids", "[tokenizer]") {
   CHECK(cut({1}) == Ends{{1, 6}});
 }
 
-// A tokenizer.json that each class reads differently.
+// A tokenizer.json that gives different ids with each tokenizer class.
 constexpr char kUnigramJson[] = R"({
     "added_tokens": [{"id": 3, "content": "<extra_id_0>", "special": true}],
     "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<pad>", 0], ["</s>", 0], ["<unk>", 0],
@@ -162,7 +162,7 @@ TEST_CASE("The declared class decides which parts of tokenizer.json are used", "
     CAPTURE(test.tokenizer_config, test.config);
     CHECK(EncodeWith(kUnigramJson, test.tokenizer_config, test.config, text) == test.ids);
   }
-  // T5Tokenizer ignores the normalizer, too.
+  // T5Tokenizer also ignores the normalizer of tokenizer.json.
   CHECK(EncodeWith(kUnigramJson, "{}", "{}", "B") == Ids{5});
   CHECK(EncodeWith(kUnigramJson, R"({"tokenizer_class": "T5Tokenizer"})", "{}", "B") ==
         Ids{4, 2, 1});

@@ -224,8 +224,8 @@ TEST_CASE("FIRE's tabulated network equals the network", "[position]") {
 TEST_CASE("FIRE's tabulated network equals the network with degenerate hidden units",
           "[position]") {
   FireNetwork network;
-  // Units 0 and 1: slope 0, never on and always on. Units 2 and 3: both have their knot at 0. Unit
-  // 4: its knot overflows f32. Unit 5: slope -0.
+  // Hidden units 0 and 1 have slope 0: unit 0 is never active, unit 1 always is. Units 2 and 3 both
+  // have their knot at 0. The knot of unit 4 overflows f32. Unit 5 has slope -0.
   network.in = {0.0f, 0.0f, 1.0f, -2.0f, 1e-30f, -0.0f};
   network.in_bias = {-1.0f, 1.0f, 0.0f, 0.0f, 1e30f, 0.0f};
   network.out = {1, 2, 3, 4, 0, 6};

@@ -12,7 +12,8 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-// The same model under the names of converted checkpoints. `quantize`: matrices as int8.
+// Returns the tensors of the checkpoint under the names that quintet convert writes. If `quantize`,
+// matrices are int8.
 TestTensors Convert(Checkpoint& c, bool quantize) {
   TemporaryDirectory directory;
   WriteTensors(directory.path(), c.tensors);
