@@ -26,7 +26,10 @@ def at_once(calls) -> list:
 
 
 def test_a_mixed_batch_equals_each_alone(client):
-    """Row 39: greedy search, 3 and 7 beams, and sampling in one batch of 32."""
+    """Runs a batch of 32 requests: greedy search, 3 and 7 beams, and sampling.
+
+    Row 39 of tests/README.md.
+    """
     options = [
         {},
         {"num_beams": 3},
@@ -72,7 +75,10 @@ POISONS = {
 
 @pytest.mark.parametrize("poison, code", POISONS.values(), ids=POISONS.keys())
 def test_a_poisoned_request_among_31_good_ones(client, poison, code):
-    """Row 21. The good answers must be bitwise equal, including log-probabilities."""
+    """An invalid request in a batch leaves the results of the valid ones bitwise equal.
+
+    Log-probabilities are compared too. Row 21 of tests/README.md.
+    """
     good, decoding = words(31), {"logprobs": True}
     alone = [client.generate(word, decoding).sequences for word in good]
     raw = client.channel.unary_unary(

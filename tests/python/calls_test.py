@@ -32,7 +32,7 @@ def lines(*arguments: str, stdin: list[str]) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def tiny(tiny_models):
-    """A server with all tiny models in one process."""
+    """Runs one server that serves all tiny models."""
     with Server(*tiny_models.values()) as running:
         yield running
     assert running.process.returncode == 0

@@ -1,4 +1,4 @@
-"""The completion scripts in the shells that run them: what is offered is what --help lists."""
+"""Runs the completion scripts in their shells: they must offer exactly what --help lists."""
 
 import re
 import shutil
@@ -10,16 +10,16 @@ from server_process import BINARY, run_quintet
 
 COMMANDS = ["generate", "encode", "convert", "serve", "bench", "bench serve", "bench engine", "man"]
 
-# Loads the script $1, completes the words that follow, the last of which is at the cursor, and
-# prints one candidate per line.
+# Each program loads the script $1 and completes the command line of the remaining arguments, with
+# the cursor at the end of the last one. It prints one candidate per line.
 BASH = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
 _quintet
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-# The functions of zsh's completion system work only while a line is edited: these print what the
-# script gives to them.
+# The functions of zsh's completion system work only while a line is edited. The replacements below
+# print the candidates that the script passes to them.
 ZSH = """
 compdef() { :; }
 compadd() { shift; print -l -- "$@"; }
@@ -42,7 +42,10 @@ SHELLS = {
 
 @pytest.fixture(params=SHELLS)
 def offered(request, tmp_path):
-    """Returns a function that completes a command line in one shell, in a folder with one file."""
+    """Returns a function that completes a command line in one of the shells.
+
+    The current folder of the shell holds one file, words.txt.
+    """
     shell = request.param
     assert shutil.which(shell), f"{shell} is not installed: tools/setup.sh"
     script = tmp_path / "script"
@@ -63,7 +66,8 @@ def offered(request, tmp_path):
         )
         assert done.stderr == "", done.stderr
         found = set(done.stdout.split())
-        # zsh filters candidates itself, by the word at the cursor.
+        # Keeps the candidates that begin with the word at the cursor. zsh itself does this only
+        # while a line is edited.
         return {word for word in found if word.startswith(words[-1])}
 
     return complete

@@ -1,7 +1,8 @@
-"""Tests 40 directories as people have them: hub caches, sentence-transformers, foreign formats,
-damage. Each row says how the directory is made from the shipped model, and how `quintet` ends.
+"""Tests 40 model directories as people have them: hub caches, sentence-transformers, foreign
+formats, damage. Each row of DIRECTORIES says how a directory is made from the shipped model, and
+whether `quintet` loads it (exit code 0) or rejects it (exit code 3).
 
-The table of outcomes is printed (pytest -rP). Exit codes: 0 loaded, 3 refused.
+`pytest -rP` prints the table of outcomes.
 """
 
 import json
@@ -40,7 +41,7 @@ class Place:
         (self.folder / old).rename(self.folder / new)
 
     def replace(self, *, weights: str) -> None:
-        """Only these weights instead of model.safetensors."""
+        """Removes model.safetensors and creates the file `weights` instead."""
         self.remove("model.safetensors")
         self.write(weights)
 
@@ -55,7 +56,10 @@ class Place:
             file.truncate(size)
 
     def cache(self, name: str = "acme/tiny", ref: str | None = "main") -> Path:
-        """Moves the model into the hub cache as huggingface_hub does; returns the snapshot."""
+        """Moves the model into the hub cache, in the layout of huggingface_hub.
+
+        Returns the path of the snapshot.
+        """
         repository = self.hub / f"models--{name.replace('/', '--')}"
         snapshot = repository / "snapshots" / COMMIT
         snapshot.mkdir(parents=True)
@@ -167,8 +171,8 @@ def quantized(place: Place) -> None:
     place.config(quantization_config={"quant_method": "bitsandbytes"})
 
 
-# The directory, how it is made, and the outcome: LOADS, or a part of the error. A third text is a
-# part of a warning.
+# Each row: a name, the function that makes the directory, and the outcome, which is LOADS or a part
+# of the error message. A fourth element is a part of a warning that must be printed.
 DIRECTORIES = [
     ("save_pretrained directory", lambda place: None, LOADS),
     ("hub id", cached(), LOADS),

@@ -1,4 +1,4 @@
-"""Tests that what users meet is documented.
+"""Tests that the public interface and the source files are documented.
 
 Flags are in tools/FLAGS.md, RPCs and metrics in server/README.md, fields in the comments of the
 proto, and source files in the README of their folder.
@@ -17,8 +17,9 @@ import flags_reference
 from server_process import BINARY, G2P, SOURCE, Server
 
 PROTO = "quintet/v1/inference.proto"
-# Fields of FileDescriptorProto, DescriptorProto, EnumDescriptorProto and ServiceDescriptorProto, of
-# which the paths of SourceCodeInfo consist.
+# Field numbers in FileDescriptorProto (message_type, enum_type, service) and in the descriptors of
+# messages, enums and services (their members). A path of SourceCodeInfo is a list of such numbers
+# and indices.
 MESSAGE, ENUM, SERVICE, MEMBER = 4, 5, 6, 2
 
 
@@ -44,7 +45,7 @@ def test_flags():
     assert documented == flags_reference.reference(BINARY), (
         "run tools/flags_reference.py build/quintet > tools/FLAGS.md"
     )
-    # Independent of the parser of flags_reference.
+    # A second check that does not depend on the parser of flags_reference.
     for command in flags_reference.commands(BINARY):
         text = flags_reference.help_of(BINARY, command)
         for flag in re.findall(r"^ +(?:-\w,)?(--[\w-]+)", text, re.MULTILINE):
@@ -88,7 +89,7 @@ def test_decoding_options_have_defaults_and_ranges(proto, comments):
 
 
 def section(readme: pathlib.Path, title: str) -> str:
-    """The text of a second-level section of a README."""
+    """Returns the text of a second-level section of a README."""
     found = re.search(
         rf"^## {title}\n(.*?)(?=^## |\Z)", readme.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
@@ -138,7 +139,7 @@ def tracked(folder: str) -> list[str]:
 
 
 def unlisted(folder: str, suffixes: tuple[str, ...], under: bool) -> list[str]:
-    """Files of `folder` (and of the folders under it) that its README does not name.
+    """Returns the files in and below `folder` that the README of `folder` does not name.
 
     Names are in backticks, relative to the folder, with braces and wildcards. A wildcard needs at
     least two letters of the names before it, so that no pattern covers a whole folder.

@@ -1,4 +1,4 @@
-"""Tests every code in the contract's table of failures, with its google.rpc.Status details.
+"""Tests every error in the table of server/README.md, with its google.rpc.Status details.
 
 ENGINE_FAULT and BUG are not tested: no client can cause them on a CPU.
 """
@@ -70,7 +70,7 @@ def test_bad_fields(client, call, field):
 def test_bad_call_options(server, call, field):
     with server.client(call=call) as client:
         *calls, info = all_calls(client)
-        # GetModelInfo takes only the model name.
+        # GetModelInfo has no other call option than the model name.
         for rpc in calls if "model" not in call else [*calls, info]:
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
@@ -133,7 +133,7 @@ def test_a_full_queue():
 
 
 def test_a_queue_that_is_full_of_tokens():
-    """The error names the limit that was reached: tokens, not requests."""
+    """The error says that the limit on queued tokens was reached, not the limit on requests."""
     with Server(G2P, max_running=1, max_queue_tokens=40) as server, server.client() as client:
         running = client.stream("a", ENDLESS)
         next(running)

@@ -18,8 +18,8 @@ NAN, INFINITY = float("nan"), float("inf")
 NOT_NUMBERS = [NAN, INFINITY, -INFINITY]
 TOO_LARGE = 2**31
 
-# Per field: the options without which it has no effect, and its invalid values. NaN and infinities
-# are tested in addition.
+# Per field: the other options that it needs to have an effect, and its invalid values. NaN and
+# infinities are tested in addition.
 FLOATS = {
     "length_penalty": (BEAMS, [-10.1, 10.1]),
     "patience": ({**BEAMS, "early_stopping": "EARLY_STOPPING_FIRST"}, [-1.0, 0.0, 4.1]),

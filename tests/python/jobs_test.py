@@ -95,7 +95,8 @@ def test_an_output_file_has_the_same_lines(name, expected, tmp_path):
     if name.endswith(".gz"):
         assert gzip.decompress(path.read_bytes()) == expected
     elif name.endswith(".zst"):
-        # The lines of a compressed file are the input of another job, which reads the same lines.
+        # Another job reads the compressed file as its input. It must read the same lines as from
+        # the uncompressed output.
         assert path.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
         again = generate(stdin=path.read_bytes()).stdout
         assert again == generate(stdin=expected).stdout
@@ -191,5 +192,5 @@ def test_a_terminal_shows_lines_of_the_total(tmp_path):
     assert bars and all(int(total) == len(LINES) * 3 for _, total, _ in bars)
     for done, total, share in bars:
         assert int(share) == int(done) * 100 // int(total)
-    # The bar is removed before the summary.
+    # The progress bar is erased before the summary is printed.
     assert re.search(rb"\r\x1b\[K[^\r]*6000 lines, \d+ tokens in", shown), shown[-300:]

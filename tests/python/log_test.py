@@ -37,7 +37,7 @@ class Pipe:
         os.close(self.writer)
 
     def read_until(self, words: str) -> str:
-        """Returns the text written after the pipe was full, up to `words`."""
+        """Reads until the text contains `words`. Returns the text without the initial filling."""
         text = b""
         while words.encode() not in text:
             ready, _, _ = select.select([self._reader], [], [], 30)

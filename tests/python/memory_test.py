@@ -1,6 +1,6 @@
 """Tests `quintet serve` under `ulimit -v`.
 
-It plans its memory within the limit, or refuses to start and prints the sizes.
+The server plans its memory within the limit, or refuses to start and prints the sizes.
 """
 
 import re
@@ -17,7 +17,10 @@ MIB = 1 << 20
 
 
 def serve(limit_bytes: int, *flags: str) -> tuple[int, str]:
-    """Stops a server as soon as it is ready. Returns its exit code and output."""
+    """Starts a server under `ulimit -v` and stops it when it is ready, unless it ends itself.
+
+    Returns its exit code and output.
+    """
     port = free_port()
     process = subprocess.Popen(
         [

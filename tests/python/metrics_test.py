@@ -21,9 +21,10 @@ def series(server) -> set:
 
 
 def test_counters_add_up_after_chaos():
-    """Row 35: concurrent answers, rejections, cancelled calls, deadlines and errors.
+    """Makes concurrent calls that succeed, fail, are rejected, cancelled or exceed a deadline.
 
-    Afterwards accepted = finished, and no request is running or waiting.
+    Afterwards as many requests are finished as were accepted, and none is running or waiting. Row
+    35 of tests/README.md.
     """
     random_source = random.Random(1)
     with (
@@ -96,8 +97,8 @@ def test_counters_add_up_after_chaos():
             lambda: value("requests_accepted_total") == value("requests_finished_total")
         )
         assert value("kv_cache_usage_ratio") == value("queue_tokens") == 0
-        # A rejection that arrives after the caller's deadline counts as a rejection in the
-        # server and as a deadline in the caller.
+        # If a rejection arrives after the client's deadline, the server counts a rejection, but the
+        # client sees DEADLINE_EXCEEDED.
         refused = value("requests_rejected_total", reason="QUEUE_FULL")
         assert 0 <= refused - outcomes["RESOURCE_EXHAUSTED"] <= outcomes["DEADLINE_EXCEEDED"]
         assert (
@@ -108,7 +109,7 @@ def test_counters_add_up_after_chaos():
             for reason in ("eos", "length", "stop", "done", "error")
         }
         assert finished["eos"] + finished["length"] >= outcomes["generated"]
-        # Each input of Encode is a request.
+        # Each of the two inputs of an Encode call counts as one request.
         assert finished["done"] >= 2 * outcomes["embedded"] + outcomes["scored"]
         assert finished["error"] == finished["stop"] == 0
         assert value("generation_tokens_total") >= generated_tokens
@@ -118,7 +119,8 @@ def test_counters_add_up_after_chaos():
             == value("request_prompt_tokens_count")
             == answered
         )
-        # Requests that ended early count only in prompt_tokens_total.
+        # Cancelled and expired requests count in prompt_tokens_total, but not in the histogram
+        # request_prompt_tokens.
         assert 0 < value("request_prompt_tokens_sum") <= value("prompt_tokens_total")
         assert (
             value("request_generation_tokens_count")
@@ -128,7 +130,7 @@ def test_counters_add_up_after_chaos():
         assert 0 < value("request_generation_tokens_sum") <= value("generation_tokens_total")
         assert value("encoder_cache_hits_total") <= value("encoder_cache_queries_total")
 
-        # The metrics with vLLM's names have the same values.
+        # The aliases with vLLM's names have the values of the native metrics.
         assert (
             server.metric("vllm:num_requests_running")
             == server.metric("vllm:num_requests_waiting")
@@ -179,7 +181,7 @@ def test_promtool_finds_nothing_wrong(server, client):
 
 
 def test_model_names_make_no_series(server, client):
-    """Row 34: 10,000 random model names."""
+    """10,000 unknown model names create no time series (row 34 of tests/README.md)."""
     client.generate("wagner")
     before = series(server)
     random_source = random.Random(2)

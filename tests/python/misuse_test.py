@@ -53,7 +53,7 @@ def serves(server: Server) -> bool:
 
 
 def test_streams_of_items_that_fail(server):
-    """Items fail while more arrive. Regression: this caused a use after free in the server."""
+    """Items of a stream fail while more arrive. This once caused a use after free in the server."""
 
     def bad_items():
         for number in range(40):
@@ -103,7 +103,7 @@ def test_a_compressed_message_without_the_header_that_says_so(server):
 
 
 def test_a_message_that_never_ends(server):
-    """gRPC checks the size of a message only at its end; a quota limits its buffers until then."""
+    """gRPC checks the size of a message only at its end; until then a quota limits the buffers."""
     before = server.resident_bytes()
     peer = frames.Peer(port_of(server))
     peer.open(1, frames.request_fields(SERVICE + "Tokenize"))
@@ -173,9 +173,9 @@ def test_idle_streams_are_limited(server):
 
 
 def test_unread_answers_are_bounded(server):
-    """A client with a flow-control window of 0.
+    """A client with an HTTP/2 flow-control window of 0 reads no response.
 
-    Its unread answers stay within a memory budget and are dropped after at most 30 s.
+    The unread responses stay within the memory budget and are dropped after at most 30 s.
     """
     before = server.resident_bytes()
     peer = frames.Peer(port_of(server), initial_window=0)

@@ -1,6 +1,7 @@
-"""quintet.Model against the recorded outputs of transformers and FAT5 (tests/golden/README.md).
+"""Tests quintet.Model against recorded outputs of transformers and FAT5 (tests/golden/README.md).
 
-Every model family and head, with token ids and the options of Hugging Face's generate as they are.
+Covers every model family and head. Inputs are token ids; options of Hugging Face's generate are
+passed unchanged.
 """
 
 import json
@@ -39,7 +40,7 @@ class Case:
         self.tolerance = 5e-5 if name.startswith("fat5") else 1e-5
 
     def close(self, got, tensor: str) -> None:
-        """Compares rows of tokens, without padding, with a recorded tensor [rows, L, ...]."""
+        """Compares rows of tokens without padding with a recorded, padded tensor [rows, L, ...]."""
         golden = self.tensors[tensor]
         for row, values in enumerate(got):
             wanted = golden[row][self.mask[row]]
@@ -74,12 +75,12 @@ def test_hidden_states_and_labels(case):
 
 
 def matches(ids: list[int], recorded: list[int]) -> bool:
-    """Recorded sequences are padded with eos (1) or the last token's id to the longest."""
+    """Returns whether `ids` equals `recorded` without its padding, copies of one id at its end."""
     return recorded[: len(ids)] == ids and len(set(recorded[len(ids) :])) <= 1
 
 
 def test_decodes(case):
-    """The same tokens as generate of transformers, and scores within its rounding."""
+    """The tokens equal those of generate in transformers; scores may differ by rounding."""
     if not case.golden.get("decodes"):
         pytest.skip("no recorded decodes")
     causal = case.golden["kind"] == "causal"

@@ -30,7 +30,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def heads(tiny_models):
-    """A model of each head, by the name of its folder."""
+    """Loads one model of each head. Yields them by the names of their folders."""
     loaded = {name: quintet.Model(path, **SMALL) for name, path in tiny_models.items()}
     yield loaded
     for each in loaded.values():
@@ -38,7 +38,7 @@ def heads(tiny_models):
 
 
 def command(subcommand: str, path: pathlib.Path, *flags: str, lines=LINES) -> list[dict]:
-    """The JSON lines of a subcommand."""
+    """Runs a subcommand on `lines` and returns its parsed JSON lines."""
     out = run_quintet(
         subcommand,
         "--model",
@@ -53,7 +53,7 @@ def command(subcommand: str, path: pathlib.Path, *flags: str, lines=LINES) -> li
 
 
 def single(value: float) -> float:
-    """The number that the command line prints for a float of the engine."""
+    """Rounds `value` to f32 and to the digits that the command line prints for it."""
     return float(str(numpy.float32(value)))
 
 
@@ -79,7 +79,7 @@ def token_json(token: quintet.TokenLogprob) -> dict:
     return value
 
 
-# Options of generate, and the flags that mean the same.
+# Options of Model.generate, and the equivalent flags of `quintet generate`.
 CASES = {
     "greedy": ({}, []),
     "beams": (
@@ -234,7 +234,7 @@ def test_shapes_of_inputs_and_results(model):
 
 
 def test_iterators_take_bounded_memory(model):
-    """A source of a million inputs is read only as far as results are taken."""
+    """Of an iterator over a million inputs, only those are read whose results are soon needed."""
     taken = 0
 
     def source():

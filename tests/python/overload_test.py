@@ -15,9 +15,9 @@ Code = grpc.StatusCode
 
 
 def test_5000_requests_in_a_second():
-    """Row 1. The bound of 20 ms for a rejection requires an idle machine.
+    """Each of 5,000 calls within a second gets one response (row 1 of tests/README.md).
 
-    The time is therefore printed, not asserted.
+    The bound of 20 ms for a rejection requires an idle machine; the time is printed, not asserted.
     """
     count = 5000
     many = words(count)
@@ -82,7 +82,7 @@ def test_5000_requests_in_a_second():
 
 
 def test_a_message_one_byte_above_the_cap():
-    """Row 12."""
+    """A message one byte above the size limit is rejected (row 12 of tests/README.md)."""
     cap = 1 << 20
 
     def message(size: int) -> bytes:
@@ -125,9 +125,9 @@ def test_a_message_one_byte_above_the_cap():
 
 
 class SlowHttpClients:
-    """Connections that send a few bytes now and then or nothing at all.
+    """Opens connections that send a few bytes now and then or nothing at all.
 
-    A connection that the server closes is reopened.
+    Reopens each connection that the server closes.
     """
 
     def __init__(self, port: int, count: int):
@@ -169,7 +169,10 @@ class SlowHttpClients:
 
 
 def test_probes_with_1000_slow_connections(server):
-    """The bound of 1 s per answer requires an idle machine; times are printed, not asserted."""
+    """Probes are answered although slow clients hold 1,000 connections.
+
+    The bound of 1 s per response requires an idle machine; the times are printed, not asserted.
+    """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
     times_s = []

@@ -21,7 +21,7 @@ SMALL = {"cache_memory": 64}
 
 @pytest.fixture(scope="module")
 def server():
-    """Without the cache of encoder outputs, which a model in the process does not have."""
+    """Runs a server without encoder cache, because quintet.Model has none either."""
     with Server(G2P, encoder_cache_bytes=0) as running:
         yield running
 
@@ -39,7 +39,7 @@ def remote(server):
 
 
 def rounded(value):
-    """A result without what a message stores as a 32-bit float."""
+    """Rounds all floats of a result to f32, because messages store them as 32-bit floats."""
     if isinstance(value, float):
         return float(numpy.float32(value))
     if dataclasses.is_dataclass(value):
@@ -121,7 +121,8 @@ def test_methods_and_options_are_the_same():
     for kind, name in pairs:
         theirs = set(inspect.signature(getattr(kind, name)).parameters)
         ours = set(inspect.signature(getattr(quintet.Model, name)).parameters)
-        # A server adds special tokens to inputs and targets, or to neither.
+        # The client has no option target_special_tokens: in a server, one option decides for both
+        # inputs and targets.
         assert ours - theirs <= {"target_special_tokens"} and not theirs - ours, (kind, name)
 
 
@@ -146,7 +147,8 @@ def test_long_lists_are_sent_in_parallel(server):
         results = client.generate(["a"] * 60, ignore_eos=True, max_new_tokens=60)
         done.set()
         watcher.join()
-        # A call that has been answered is open for a moment longer.
+        # The server counts a call as open for a moment after the client has its response, so the
+        # count can exceed the concurrency of 8.
         assert len(results) == 60 and 2 <= most <= 12
 
 

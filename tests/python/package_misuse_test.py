@@ -37,7 +37,7 @@ def model(request):
             yield client
 
 
-# Expected class, words of its message, and the call.
+# Each row: the expected class of the exception, a part of its message, and the call.
 WRONG = [
     # Inputs.
     (TypeError, "NoneType", lambda m: m.generate(None)),
@@ -323,7 +323,7 @@ def test_multiprocessing_with_fork_fails_and_with_spawn_works(tmp_path):
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("other", ["grpc", "google.protobuf.descriptor", "sentencepiece", "torch"])
 def test_other_packages_may_be_imported(other, order):
-    """Libraries that bring their own Abseil, Protobuf or CUDA do not disturb the extension."""
+    """Packages with their own Abseil, Protobuf or CUDA libraries do not disturb the extension."""
     pytest.importorskip(other)
     lines = [
         f"import {other}",

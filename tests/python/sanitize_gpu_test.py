@@ -13,7 +13,8 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
 
-# The case "bad" has findings under racecheck, "slow" does not finish on the portable path.
+# Stands in for the op tests. The test case "bad" has findings under racecheck, and "slow" does not
+# finish on the portable path.
 PROGRAM = """#!/bin/sh
 if [ "$1" = --list-test-names-only ]; then \
 printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi
@@ -87,7 +88,7 @@ def test_every_way_to_end(tmp_path):
         and outcome["portable", "memcheck", "slow"] == "did not finish"
     )
     assert outcome["sm_90", "memcheck", "fails"] == "failed"
-    # Processes that timed out no longer occupy the GPU.
+    # Processes that timed out have been killed; otherwise they would occupy the GPU.
     for pid in (tmp_path / "pids").read_text().split():
         assert not alive(pid)
     assert "portable racecheck: 1 of 5 cases did not finish" in run.stdout
@@ -166,7 +167,7 @@ def summary(hazards):
             + summary(2),
             "finding",
         ),
-        # The text of one hazard is missing.
+        # The summary counts two hazards, but the report describes only one.
         (HAZARD.format("nvjet_sm90_tst_4x1") + PASSED + summary(2), "finding"),
         (HAZARD.format("nvjet_sm90_tst_4x1") + summary(1), "finding"),  # not PASSED
         (

@@ -79,7 +79,7 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
 
 
 def test_api_keys_and_where_they_are_never_seen(key_file):
-    """Row 31."""
+    """API keys appear in no log, metric or argument list (row 31 of tests/README.md)."""
     with Server(G2P, api_key_file=key_file) as server:
         with server.client() as nobody, server.client(api_key=WRONG_KEY) as stranger:
             for client, code in (
@@ -126,7 +126,7 @@ def refused_to_start(*flags: str) -> str:
     "address", ["0.0.0.0", "[::]", "192.0.2.1", "127example.test", "127.example.test"]
 )
 def test_other_machines_only_over_tls(address):
-    """Row 32."""
+    """Listening beyond loopback needs TLS or --allow-plaintext (row 32 of tests/README.md)."""
     assert "--allow-plaintext" in refused_to_start("--listen", f"{address}:{free_port()}")
 
 

@@ -42,7 +42,7 @@ def models(tmp_path_factory):
 
 
 def difference(rows: list[list[float]], expected: list[list[float]]) -> float:
-    """The largest difference, relative to the largest value if that is above 1."""
+    """Returns the largest difference, divided by the largest expected value if that exceeds 1."""
     assert [len(row) for row in rows] == [len(row) for row in expected]
     pairs = [pair for row, want in zip(rows, expected) for pair in zip(row, want)]
     return max(abs(a - b) for a, b in pairs) / max(1, *(abs(b) for _, b in pairs))
@@ -57,7 +57,7 @@ def norms(rows: list[list[float]]) -> list[float]:
 
 
 def encode(folder, *flags: str, texts, code: int = 0) -> list[list[float]] | str:
-    """The rows of `quintet encode`, or its error if it should end with `code`."""
+    """Runs `quintet encode`, which must exit with `code`. Returns its rows, or else its error."""
     done = subprocess.run(
         [BINARY, "encode", str(folder), "--output", "json", "--quiet", *flags],
         input="".join(f"{text}\n" for text in texts).encode(),
@@ -124,7 +124,7 @@ def test_the_server_gives_the_same_vectors(models):
 
 
 def test_a_pooling_flag_replaces_the_pooling_module_only(models):
-    """The Dense and Normalize modules still run; none gives the hidden states."""
+    """With --pooling, Dense and Normalize still run. --pooling none returns the hidden states."""
     texts = recorded("sentence-t5")["texts"]
     folder = models["sentence-t5"]
     assert encode(folder, texts=texts) == encode(folder, "--pooling", "mean", texts=texts)
@@ -149,7 +149,7 @@ def test_convert_keeps_the_modules(models, tmp_path):
     assert encode(folder, texts=texts) == encode(models["sentence-t5"], texts=texts)
 
 
-# File, change of its JSON, and what the error says.
+# Each row: a JSON file, a function that changes its content, and a part of the expected error.
 WRONG = [
     (
         "modules.json",

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
-# The folder of the Python package of the same build; QUINTET_PACKAGE=installed: that of this
-# Python's site-packages.
+# Tests import the Python package from the folder of the same build, or, with
+# QUINTET_PACKAGE=installed, from the site-packages of this Python.
 PACKAGE = str(pathlib.Path(BINARY).resolve().parent / "python")
 if os.environ.get("QUINTET_PACKAGE") == "installed":
     PACKAGE = ""
@@ -30,7 +30,7 @@ CASES = SOURCE / "tests" / "golden" / "cases"
 
 
 def words(count: int) -> list[str]:
-    """The first `count` words of the shipped model's test set."""
+    """Returns the first `count` words of the shipped model's test set."""
     lines = (
         (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8").splitlines()
     )
@@ -44,7 +44,10 @@ def free_port() -> int:
 
 
 def eventually(condition, timeout_s: float = 20.0) -> bool:
-    """Polls `condition`, for effects that follow the answer, such as updated metrics."""
+    """Polls `condition` until it holds. Returns false if it does not within the timeout.
+
+    For effects that follow a response, such as updated metrics.
+    """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if condition():
@@ -135,7 +138,7 @@ class Server:
             return 0, ""
 
     def samples(self) -> list:
-        """All samples of /metrics, with .name, .labels and .value."""
+        """Returns all samples of /metrics, with .name, .labels and .value."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
         return [sample for family in families for sample in family.samples]
 
@@ -155,7 +158,10 @@ class Server:
 
 
 def engine_calls(client: RpcClient) -> list:
-    """One call of each RPC that the shipped model runs in the engine."""
+    """Returns one function for each RPC that the shipped model runs in the engine.
+
+    Each function makes one call.
+    """
     return [
         lambda: client.generate("a"),
         lambda: client.stream("a"),
@@ -166,7 +172,7 @@ def engine_calls(client: RpcClient) -> list:
 
 
 def all_calls(client: RpcClient) -> list:
-    """One call of every RPC."""
+    """Returns one function for each RPC. Each function makes one call."""
     others = [
         lambda: client.classify(["a"]),
         lambda: client.tokenize("a"),

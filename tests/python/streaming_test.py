@@ -1,4 +1,4 @@
-"""Tests streams: the order of chunks, and that their sum equals the unary answer."""
+"""Tests streams: the order of the chunks, and that together they equal the unary response."""
 
 import concurrent.futures
 
@@ -9,7 +9,10 @@ from server_process import Server, words
 
 
 def collect(events) -> tuple[dict[int, str], dict[int, list[int]], pb.GenerateResponse]:
-    """Returns texts and ids by sequence, and the `complete` message, which must be last."""
+    """Reads a stream. Returns its texts and ids by sequence, and the `complete` message.
+
+    Fails if `complete` is not the last message.
+    """
     texts: dict[int, str] = {}
     ids: dict[int, list[int]] = {}
     complete = None
@@ -35,9 +38,10 @@ def check(client, value, decoding) -> None:
 
 
 def test_thousands_of_prompts(client):
-    """Row 40. 32 threads stream concurrently, so that the streams are batched.
+    """Streamed text equals the unary response, for 10,000 prompts (row 40 of tests/README.md).
 
-    The prompts are words of the test set and reversed words.
+    32 threads stream concurrently; the server therefore batches the streams. The prompts are words
+    of the test set and reversed words.
     """
     known = words(6000)
     prompts = known + [word[::-1] for word in known[:4000]]

@@ -38,22 +38,26 @@ def models(tmp_path_factory, tiny_models):
 
 @pytest.mark.parametrize("model", ["characters", "pieces", "byte-bpe"])
 def test_a_megabyte_of_one_letter(models, model):
-    """Row 24. The bound of 50 ms requires an idle machine; the time is printed, not asserted."""
+    """Tokenizes 1 MiB of one letter in linear time (row 24 of tests/README.md).
+
+    The bound of 50 ms requires an idle machine; the time is printed, not asserted.
+    """
     with models.client(call={"model": model}) as client:
         short = client.tokenize("a" * 4096).tokens
         tokens = client.tokenize("a" * MEGABYTE).tokens
         at = 0
         for token in tokens:
-            # No gaps. The word-start piece may share the first letter with the next piece.
+            # The spans of the tokens leave no gaps. They may overlap: the word-start piece can
+            # share the first letter with the next piece.
             assert token.begin_byte <= at
             at = max(at, token.end_byte)
         assert at == MEGABYTE
-        # The pieces repeat: except at the ends, 256 times as many as for 4,096 letters.
+        # The pieces repeat. Except at the ends, there are 256 times as many as for 4,096 letters.
         assert abs(len(tokens) - 256 * len(short)) <= 256 * 4
         assert {token.id for token in tokens[8:-8]} <= {token.id for token in short}
 
         def tokenizing_s(length: int) -> float:
-            """Times a request that is rejected for its length after tokenizing."""
+            """Measures a request that is tokenized and then rejected because of its length."""
             began = time.monotonic()
             assert (
                 Failure.of(failure_of(lambda: client.encode(["a" * length]))).reason
@@ -69,5 +73,5 @@ def test_a_megabyte_of_one_letter(models, model):
             f"{model}: {len(tokens)} tokens, {times[MEGABYTE] * 1e3:.1f} ms for 1 MiB, "
             f"{times[MEGABYTE // 8] * 1e3:.1f} ms for 128 KiB"
         )
-        # Linear time is 8 times as long, quadratic time 64 times.
+        # For 8 times the length, linear time grows by a factor of 8, quadratic time by 64.
         assert times[MEGABYTE] < 32 * times[MEGABYTE // 8] + 0.05
