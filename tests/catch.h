@@ -1,5 +1,5 @@
-// Catch2, release 2 or 3, by the names of release 3. Every test includes this header instead of one
-// of Catch2's.
+// Includes Catch2, release 2 or 3. With release 2 it defines the names of release 3 that the tests
+// use. Every test includes this header instead of a header of Catch2.
 #pragma once
 
 #if __has_include("catch2/catch_test_macros.hpp")

@@ -78,7 +78,8 @@ class Workload {
     return *std::move(engine);
   }
 
-  // Runs all requests. The n-th allocation fails (0: none). Returns whether it was reached.
+  // Runs all requests and lets the n-th allocation fail (n = 0: none). Returns true if there was an
+  // n-th allocation.
   bool Run(Engine* engine, int64_t n, std::vector<Outcome>* outcomes) {
     std::vector<Request> requests = requests_;
     outcomes->assign(requests.size(), {});
@@ -135,8 +136,9 @@ class Workload {
     REQUIRE(counters.accepted == counters.finished + counters.failed);
   }
 
-  // Runs the workload once for every `stride`-th allocation, which fails. If `fresh`, each run uses
-  // a new engine, whose scratch buffers are still small; otherwise all runs use one engine.
+  // Runs the workload repeatedly. In each run one allocation fails, `stride` allocations later than
+  // in the run before. If `fresh`, each run uses a new engine, whose scratch buffers are still
+  // small; otherwise all runs use one engine.
   Failures FailEach(bool fresh, int64_t stride) {
     FindExpected();
     Failures failures;
@@ -277,8 +279,8 @@ TEST_CASE("allocations on the pool's threads: a failed one ends one request") {
   Report("three threads", workload.FailEach(false, 7));
 }
 
-// The arrays of a step grow with the longest sequence during the step. If that fails, all requests
-// of the step end.
+// The arrays of a step grow during the step if a sequence is longer than all before. If growing
+// them fails, all requests of the step end.
 TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   Workload workload("t5-v1_1", 1);
   workload.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
@@ -288,7 +290,7 @@ TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   std::vector<Outcome> outcomes;
   bool failed = true;
   for (int64_t n = 1; failed; ++n) {
-    // The arrays of a new model are still small.
+    // A new model, whose arrays are still small, so that they grow in this run.
     Workload fresh("t5-v1_1", 1);
     fresh.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
     fresh.Add(workload.Generate(Ids(2, 5), {.max_new_tokens = 4}));

@@ -58,7 +58,7 @@ void* Allocate(size_t size, size_t alignment) {
 
 }  // namespace
 
-// The other forms of operator new call these.
+// The forms of operator new that are not replaced here call the replaced ones.
 void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
 void* operator new(size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<size_t>(alignment));

@@ -7,12 +7,13 @@
 
 namespace quintet {
 
-// Makes the n-th allocation from now on fail, counted from 1, and no other.
+// Makes exactly one allocation fail: the n-th from now on, counted from 1.
 void ArmAllocations(int64_t n);
 // Stops the injection. Returns whether an allocation failed.
 bool DisarmAllocations();
 
-// While an object of this class exists, allocations of its thread are not counted and do not fail.
+// While an object of this class exists, allocations of the thread that created it are not counted
+// and do not fail.
 class ExemptAllocations {
  public:
   ExemptAllocations();

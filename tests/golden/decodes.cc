@@ -21,8 +21,9 @@ struct Pending {
   std::shared_ptr<ResultCollector> sink;
 };
 
-// Converts the greedy rows of FAT5's generation loop: start token 0, EOS 1. The loop overwrites the
-// last column with 1, so that id is not a prediction and is not compared.
+// Converts the recorded rows of FAT5's greedy generation loop (start token 0, EOS 1) to the form of
+// the other decodes. The loop overwrites the last column of its output with EOS. That id is not a
+// prediction; therefore it is not compared.
 GoldenDecode GreedyAsDecode(const GoldenCase& c) {
   GoldenDecode decode;
   decode.options.max_new_tokens = static_cast<uint32_t>(c.greedy_max_new - 1);

@@ -10,7 +10,8 @@
 
 namespace quintet {
 
-// If some decision of a row's search has a margin below this, a difference is only a warning.
+// If the smallest margin of the decisions in a row's search is below this value, a different result
+// of the row is only a warning.
 constexpr double kNearTie = 1e-4;
 
 struct DecodeResult {

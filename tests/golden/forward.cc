@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// The second dimension of a golden tensor: columns of the padded input row, the T decoder
-// positions, or none (one vector per row).
+// What the second dimension of a golden tensor counts: columns of the padded input rows, decoder
+// positions, or nothing (kRow: one vector per row).
 enum class Axis : uint8_t { kInput, kDecoder, kRow };
 
 struct OutputKind {
@@ -30,7 +30,7 @@ std::vector<OutputKind> OutputsOf(const std::string& kind) {
   return {};
 }
 
-// The packed hidden states at one position of each row.
+// Returns the packed hidden states at one position of each row.
 std::vector<float> Pick(const std::vector<float>& states, const TokenRows& rows,
                         const std::vector<size_t>& positions, int64_t width) {
   std::vector<float> picked;
@@ -97,7 +97,8 @@ class CaseRunner {
     return rows;
   }
 
-  // T5 and FAT5: the position of the last EOS of each row. GPT-2: the last position.
+  // Returns the position of each row whose hidden state is classified: the last EOS in T5 and FAT5,
+  // the last token in GPT-2.
   absl::StatusOr<std::vector<size_t>> PooledPositions(const TokenRows& rows) const {
     std::vector<size_t> positions;
     const auto& eos = model_.config().eos_ids;
@@ -219,7 +220,7 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   const auto pages = [&](int64_t tokens) {
     return (tokens + limits.page_size - 1) / limits.page_size;
   };
-  // Includes the shifted copy of the inputs that heads on a decoder need.
+  // The first term is for task heads on a decoder: they decode a shifted copy of the inputs.
   const int64_t tensors = PagesFor(c.inputs, c.inputs, limits.page_size) +
                           PagesFor(c.decoder_inputs, {}, limits.page_size);
   const int64_t request = pages(longest) + beams * (pages(prompt + new_tokens + 1) + 2);

@@ -33,15 +33,17 @@ struct Setting {
   WeightType type = WeightType::kF32;
 
   bool exact() const { return type == WeightType::kF32; }
-  // The errors of torch in bf16 for this tensor; null if not recorded, or if the run is not bf16.
+  // Returns the recorded errors of torch in bf16 for this tensor; null if there are none or if the
+  // run is not in bf16.
   const Bf16Errors* Rounding(const GoldenCase& c, const std::string& name) const {
     if (type != WeightType::kBF16) return nullptr;
     const auto found = c.bf16.find(
         absl::StrContains(name, "hidden_state") ? "encoder_last_hidden_state" : "decoder_logits");
     return found == c.bf16.end() ? nullptr : &found->second;
   }
-  // Relative to the maximum golden magnitude. In bf16 at least 1.5 times the error of torch with
-  // the same values rounded, since the accumulated error depends on the order of summation.
+  // Returns the tolerance for the error of a tensor, relative to its maximum golden magnitude. In
+  // bf16 it is at least 1.5 times the recorded error of torch in mode f32_residual, which rounds
+  // the same values. The factor is needed because the error depends on the order of summation.
   double Tolerance(const ModelConfig& config, const GoldenCase& c, const std::string& name) const {
     if (exact()) return config.family == Family::kFat5 || device != nullptr ? 5e-5 : 1e-5;
     const Bf16Errors* rounding = Rounding(c, name);

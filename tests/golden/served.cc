@@ -15,7 +15,8 @@ std::vector<TensorResult> Renamed(std::vector<TensorResult> results) {
   return results;
 }
 
-// Checks hidden states or labels of every row; the engine returns them packed, like Outputs.
+// Checks the hidden states or label logits that the engine returns for every row. They are packed
+// without padding, like Outputs.
 absl::StatusOr<std::vector<TensorResult>> CheckValues(const GoldenCase& c, RequestKind kind,
                                                       Model* model) {
   std::vector<Request> requests;

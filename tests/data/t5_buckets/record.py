@@ -2,11 +2,12 @@
 
 usage: record.py > buckets.txt      (with torch and transformers installed)
 
-A line for each setting: num_buckets, max_distance, "causal" or "both", then for a distance of 0, 1,
-2, ... the distances at which the bucket of keys before the query rises, each as DISTANCE:BUCKET.
-The bidirectional lines were checked to hold for keys after the query too, with half of the buckets
-added. Settings: common ones, and those with a distance whose bucket lies within 1e-5 of a boundary
-in exact arithmetic, where the rounding of the logarithm decides.
+Each line holds one setting: num_buckets, max_distance, "causal" or "both" (bidirectional), then
+entries DISTANCE:BUCKET. The bucket of a key DISTANCE tokens before the query is that of the last
+entry whose DISTANCE is not larger. For "both", the script checks that a key after the query has the
+bucket of the same distance before it plus num_buckets / 2. The settings are common ones, and those
+in which some distance lies within 1e-5 of a bucket boundary in exact arithmetic, so that the
+rounding of the logarithm decides its bucket.
 """
 
 import math
