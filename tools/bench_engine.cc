@@ -14,8 +14,8 @@ struct BenchEngineFlags {
   LoadFlags load;
 };
 
-// Limit of the engine's queue in requests, so large that no request is rejected. Overload is
-// measured with `bench serve`, because handling overload is part of the server.
+// Maximum length of the engine's queue in requests: so large that the engine rejects no request.
+// Overload is measured with `bench serve`, because handling overload is the server's task.
 constexpr int64_t kQueue = 1 << 20;
 
 int Run(BenchEngineFlags flags) {

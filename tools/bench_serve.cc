@@ -1,4 +1,4 @@
-// quintet bench serve: measures a running server from the client's side.
+// quintet bench serve: measures the performance of a running server as its clients see it.
 #include <memory>
 
 #include "tools/conditions.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds TARGET... in build/, or every target. The first call configures a Release build: for
-# targets alone without tests, for every target with them and with warnings as errors. The variable
-# QUINTET_WERROR (ON or OFF) overrides the latter. Later calls keep the choice, since a change would
-# compile everything again. Called by demo.sh and test.sh.
+# Builds TARGET... in build/, or every target. The first call configures a Release build. If it
+# names targets, tests are left out; if not, tests are included and warnings are errors. The
+# variable QUINTET_WERROR (ON or OFF) decides instead whether warnings are errors. Later calls keep
+# that choice, since a change would compile everything again. Called by demo.sh and test.sh.
 # usage: tools/build.sh [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -41,7 +41,7 @@ done
 
 cat >"$bundle/run" <<'RUN'
 #!/usr/bin/env bash
-# Runs a command that finds the programs of bin/ by name and their libraries in lib/.
+# Runs a command with the programs of bin/ in PATH and with the shared libraries of lib/.
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH=$here/bin:$PATH
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/cuda/lib64
@@ -49,7 +49,8 @@ exec "$@"
 RUN
 chmod +x "$bundle/run"
 
-# Programs of one build share most of their code, so the xz dictionary spans several programs.
+# The xz dictionary is large enough to span several programs, because programs of one build share
+# most of their code.
 mkdir -p "$(dirname "$archive")"
 XZ_OPT='--lzma2=preset=3,dict=128MiB' tar -cJf "$archive" -C "$stage" "$name"
 bytes=$(stat -c %s "$archive")

@@ -1,5 +1,5 @@
-// quintet classify: labels of lines, labels of tokens or answers to questions, depending on the
-// model's head.
+// quintet classify: depending on the model's head, one label for each line, one label for each
+// token, or answers to questions.
 #include <algorithm>
 #include <memory>
 
@@ -35,7 +35,7 @@ nlohmann::ordered_json JsonFloats(absl::Span<const float> values) {
   return json;
 }
 
-// ---- One label for a line ----
+// ---- Sequence classification: one label for a line ----
 
 std::string FormatLabel(int64_t number, bool json, const ModelConfig& config,
                         const Result& result) {
@@ -57,7 +57,7 @@ std::string FormatLabel(int64_t number, bool json, const ModelConfig& config,
                    {"usage", {{"input_tokens", result.input_tokens}}}});
 }
 
-// ---- One label for each token ----
+// ---- Token classification: one label for each token ----
 
 std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
                          const std::vector<TokenSpan>& spans, const Result& result) {
@@ -109,8 +109,8 @@ std::string FormatAnswers(int64_t number, bool json, const ClassifyFlags& flags,
   return json ? JsonLine({{"line", number}, {"answers", std::move(answers)}}) : text + "\n";
 }
 
-// Parses QUESTION<TAB>CONTEXT or {"text": question, "pair": context}. *ids receives the token ids
-// of the question followed by those of the context, each with its special tokens.
+// Parses a line of input: QUESTION<TAB>CONTEXT or {"text": question, "pair": context}. *ids
+// receives the token ids of the question, then those of the context; both include special tokens.
 absl::StatusOr<Question> ReadQuestion(const Session& session, const ClassifyFlags& flags,
                                       const std::string& line, std::vector<int32_t>* ids) {
   std::string context;

@@ -15,14 +15,14 @@
 namespace quintet {
 namespace {
 
-// Formats flags in --help as "--num-beams BEAMS What it does. [1] ($QUINTET_NUM_BEAMS)", with the
-// default in [] and the environment variable in ().
+// Formats a flag in --help, for example "--num-beams BEAMS What it does. [1] ($QUINTET_NUM_BEAMS)":
+// the default is in [], the environment variable in ().
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
 
-  // Shows only the first long name of a flag. Its other names are hidden aliases, such as its name
-  // in another server.
+  // Shows only the first long name of a flag. Further names are hidden aliases, for example the
+  // flag's name in another serving engine.
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     return option->get_lnames().size() > 1 ? option->get_name()
                                            : Formatter::make_option_name(option, is_positional);
@@ -46,8 +46,8 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// Validates QUINTET_CPU_ISA, which caps the instruction set (kernels/runtime/cpu_features.h). The
-// kernels read it without checking.
+// Checks the value of the environment variable QUINTET_CPU_ISA, which limits the instruction sets
+// that kernels may use (kernels/runtime/cpu_features.h). The kernels read it without a check.
 absl::Status CheckIsaVariable() {
   const char* value = std::getenv("QUINTET_CPU_ISA");
   if (value == nullptr) return absl::OkStatus();
@@ -105,8 +105,8 @@ CLI::App* CommandLine::AddCommand(const CommandText& text, std::function<int()> 
   return command;
 }
 
-// Adds the flags that all subcommands have (--config, --log-level, ...). Called last, so that
-// --help shows a command's own flags first.
+// Adds the flags that all subcommands have (--config, --log-level, ...). Must be called last,
+// because --help shows flags in the order in which they were added.
 void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
   command->add_option("--config", common->config, "TOML file with flag values.")
       ->type_name("FILE")

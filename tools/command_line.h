@@ -1,10 +1,11 @@
-// The command line: subcommands, and the sources of flag values.
+// The command line of quintet: its subcommands, and where flag values come from.
 //
 // Precedence: flag > environment > --config file > default. The environment variable of --num-beams
-// is QUINTET_NUM_BEAMS. The file is TOML. Its keys are flag names without the leading dashes, with
-// dashes or underscores. Keys at the top of the file apply to every subcommand that has the flag;
-// keys in a section named after a subcommand ([bench.serve] for bench serve) apply to that one.
-// CLI11 is used only to parse argv, because it would give the file precedence over the environment.
+// is QUINTET_NUM_BEAMS. The --config file is TOML. Its keys are flag names without the leading
+// dashes, with dashes or underscores. Keys at the top of the file apply to every subcommand that
+// has the flag; keys in a section named after a subcommand ([bench.serve] for bench serve) apply
+// only to that subcommand. CLI11 is used only to parse argv, because it would give the file
+// precedence over the environment.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,8 @@
 namespace quintet {
 
 struct CommandText {
-  // Name of the subcommand. "bench serve" is the subcommand serve of bench, which must have been
-  // added before.
+  // Name of the subcommand. "bench serve" adds the subcommand serve to the subcommand bench, which
+  // must have been added before.
   std::string name;
   std::string description;   // one line
   std::string example;       // shown at the end of --help
@@ -35,17 +36,19 @@ class CommandLine {
   // Rules for flags:
   // - Bind each flag to a variable that contains the default (or set default_str), so that --help
   //   shows the default.
-  // - Never use CLI11's envname(), required() or set_config(), which would not know values from the
-  //   environment or the --config file. Use Require below.
-  // - type_name() is the unit of the value. Flags with several values need allow_extra_args(false).
-  // - Any name after the first is an alias that --help does not show.
+  // - Never use CLI11's envname(), required() or set_config(): they ignore values from our
+  //   environment variables and --config file. To make a flag mandatory, use Require below.
+  // - Set type_name() to the unit of the value. Flags that take several values need
+  //   allow_extra_args(false).
+  // - Each name after the first is an alias that --help does not show.
   // `run` is called after all values are resolved and returns the exit code. It must own the
   // variables that the flags are bound to.
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
-  // Makes a flag or positional argument mandatory; its value may come from any source.
+  // Makes a flag or positional argument mandatory. Its value may come from the command line, the
+  // environment or the --config file.
   void Require(CLI::Option* option) { required_.push_back(option); }
-  // Makes --print-config of `command` print the result of `note` as a comment at the end, for
-  // values that are chosen on this machine. An empty result prints nothing.
+  // Appends the result of note() as a comment to the output of --print-config of `command`. It
+  // shows values that are chosen for this machine. An empty result adds nothing.
   void AddConfigNote(CLI::App* command, std::function<std::string()> note) {
     commands_[command].note = std::move(note);
   }
@@ -64,7 +67,7 @@ class CommandLine {
   static void AddCommonFlags(CLI::App* command, Common* common);
   int RunParsed(CLI::App* command);
   int ReportUnknown(CLI::App* command, const std::string& word);
-  // Prints the help of a subcommand: quintet help bench serve.
+  // Prints the help of the subcommand `path`, for example for `quintet help bench serve`.
   int ShowHelp(const std::vector<std::string>& path);
 
   CLI::App app_;

@@ -21,7 +21,7 @@ struct Word {
   bool takes_value = false;
 };
 
-// The words that may follow one subcommand on the command line.
+// The words with which the user may continue the command line after one subcommand.
 struct Choices {
   std::string path;  // "bench serve"; empty before a subcommand
   std::vector<Word> commands, flags;
@@ -29,7 +29,8 @@ struct Choices {
 
 std::string FirstSentence(const std::string& text) { return text.substr(0, text.find(". ")); }
 
-// Returns "f32 bf16" for an option whose type name is "TYPE:{f32,bf16}", otherwise an empty string.
+// Returns the values that an option accepts, separated by spaces: "f32 bf16" for the type name
+// "TYPE:{f32,bf16}". Returns "" if the option accepts other values.
 std::string FixedValues(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find(":{");
@@ -62,8 +63,8 @@ Choices ChoicesOf(const CLI::App& command) {
   return choices;
 }
 
-// Returns the choices of all subcommands, "bench serve" before "bench": the scripts use a shell
-// `case`, in which the first matching pattern wins.
+// Returns the choices of all subcommands, longer names first ("bench serve" before "bench"): the
+// scripts test them with a shell `case`, in which the first matching pattern wins.
 std::vector<Choices> AllChoices(CLI::App* root) {
   std::vector<Choices> all = {ChoicesOf(*root)};
   for (const CLI::App* command : AllCommands(root)) all.push_back(ChoicesOf(*command));
@@ -84,14 +85,15 @@ std::string Names(const std::vector<Word>& words) {
                        [](std::string* out, const Word& word) { out->append(word.text); });
 }
 
-// Returns "NAME:DESCRIPTION" for each word, the format of zsh's _describe.
+// Joins the words as 'NAME:DESCRIPTION', the format of zsh's _describe.
 std::string Described(const std::vector<Word>& words) {
   return absl::StrJoin(words, " ", [](std::string* out, const Word& word) {
     out->append(Quoted(absl::StrCat(word.text, ":", word.description)));
   });
 }
 
-// Calls join(flag) for each flag that accepts only certain words, and concatenates the results.
+// Calls join(flag) for each flag that accepts only a fixed set of values, and concatenates the
+// results.
 template <typename Join>
 std::string FixedFlags(const std::vector<Word>& flags, Join join) {
   std::string text;
@@ -135,7 +137,8 @@ std::string BashScript(const std::vector<Choices>& all) {
       "complete -o filenames -F _quintet quintet\n");
 }
 
-// Returns a script that zsh can source, or autoload from a folder of its fpath as _quintet.
+// Returns a script for zsh. A user can source it, or save it as _quintet in a folder of fpath, from
+// which zsh loads it automatically.
 std::string ZshScript(const std::vector<Choices>& all) {
   std::string cases;
   for (const Choices& choices : all) {
@@ -180,8 +183,8 @@ std::string FishScript(const std::vector<Choices>& all) {
       "end\n"
       "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
   for (const Choices& choices : all) {
-    // Do not offer the words of this command after its subcommands (`below`), for example those of
-    // "bench" after "bench serve".
+    // `below`: subcommands of this command. The words of this command are not offered after them;
+    // for example the words of "bench" are not offered after "bench serve".
     std::vector<std::string> below;
     for (const Choices& other : all) {
       const bool is_below =

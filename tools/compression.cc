@@ -44,7 +44,7 @@ class GzipDecompressor : public Decompressor {
     output->resize(old + kOutputBytes - stream_.avail_out);
     input->remove_prefix(given - stream_.avail_in);
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
-    // Z_BUF_ERROR is no failure: more input or more output space is needed.
+    // Z_BUF_ERROR is no error here: zlib needs more input or more space for its output.
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
       return absl::DataLossError(
           absl::StrCat("damaged gzip data: ", stream_.msg == nullptr ? "bad header" : stream_.msg));
@@ -163,7 +163,8 @@ class ZstdCompressor : public Compressor {
   }
 
  private:
-  // Runs ZSTD_compressStream2 once. Returns the number of bytes that are still in zstd's buffers.
+  // Calls ZSTD_compressStream2 once. Returns the number of compressed bytes that remain in zstd's
+  // internal buffers.
   size_t Run(ZSTD_inBuffer* in, ZSTD_EndDirective directive, std::string* output) {
     const size_t old = output->size();
     output->resize(old + kOutputBytes);

@@ -1,5 +1,5 @@
-// Streaming compression and decompression of the input and output of commands that process lines:
-// gzip (zlib) and zstd (libzstd).
+// Streaming compression and decompression with gzip (zlib) and zstd (libzstd), for the input and
+// output of commands that process lines.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace quintet {
 
 enum class Compression : uint8_t { kNone, kGzip, kZstd };
 
-// Returns the compression that a file name implies: .gz, .zst or none.
+// Returns the compression that the end of a file name stands for: .gz, .zst, or else kNone.
 Compression CompressionOfName(absl::string_view name);
-// Returns the compression of `data`, recognised by its first bytes; 4 bytes are enough.
+// Returns the compression of `data`, which it recognises by the first 4 bytes.
 Compression CompressionOfData(absl::string_view data);
-// Whether more bytes are needed to recognise the compression: `data` is shorter than the magic
-// bytes of a compressed format and equal to their beginning.
+// Returns true if more bytes are needed to recognise the compression: `data` is shorter than the
+// magic bytes of a compressed format and equals their beginning.
 bool IsCompressionPrefix(absl::string_view data);
 
 // Decompresses a concatenation of gzip members or zstd frames. Not thread safe.
@@ -28,10 +28,11 @@ class Decompressor {
   static std::unique_ptr<Decompressor> Create(Compression compression);
   virtual ~Decompressor() = default;
 
-  // Removes bytes from the front of *input and appends up to 64 KiB of decompressed bytes to
-  // *output. Call it until neither *input nor *output changes. DATA_LOSS: the data is damaged.
+  // Removes the bytes that it consumes from the front of *input and appends up to 64 KiB of
+  // decompressed bytes to *output. Call it again until neither *input nor *output changes.
+  // DATA_LOSS: the compressed data is damaged.
   virtual absl::Status Decompress(absl::string_view* input, std::string* output) = 0;
-  // Whether the input consumed so far ends with a complete gzip member or zstd frame.
+  // Returns true if the input consumed so far ends at the end of a gzip member or zstd frame.
   virtual bool complete() const = 0;
 };
 
@@ -42,10 +43,11 @@ class Compressor {
   static std::unique_ptr<Compressor> Create(Compression compression);
   virtual ~Compressor() = default;
 
-  // Compresses `data`. Compressed bytes are appended to *output, some of them only in later calls.
+  // Compresses `data` and appends compressed bytes to *output. Some bytes of `data` may appear
+  // there only after later calls.
   virtual void Compress(absl::string_view data, std::string* output) = 0;
-  // Ends the current gzip member or zstd frame, if it contains data; its remaining bytes are
-  // appended to *output. The next Compress begins a new one.
+  // Ends the current gzip member or zstd frame, if it contains any data, and appends its remaining
+  // bytes to *output. The next Compress begins a new member or frame.
   virtual void EndFrame(std::string* output) = 0;
 };
 

@@ -1,4 +1,5 @@
-// Conditions of a measurement (version, machine, model), with which every benchmark report begins.
+// The conditions of a measurement (version, machine, model). Every benchmark report begins with
+// them.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,17 @@ namespace quintet {
 
 int64_t PeakBytes();  // peak resident memory of this process, in bytes
 
-// Returns {"version", "commit", "cpu", "cores" (available to this process), "system"}.
+// Returns {"version", "commit", "cpu", "cores", "system"}; "cores" is the number of cores that this
+// process may use.
 nlohmann::ordered_json MachineConditions();
-// Returns MachineConditions() and the conditions of the session: threads, device, dtype, family,
-// parameters, bytes of weights, load time and peak memory.
+// Returns MachineConditions() together with the conditions of the session: threads, device, dtype,
+// family, parameters, bytes of weights, load time and peak memory.
 nlohmann::ordered_json SessionConditions(const Session& session);
-// GPU memory in bytes that is used now and was free before the model was loaded; 0 on a CPU.
+// Returns the GPU memory in bytes that has been taken since before the model was loaded: the free
+// memory then minus the free memory now. 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
 
-// Prints the report when `output` is "json", and writes it to `json_file` unless that is empty.
+// Prints the report if `output` is "json". Also writes it to `json_file` unless that is empty.
 // Returns the exit code.
 int WriteReport(const nlohmann::ordered_json& report, const std::string& output,
                 const std::string& json_file);

@@ -9,17 +9,18 @@
 namespace quintet {
 namespace {
 
-// Texts of one flag in --help.
+// What --help shows for one flag.
 struct Text {
   const char* name;
   const char* description;
   const char* unit;
-  // Default as shown by --help. "model": the default comes from the model's generation_config.json.
+  // The default that --help shows. "model" means that the default comes from the model's
+  // generation_config.json.
   const char* shown_default;
 };
 
-// Maps the type T of a field of DecodingRequest to the type of the same field in the proto. The
-// flag is parsed as that type, so it has the same range and precision.
+// Maps the type T of a field of DecodingRequest to the type of the corresponding proto field. Flags
+// are parsed as the proto type, so that they have the proto's range and precision.
 template <typename T>
 struct InProto {
   using type = T;

@@ -1,4 +1,5 @@
-// Flags for decoding: one for each field of DecodingRequest, named like the field but with dashes.
+// Decoding flags: one for each field of DecodingRequest. A flag has the field's name with dashes
+// instead of underscores.
 #pragma once
 
 #include <string>
@@ -20,13 +21,14 @@ struct DecodingFlags {
   DecodingLimits limits;
 };
 void AddDecodingFlags(CLI::App* command, DecodingFlags* flags);
-// AddSamplingFlags and AddLogitsProcessorFlags each add a part of the flags of AddDecodingFlags:
-// the sampling parameters without --seed, and the parameters of the logits processors.
+// Each of these two functions adds a part of the flags that AddDecodingFlags adds. AddSamplingFlags
+// adds the sampling parameters except --seed; AddLogitsProcessorFlags adds the parameters of the
+// logits processors.
 void AddSamplingFlags(CLI::App* command, DecodingFlags* flags);
 void AddLogitsProcessorFlags(CLI::App* command, DecodingFlags* flags);
 
-// Builds the DecodingRequest from the flags. INVALID_ARGUMENT names a flag whose value is
-// malformed; ranges and combinations are checked later, by ResolveDecoding. `tokenizer` may be null
+// Builds a DecodingRequest from the flags. Returns INVALID_ARGUMENT, which names the flag, if a
+// value is malformed. ResolveDecoding checks ranges and combinations later. `tokenizer` may be null
 // unless --decoder-prefix is set.
 absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
                                                      const Tokenizer* tokenizer);

@@ -25,7 +25,8 @@ absl::Status Read(const std::string& field, const json& value, std::optional<boo
 }
 
 absl::Status Read(const std::string& field, const json& value, std::optional<double>* to) {
-  // The proto's fields are floats: a value has the same precision from every front end.
+  // Round to float, the type of the proto's fields: the same number in a request then has the same
+  // effect through JSON lines, flags and gRPC.
   if (!value.is_number()) return Expected(field, "a number", value);
   *to = static_cast<double>(static_cast<float>(value.get<double>()));
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// Decoding options of one line of JSON input: {"text": "...", "num_beams": 4, "stop": ["."]}.
+// Decoding options in one line of JSON input, for example num_beams and stop in {"text": "...",
+// "num_beams": 4, "stop": ["."]}.
 #pragma once
 
 #include <string>
@@ -11,13 +12,14 @@
 
 namespace quintet {
 
-// Names of the fields: those of the proto's DecodingOptions, and decoder_prefix.
+// Names of the fields that a line may set: all fields of the proto's DecodingOptions, and
+// decoder_prefix.
 const std::vector<std::string>& DecodingJsonNames();
 
-// Replaces the options of *request that `line` sets. early_stopping is true, false or "never", or
-// "heuristic", "first" or "never"; decoder_prefix a text or token ids. INVALID_ARGUMENT names the
-// field, the type that was expected and what was found; ranges are checked by ResolveDecoding.
-// `tokenizer` may be null unless decoder_prefix is a text.
+// Replaces those options of *request that `line` sets. early_stopping may be true, false or one of
+// the strings "never", "heuristic" and "first"; decoder_prefix may be a text or an array of token
+// ids. INVALID_ARGUMENT names the field, the expected type and the value found. ResolveDecoding
+// checks ranges later. `tokenizer` may be null unless decoder_prefix is a text.
 absl::Status ReadDecodingJson(const nlohmann::json& line, const Tokenizer* tokenizer,
                               DecodingRequest* request);
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a clean clone to phonemes: installs packages, builds build/quintet, and pronounces the given
-# words (or a few built-in ones) with the model in deploy/models/g2p: first with the command line,
-# then with a server and its Python client, as a stream. The demo's own output goes to standard
-# output, everything else to standard error.
+# Goes from a clean clone to phonemes: installs packages, builds build/quintet, and pronounces the
+# given words (or a few built-in ones) with the model in deploy/models/g2p, first with the command
+# line, then with a server and its Python client, as a stream. The demo's own output goes to
+# standard output, all other output to standard error.
 # usage: tools/demo.sh [WORD...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
-// quintet encode: one embedding (or one for each token) for each input line, in order.
+// quintet encode: computes one embedding, or one for each token, for each input line, in the order
+// of the input.
 #include <unistd.h>
 
 #include <limits>
@@ -40,8 +41,8 @@ EmbeddingOptions OptionsOf(const EncodeFlags& flags) {
   return options;
 }
 
-// An error of Embedding::Create in the spelling of the flags: "prompt_name: ..." becomes
-// "--prompt-name: ...".
+// Rewrites an error of Embedding::Create to name flags instead of options: "prompt_name: ..."
+// becomes "--prompt-name: ...".
 absl::Status UnderFlags(const absl::Status& status) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(status.message(), absl::MaxSplits(':', 1));
@@ -122,7 +123,8 @@ int Run(const EncodeFlags& flags) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, *embedding, number, line);
   };
-  // Columns of binary output (--output f32 or npy), in which a failed line becomes a row of NaN.
+  // Number of columns of binary output (--output f32 or npy). There a failed line becomes a row of
+  // NaN.
   const int64_t columns = embedding->columns();
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());

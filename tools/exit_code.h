@@ -1,4 +1,4 @@
-// Exit codes of the process.
+// Exit codes of the quintet process.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ enum ExitCode : int {
 // `code`.
 int Fail(ExitCode code, const absl::Status& status);
 
-// Like Fail, for a model or tokenizer that cannot be loaded; the message starts with `directory`.
-// Returns kExitModel, or kExitFailed if the status is RESOURCE_EXHAUSTED, INTERNAL or UNAVAILABLE
-// (out of memory, system errors).
+// Like Fail, but for a model or tokenizer that cannot be loaded. The message starts with
+// `directory`. Returns kExitModel, or kExitFailed if the status is RESOURCE_EXHAUSTED, INTERNAL or
+// UNAVAILABLE (out of memory, system errors).
 int FailModel(const std::string& directory, const absl::Status& status);
 
 }  // namespace quintet

@@ -60,8 +60,8 @@ absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
   return absl::OkStatus();
 }
 
-// Quotes a value for the config file. CLI11 reads single and double quotes but no escapes, so
-// values with double quotes or backslashes are written in single quotes.
+// Quotes a value for the config file. CLI11 accepts single and double quotes but no escapes, so a
+// value that contains double quotes or backslashes is written in single quotes.
 std::string Quoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;
@@ -117,7 +117,8 @@ std::string FlagErrorMessage(const CLI::Error& error) {
     std::regex_match(text, match, std::regex(pattern));
     return match;
   };
-  // Only boolean flags get here: numbers are validated before CLI11 converts them.
+  // Only boolean flags can cause this error, because the values of numeric flags are validated
+  // before CLI11 converts them.
   if (const std::smatch m = parts("Could not convert: (\\S+) = ([^]*)"); !m.empty()) {
     return absl::StrCat(m.str(1), ": expected true or false, got ", m.str(2));
   }
@@ -148,7 +149,7 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 }
 
 std::vector<std::string> MisspeltVariables(CLI::App* root) {
-  // Variables that are not flags: of the kernels, the Python client and the tests.
+  // Variables that do not belong to a flag: those of the kernels, the Python client and the tests.
   std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
                                     "QUINTET_CUDA_PORTABLE", "QUINTET_API_KEY",
                                     "QUINTET_BINARY",        "QUINTET_CUDA_LONG_ATTENTION",
@@ -227,7 +228,8 @@ std::string PrintConfig(const CLI::App& command) {
     const std::string& name = option->get_lnames().front();
     if (FromArgvOnly(name) || name == "config") continue;
     std::vector<std::string> values = option->results();
-    // Print unset flags as comments: some flags act differently if set, even to their default.
+    // A flag that is not set is printed as a comment: some flags act differently if they are set,
+    // even if they are set to their default.
     const bool unset = values.empty();
     if (option->get_expected_max() == 0) {
       const bool on = !unset && CLI::detail::to_flag_value(values.front()) > 0;

@@ -1,5 +1,5 @@
-// Values of flags: validators, environment variables, config files, and suggestions for misspelt
-// names.
+// Values of flags: validators, sources (environment variables and config files), and suggestions
+// for misspelt names.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace quintet {
 
-// Validators of numeric flags, run before CLI11 converts the text. Ranges are inclusive. CLI11's
-// own validators accept NaN, accept -1 as a uint64_t, and do not say what was expected.
+// Validators of numeric flags. They check the text before CLI11 converts it. Ranges include both
+// ends. CLI11's own validators are not used: they accept NaN, accept -1 for a uint64_t, and do not
+// say what was expected.
 CLI::Validator WholeInRange(uint64_t least, uint64_t most);
 CLI::Validator RealInRange(double least, double most);
 CLI::Validator AnyReal();  // including NaN and infinities
@@ -27,10 +28,10 @@ CLI::Validator InRange(T least, T most) {
     return RealInRange(least, most);
   }
 }
-// Accepts "auto" and whole numbers from `least` (above 0) to `most`.
+// Accepts "auto", and whole numbers from `least` to `most`. `least` must be above 0.
 CLI::Validator AutoOrInRange(uint64_t least, uint64_t most);
-// Accepts any value >= 0 if T is an integer type, and any real number if T is a floating-point
-// type. For flags whose range is checked elsewhere.
+// For flags whose range is checked elsewhere. Accepts any whole number >= 0 if T is an integer
+// type, and any real number if T is a floating-point type.
 template <typename T>
 CLI::Validator NumberOf() {
   if constexpr (std::is_integral_v<T>) {
@@ -40,42 +41,46 @@ CLI::Validator NumberOf() {
   }
 }
 
-// Returns the message of a CLI11 error, rewritten to say what was expected and got.
+// Returns the message of a CLI11 error, rewritten so that it says what was expected and what was
+// given.
 std::string FlagErrorMessage(const CLI::Error& error);
 
-// Returns the name of the environment variable of a flag: "QUINTET_NUM_BEAMS" for --num-beams.
-// Empty for positionals and for flags that can only be given on the command line (--help,
-// --version, --print-config).
+// Returns the name of a flag's environment variable, for example "QUINTET_NUM_BEAMS" for
+// --num-beams. Returns "" for positional arguments and for flags that can only be given on the
+// command line (--help, --version, --print-config).
 std::string VariableName(const CLI::Option& option);
 
-// Sets every flag of `command` that has no value yet from its environment variable.
-// INVALID_ARGUMENT names the variable.
+// Reads environment variables: sets every flag of `command` that has no value yet and whose
+// variable exists. INVALID_ARGUMENT names the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
-// One sentence for every environment variable that looks like a misspelt one of a flag of any
-// subcommand below `root`, or of those that are not flags: QUINTET_NUM_BEANS.
+// Returns a warning for each environment variable, such as QUINTET_NUM_BEANS, whose name resembles
+// a known name: the variable of a flag of any subcommand below `root`, or a variable that belongs
+// to no flag.
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
-// Sets every flag of `command` that has no value yet from a TOML file. INVALID_ARGUMENT for an
-// unreadable file, an unknown section or key, or a bad value; the message names the file and the
-// key.
+// Reads a TOML file: sets every flag of `command` that has no value yet and that the file contains.
+// INVALID_ARGUMENT, which names the file and the key, for an unreadable file, an unknown section or
+// key, or a bad value.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
-// Returns all flag values of `command` as the text of a file that --config accepts. Flags that are
-// not set appear as comments with their defaults.
+// Returns the values of all flags of `command` in the format of a --config file. A flag that is not
+// set appears as a comment with its default.
 std::string PrintConfig(const CLI::App& command);
 
-// Levenshtein distance: insertions, deletions and replacements that turn a into b.
+// Returns the Levenshtein distance: the smallest number of insertions, deletions and replacements
+// of characters that turn a into b.
 int EditDistance(const std::string& a, const std::string& b);
-// Returns the candidate with the smallest edit distance to `word`, for suggestions. Empty if that
-// distance exceeds 2 (1 for words of up to three letters).
+// Returns the candidate that is closest to `word` by edit distance, to suggest it. Returns "" if
+// that distance exceeds 2 (1 if `word` has at most three letters).
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
-// All subcommands below `root`, recursively, in the order of registration.
+// Returns all subcommands below `root`, including subcommands of subcommands, in the order of
+// registration.
 std::vector<CLI::App*> AllCommands(CLI::App* root);
-// Returns the name of a command after those of its parents: "bench serve" for separator " ",
-// "bench.serve" for ".".
+// Returns the name of a command with the names of its parent commands before it: "bench serve" with
+// separator " ", "bench.serve" with ".".
 std::string CommandPath(const CLI::App& command, const std::string& separator);
-// All flag names of one command, aliases included: "--num-beams", ...
+// Returns all flag names of one command, including aliases: "--num-beams", ...
 std::vector<std::string> FlagNames(const CLI::App& command);
 
 }  // namespace quintet

@@ -3,7 +3,7 @@
 
 tools/flags_reference.py build/quintet > tools/FLAGS.md
 
-tests/python/docs_test.py fails while the file differs from this output.
+tests/python/docs_test.py fails if tools/FLAGS.md differs from this output.
 """
 
 import collections
@@ -17,7 +17,8 @@ Written by `tools/flags_reference.py build/quintet > tools/FLAGS.md` from the `-
 Ranges are in the text, defaults in brackets. `--some-flag` can also be set by the variable
 `QUINTET_SOME_FLAG` or as `some-flag` in a `--config` file.
 """
-# "  --flag VALUE:{choices}  text"; one space is enough after choices that fill the column.
+# Matches "  --flag VALUE:{choices}  text". If the choices fill their column, only one space
+# separates them from the text.
 FLAG = re.compile(r"  ((?:-\w,)?--\S+)((?: \S+)*?)(?:(?:\s{2,}|(?<=\}) )(\S.*))?")
 
 
@@ -32,7 +33,8 @@ def subcommands(text: str) -> list[str]:
 
 
 def commands(binary: str) -> list[list[str]]:
-    """Every command: the program itself ([]), its subcommands, and theirs."""
+    """Returns every command as a list of words: [] for the program itself, then its subcommands and
+    their subcommands."""
     found = [[]]
     for command in found:  # grows while it is read
         found += [[*command, name] for name in subcommands(help_of(binary, command))]
@@ -40,7 +42,7 @@ def commands(binary: str) -> list[list[str]]:
 
 
 def flags(text: str) -> list[tuple[str, str, str, str]]:
-    """The flags of one --help text: (group, name, value, description)."""
+    """Parses one --help text and returns its flags: [(group, name, value, description)]."""
     rows, group, pending = [], "", None
     for line in text.splitlines():
         if re.fullmatch(r"[A-Z][\w ]*:", line):
@@ -58,7 +60,8 @@ def flags(text: str) -> list[tuple[str, str, str, str]]:
 
 
 def without_variable(name: str, description: str) -> str:
-    """Removes the name of the environment variable, which follows from that of the flag."""
+    """Removes the name of the flag's environment variable from its description, because it follows
+    from the flag's name."""
     variable = "QUINTET_" + name.removeprefix("--").upper().replace("-", "_")
     return description.replace(f" (${variable})", "")
 

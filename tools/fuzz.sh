@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs one of tests/fuzz's programs with libFuzzer: builds it with clang 16 into build-fuzz/ and
-# starts from its seed corpus. New corpus entries stay in build-fuzz/corpus/NAME; inputs that crash,
-# leak, take 30 s or 2 GB are written to build-fuzz/findings/. The last line is the result as JSON;
-# exits with 1 when something was found. Needs Debian's packages clang-16 and libclang-rt-16-dev.
+# starts from its seed corpus. New corpus entries stay in build-fuzz/corpus/NAME; inputs that make
+# the program crash, leak, run for 30 s or use 2 GB are written to build-fuzz/findings/. The last
+# line of the output is the result as JSON; exits with 1 if such an input was found. Needs Debian's
+# packages clang-16 and libclang-rt-16-dev.
 # usage: tools/fuzz.sh safetensors|tokenizer_json|sentencepiece|config|request [SECONDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,8 +22,8 @@ cmake --build build-fuzz --target "fuzz_$name" >&2
 
 corpus=build-fuzz/corpus/$name log=build-fuzz/$name.log
 mkdir -p "$corpus" build-fuzz/findings
-# Debian's libraries are built without sanitizers, so containers that are passed to them are only
-# partly annotated.
+# AddressSanitizer's container annotations would be incomplete: Debian's libraries are built without
+# sanitizers, and containers are passed to them.
 export ASAN_OPTIONS=detect_container_overflow=0
 status=0
 "build-fuzz/tests/fuzz/fuzz_$name" "$corpus" "$seeds" -max_total_time="$seconds" \

@@ -1,4 +1,5 @@
-// quintet generate: one output line for each input line, in order.
+// quintet generate: generates text and writes one output line for each input line, in the order of
+// the input.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -61,8 +62,8 @@ void Detokenize(const Session& session, bool skip_special_tokens, Result* result
   }
 }
 
-// Fails if the request asks for values that the output format does not show. `dashes` comes before
-// the names of options in the message.
+// Fails if the request asks for values that the chosen output format does not show. The error
+// message puts `dashes` before the name of the option: "--" for flags, "" for JSON fields.
 absl::Status CheckShown(const DecodingRequest& decoding, const std::string& output,
                         const char* dashes) {
   if (output == "json") return absl::OkStatus();

@@ -1,5 +1,5 @@
-// quintet health: asks a server's HTTP probe whether it is ready. It is the health check of
-// container images, which have neither a shell nor curl.
+// quintet health: asks a server over HTTP whether it is ready. Container images use it as their
+// health check, because they have neither a shell nor curl.
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -27,11 +27,11 @@ struct HealthFlags {
   bool live = false;
 };
 
-// Timeout in seconds of each of connect, send and receive. A server answers within 1 s under any
-// load.
+// Timeout in seconds, applied to connect, to send and to each receive. A server answers within 1 s
+// under any load.
 constexpr int kTimeoutSeconds = 3;
 
-// Returns the error of a failed system call, from errno.
+// Returns errno of the failed system call `call` as a status; a timeout becomes DEADLINE_EXCEEDED.
 absl::Status Failure(const char* call) {
   if (errno == EAGAIN || errno == EINPROGRESS) {
     return absl::DeadlineExceededError(absl::StrCat("no answer within ", kTimeoutSeconds, " s"));
@@ -39,9 +39,9 @@ absl::Status Failure(const char* call) {
   return absl::ErrnoToStatus(errno, call);
 }
 
-// Connects to the first network address of `address` that accepts the connection and returns the
-// socket. A server's listen address can be given even if it is 0.0.0.0 or [::], because Linux
-// connects these to the loopback interface.
+// Resolves `address`, connects to the first of its network addresses that accepts the connection,
+// and returns the socket. `address` may be a server's listen address, even 0.0.0.0 or [::], because
+// Linux connects these to the loopback interface.
 absl::StatusOr<int> Connect(const Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -67,13 +67,14 @@ absl::StatusOr<int> Connect(const Address& address) {
   return failed;
 }
 
-// Sends GET `path` and returns the HTTP status code of the response.
+// Sends a GET request for `path` and returns the HTTP status code of the response.
 absl::StatusOr<int> Get(const Address& address, const std::string& path) {
   QT_ASSIGN_OR_RETURN(const int fd, Connect(address));
   const absl::Cleanup release = [&fd] { close(fd); };
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-  // So few bytes fit into the send buffer of a new connection.
+  // One call sends the whole request: it is short enough for the empty send buffer of a new
+  // connection.
   if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return Failure("send");
   constexpr size_t kStatusBytes = sizeof("HTTP/1.1 200") - 1;
   std::string answer(kStatusBytes, '\0');
@@ -100,7 +101,7 @@ int Run(const HealthFlags& flags) {
   const std::string path = flags.live ? "/healthz" : "/readyz";
   const std::string url = absl::StrCat("http://", flags.http_listen, path);
   const absl::StatusOr<int> code = Get(*address, path);
-  // Docker's health checks may only exit with 0 or 1; other codes are reserved.
+  // A failure exits with 1, because Docker allows only the exit codes 0 and 1 for a health check.
   if (!code.ok()) {
     return Fail(kExitFailed,
                 absl::UnavailableError(absl::StrCat(url, ": ", code.status().message())));

@@ -1,4 +1,5 @@
-// quintet inspect: contents of a model directory, the memory needed to run it, and warnings.
+// quintet inspect: prints the contents of a model directory, the memory needed to run the model,
+// and warnings.
 #include "models/inspect.h"
 
 #include <algorithm>
@@ -64,8 +65,8 @@ const char* ActivationName(Activation activation) {
   return "?";
 }
 
-// Returns the number of KV cache pages that the engine reserves for one request. Its beams share
-// the pages of the encoder output and of the prompt.
+// Returns the number of KV cache pages that the engine reserves for one request. The beams of a
+// request share the pages of the encoder output or of the prompt.
 int64_t RequestPages(const InspectFlags& flags, const ModelConfig& config, int64_t page_size) {
   const int64_t prompt = config.has_encoder() ? 1 : flags.input_tokens;
   const int64_t own =
@@ -94,14 +95,15 @@ LoadOptions OptionsFor(const InspectFlags& flags, const ModelConfig& config, Dev
   return options;
 }
 
-// The limits of a command that is run without flags for them.
+// The limits that a command chooses automatically if no flag sets them.
 struct AutomaticLimits {
   const char* command;
   LimitRequest request;
   LoadOptions options;
 };
 
-// Leaves out a command whose limits cannot be planned, for example because the GPU is full.
+// Plans the automatic limits of generate and serve. Omits a command whose limits cannot be planned,
+// for example because the GPU's memory is full.
 std::vector<AutomaticLimits> PlanAutomatic(const InspectFlags& flags, const ModelConfig& config,
                                            Device* device) {
   ThreadPool pool(1);
@@ -246,7 +248,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                                                   {"cache_pages", planned.cache_pages},
                                                   {"page_tokens", planned.page_size}};
   }
-  // File names may contain bytes that are not UTF-8: replace them.
+  // File names may contain bytes that are not UTF-8; dump replaces these bytes.
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 

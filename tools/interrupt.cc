@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// These must be lock-free, because signal handlers and all threads use them.
+// These variables must be lock-free, because signal handlers access them.
 std::atomic<int> exit_code_at_start = kExitInterrupted;
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -21,8 +21,8 @@ void SetFlag(int) {
   if (interrupted.exchange(true)) _exit(kExitInterrupted);
 }
 
-// Installs `handler` for SIGINT, SIGTERM and, unless it is ignored, SIGHUP. Without SA_RESTART, so
-// that a signal interrupts a blocking read.
+// Installs `handler` for SIGINT and SIGTERM, and for SIGHUP unless that signal is ignored.
+// SA_RESTART is not set, so that a signal interrupts a blocking read.
 void OnInterrupts(void (*handler)(int)) {
   struct sigaction action = {}, hang_up = {};
   action.sa_handler = handler;

@@ -22,48 +22,51 @@ struct LineFlags {
 };
 void AddLineFlags(CLI::App* command, LineFlags* flags, const std::vector<std::string>& outputs);
 
-// Returns what a command that processes lines needs of its session. With JSON lines the tokenizer
-// is optional, because lines may contain only token ids.
+// Returns what a command that processes lines needs of its session (SessionNeeds). With JSON input
+// a tokenizer is optional, because lines may contain token ids instead of text.
 SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines);
 
-// One parsed line of input. The line is a text or a JSON object: {"text": "..."} or {"token_ids":
-// [...]}, with more fields for some commands.
+// One parsed line of input. In the file it is a text, or a JSON object {"text": "..."} or
+// {"token_ids": [...]}, which has more fields for some commands.
 struct LineInput {
   std::string text;          // empty if the line contains token ids
   std::vector<int32_t> ids;  // with special tokens; length checked (TruncateInput)
   nlohmann::json fields;     // the JSON object; null for text lines
 };
-// A JSON object may have the fields text, token_ids, id, meta and those in `fields`; others are
-// INVALID_ARGUMENT. `embedding`, for encode: its prompt comes before a text, which is then
-// truncated as it says.
+// Parses an input line. A JSON object may have the fields text, token_ids, id, meta and those named
+// in `fields`; any other field is INVALID_ARGUMENT. `embedding` is set by encode: its prompt is put
+// before a text, and its length limit applies to that text.
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
                                     const std::string& line,
                                     const std::vector<std::string>& fields = {},
                                     const Embedding* embedding = nullptr);
-// The fields id and meta of a line of JSON input, as they appear in its output: {"id": 7}. Empty if
-// it has none or is not an object. Sets nothing else: ReadInput reports errors.
+// Returns the fields id and meta of a line of JSON input, which the output repeats: {"id": 7}.
+// Returns an empty value if the line has neither or is not a JSON object; ReadInput reports such
+// errors.
 nlohmann::ordered_json CarriedFields(const std::string& line);
-// Appends the fields to the object in `output`, which is a line that JsonLine made.
+// Adds `fields` to the JSON object in `output`, a line that JsonLine returned, and returns the new
+// line.
 std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields);
-// Reads a JSON array of token ids. INVALID_ARGUMENT names `field`.
+// Reads a JSON array of token ids. INVALID_ARGUMENT names the field `field`.
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field);
 
-// Returns {"line":3,"error":{"code":"INVALID_ARGUMENT","message":"..."}} and a newline.
+// Returns the output line for a failed line:
+// {"line":3,"error":{"code":"INVALID_ARGUMENT","message":"..."}} and a newline.
 std::string JsonError(int64_t number, const absl::Status& error);
-// Returns a function that makes the output for a failed line: JsonError for --output json, an empty
-// line for --output text.
+// Returns the function that makes the output for a failed line: it is JsonError with --output json
+// and returns an empty line with --output text.
 std::function<std::string(int64_t number, const absl::Status& error)> ErrorFormat(
     const LineFlags& flags);
-// Returns compact JSON and a newline; bytes that are not UTF-8 become U+FFFD.
+// Returns the value as compact JSON and a newline. Bytes that are not UTF-8 are replaced by U+FFFD.
 std::string JsonLine(const nlohmann::ordered_json& value);
-// Returns a float as a JSON number with the fewest digits that read back as the same float: 0.1,
-// not 0.10000000149011612.
+// Returns a float as the JSON number with the fewest digits that is parsed back to the same float:
+// 0.1, not 0.10000000149011612.
 nlohmann::ordered_json JsonFloat(float value);
 nlohmann::ordered_json JsonLogProb(const TokenLogProb& token);
 
-// Replaces newline, carriage return, tab and backslash by \n, \r, \t and \\, so that the text can
-// be a field of a line of output.
+// Replaces newline, carriage return, tab and backslash by the two characters \n, \r, \t and \\, so
+// that the text can be a field of an output line.
 std::string EscapeLine(const std::string& text);
 
 }  // namespace quintet

@@ -18,8 +18,8 @@
 namespace quintet {
 namespace {
 
-// A compressed frame ends after kFrameBytes of uncompressed data or after kFrameTime, whichever is
-// first. If the process is killed, at most one frame is lost.
+// A compressed frame ends when it has kFrameBytes of uncompressed data or has been open for
+// kFrameTime, whichever comes first. If the process is killed, at most the last frame is lost.
 constexpr int64_t kFrameBytes = int64_t{4} << 20;
 constexpr std::chrono::seconds kFrameTime{10};
 constexpr size_t kReadBytes = size_t{1} << 20;
@@ -34,13 +34,14 @@ bool IsStandardInput(const struct stat& file) {
          input.st_dev == file.st_dev && input.st_ino == file.st_ino;
 }
 
-// The complete records at the beginning of a file.
+// Number and size of the complete records at the beginning of a file.
 struct Records {
   int64_t count = 0;
   int64_t bytes = 0;  // in the file: header and records
 };
 
-// Reads a file from its beginning and calls visit(bytes) for each block, until visit returns false.
+// Reads a file from its beginning in blocks and calls visit(bytes) for each block. Stops early if
+// visit returns false.
 template <typename Visit>
 absl::Status ReadFile(int fd, const std::string& name, const Visit& visit) {
   std::string bytes(kReadBytes, '\0');
@@ -69,8 +70,8 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
   return records;
 }
 
-// Counts the lines in the complete frames at the beginning of a compressed file. Frames after the
-// last one that ends with a newline do not count.
+// Counts the lines in the complete frames at the beginning of a compressed file. Stops counting at
+// the last complete frame that ends with a newline.
 absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
                                           Compression compression) {
   Records records;
@@ -157,7 +158,8 @@ absl::Status LineOutput::Begin(bool resume) {
   return lseek(fd_, header_bytes_, SEEK_SET) < 0 ? Failed(name_, "seeking in") : absl::OkStatus();
 }
 
-// Counts the complete records of the file, cuts off everything after them and seeks to the end.
+// Counts the complete records at the beginning of the file, cuts off everything after them, and
+// moves the write position to the end.
 absl::Status LineOutput::KeepRecords() {
   Records records;
   if (format_.record_bytes > 0) {

@@ -1,4 +1,4 @@
-// The output of a command that processes lines (a job): standard output, or a file that a later run
+// The output of a command that processes lines. It is standard output, or a file that a later run
 // can continue after an interruption.
 #pragma once
 
@@ -15,39 +15,39 @@
 
 namespace quintet {
 
-// How the records of an output file, one for each input line, are delimited.
+// How the records of an output file are delimited. Each input line gives one record.
 struct RecordFormat {
   int64_t record_bytes = 0;  // size of each record; 0: a record ends with a newline
-  // If set, returns the file's header when it has `records` records. Its size must not depend on
-  // their number: a header for 0 records is written first and overwritten in Finish.
+  // If set, returns the file's header for `records` records. The header's size must not depend on
+  // the number of records: first a header for 0 records is written, which Finish overwrites.
   std::function<std::string(int64_t records)> header;
 };
 
 class LineOutput {
  public:
-  // Opens `path`, or uses standard output if `path` is empty. Output to a name that ends in .gz or
-  // .zst is compressed. Without `resume` an existing file is overwritten. With it, the file's
-  // complete records are kept, anything after them is cut off, and Write appends. The file stays
-  // locked until the destructor. INVALID_ARGUMENT: the file is also the standard input, is in use
-  // by another process or cannot be opened; `resume` without a regular file; a header for output
-  // that is not an empty regular file.
+  // Opens the file `path`, or standard output if `path` is empty. Output to a file whose name ends
+  // in .gz or .zst is compressed. Without `resume` an existing file is overwritten. With `resume`
+  // the complete records of the file are kept, everything after them is cut off, and Write appends.
+  // The file stays locked until the destructor. INVALID_ARGUMENT if the file is also the standard
+  // input, is used by another process or cannot be opened; if `resume` is set and the output is not
+  // a regular file; or if `format` has a header and the output is not an empty regular file.
   static absl::StatusOr<std::unique_ptr<LineOutput>> Open(const std::string& path, bool resume,
                                                           const RecordFormat& format);
   ~LineOutput();
   LineOutput(const LineOutput&) = delete;
   LineOutput& operator=(const LineOutput&) = delete;
 
-  // Number of records that were kept when the file was opened (`resume`), else 0.
+  // Number of records that Open kept because of `resume`; otherwise 0.
   int64_t kept_records() const { return kept_records_; }
-  // Writes complete records. CANCELLED if an interrupt arrives while Write waits because the reader
-  // of a pipe is slow; then only a part is written. UNAVAILABLE: the write failed.
+  // Writes complete records. CANCELLED: an interrupt arrived while Write waited for the slow reader
+  // of a pipe; then only a part of `records` is written. UNAVAILABLE: the write failed.
   absl::Status Write(absl::string_view records);
-  // Ends the compressed data, or overwrites the header with the final number of records. Call it
-  // after the last Write.
+  // Must be called after the last Write. Ends the compressed data, or overwrites the header with
+  // one for the final number of records.
   absl::Status Finish();
 
   bool terminal() const { return terminal_; }
-  // "standard output", or the file's name.
+  // The file's name, or "standard output".
   const std::string& name() const { return name_; }
 
  private:
@@ -67,8 +67,8 @@ class LineOutput {
   bool regular_ = false;  // a regular file: writes to it do not block
   bool terminal_ = false;
   int64_t kept_records_ = 0;
-  // A compressed file is a sequence of frames, each of which ends after a complete record, so that
-  // a run after a kill can continue the file after its last complete frame.
+  // A compressed file is a sequence of frames, each of which ends after a complete record. After a
+  // kill, a later run can therefore continue the file after its last complete frame.
   std::unique_ptr<Compressor> compressor_;  // null: not compressed
   int64_t frame_bytes_ = 0;                 // uncompressed bytes in the current frame
   Clock::time_point frame_begin_;

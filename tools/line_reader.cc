@@ -13,8 +13,8 @@
 namespace quintet {
 namespace {
 
-// INVALID_ARGUMENT if the first bytes of the input are not those of a text: they contain a NUL, as
-// nearly all binary formats do, and text in UTF-16.
+// Returns INVALID_ARGUMENT if the beginning of the input contains a NUL byte. No UTF-8 text does,
+// but nearly all binary formats and texts in UTF-16 do.
 absl::Status CheckText(absl::string_view bytes) {
   constexpr size_t kLooked = 8000;
   if (bytes.substr(0, kLooked).find('\0') == absl::string_view::npos) return absl::OkStatus();
@@ -34,8 +34,8 @@ LineReader::LineReader(int fd, size_t max_line_bytes) : fd_(fd), max_line_bytes_
   }
 }
 
-// Moves the next line from buffer_ to *line and sets *outcome. The line must be complete, or the
-// last one of the input. Returns false if there is none.
+// Moves the next line from buffer_ to *line and sets *outcome. Takes a line without a newline only
+// at the end of the input. Returns false if buffer_ has no such line.
 bool LineReader::TakeLine(std::string* line, Outcome* outcome) {
   size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {
@@ -78,7 +78,7 @@ LineReader::Outcome LineReader::Next(int timeout_ms, std::string* line) {
   return outcome;
 }
 
-// Reads (and decompresses) more input into buffer_, or sets end_ at the end of the input.
+// Reads more input into buffer_, decompressed if necessary. Sets end_ at the end of the input.
 LineReader::Fill LineReader::FillBuffer(int timeout_ms) {
   if (decompressor_ != nullptr) {
     const size_t had = buffer_.size(), given = compressed_.size();
@@ -129,9 +129,9 @@ LineReader::Fill LineReader::Decompress() {
   return error_.ok() ? Fill::kMore : Fill::kError;
 }
 
-// Decides by the first bytes in buffer_ whether the input is compressed, and creates decompressor_
-// if so. Leaves detected_ false while more bytes could still make it compressed. No UTF-8 text
-// begins like compressed data.
+// Decides by the first bytes in buffer_ whether the input is compressed, and if so creates
+// decompressor_. Leaves detected_ false if the bytes read so far are too few to decide. No UTF-8
+// text begins like compressed data.
 void LineReader::DetectCompression() {
   const Compression compression = CompressionOfData(buffer_);
   if (compression != Compression::kNone) {

@@ -1,5 +1,5 @@
-// Reads lines from a file descriptor with a timeout and in bounded memory. Input that is compressed
-// with gzip or zstd is recognised by its first bytes and decompressed.
+// Reads lines from a file descriptor, with a timeout and in bounded memory. Recognises input that
+// is compressed with gzip or zstd by its first bytes and decompresses it.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@ namespace quintet {
 
 class LineReader {
  public:
-  // The descriptor must stay open while the object is used; it is not closed. A line longer than
-  // max_line_bytes is skipped and reported as kTooLong.
+  // `fd` must stay open while this object is used; the object does not close it. A line of more
+  // than `max_line_bytes` bytes is skipped and reported as kTooLong.
   LineReader(int fd, size_t max_line_bytes);
 
   enum class Outcome { kLine, kTooLong, kWait, kEnd, kError };
-  // Reads the next line into *line, without "\n" or "\r\n"; the last line of the input may have
-  // none. Waits up to timeout_ms (-1: no limit) for input. kWait: no input in that time, or a
-  // signal arrived. kError: see error().
+  // Reads the next line into *line, without its "\n" or "\r\n". The last line of the input may lack
+  // a newline. Waits up to timeout_ms milliseconds for input (-1: no limit). kWait: no complete
+  // line arrived in that time, or a signal interrupted the wait. kError: see error().
   Outcome Next(int timeout_ms, std::string* line);
 
-  // The reason of kError: a failed read, compressed data that is damaged or ends early, or binary
-  // data that is not compressed.
+  // The reason of kError: a read failed, compressed data is damaged or ends early, or the input is
+  // binary data that is not compressed.
   const absl::Status& error() const { return error_; }
-  // Bytes read from the descriptor, before decompression.
+  // Number of bytes read from the descriptor, before decompression.
   int64_t bytes_read() const { return bytes_read_; }
-  // Size of a regular file in bytes, counted from where reading began; -1 for pipes and terminals.
+  // For a regular file, its size in bytes from the position where reading began; -1 for pipes and
+  // terminals.
   int64_t total_bytes() const { return total_bytes_; }
-  // Whether the input is compressed. Valid after the first Next that returned a line.
+  // Whether the input is compressed. Known after Next has returned the first line.
   bool compressed() const { return decompressor_ != nullptr; }
 
  private:

@@ -29,17 +29,17 @@ namespace quintet {
 namespace {
 
 constexpr size_t kMaxLineBytes = 8 * kMaxTextBytes;
-// Lines pass from the reading thread to the parsing threads and the engine in chunks. A chunk is
-// full when it has kChunkLines lines or kChunkBytes bytes of text.
+// Lines pass in chunks from the reading thread through the parsing threads to the engine's thread.
+// A chunk is full when it has kChunkLines lines or kChunkBytes bytes of text.
 constexpr size_t kChunkLines = 32;
 constexpr size_t kChunkBytes = size_t{1} << 16;
-// Limit of the text of all lines in flight, in bytes. A single line may be longer.
+// Limit in bytes of the total text of all lines in flight. A single longer line is allowed.
 constexpr int64_t kMaxBytesInFlight = int64_t{64} << 20;
-// Period at which waiting threads check for an interrupt.
+// How often a waiting thread checks for an interrupt.
 constexpr std::chrono::milliseconds kTick{100};
 
-// An input line on its way from the reading to the writing thread. Only one thread uses it at a
-// time, except that the writer reads `formatted`, under mutex_.
+// An input line on its way from the reading thread to the writing thread. Only one thread at a time
+// uses it, with one exception: the writing thread reads `formatted` at any time, under mutex_.
 struct Line {
   int64_t number = 0;
   std::string text;
@@ -59,9 +59,9 @@ struct Chunk {
   bool parsed = false;  // guarded by mutex_
 };
 
-// Lines that the engine has finished, until HandOver passes them on. The sinks share ownership of
-// the list, because the engine may call them after the run has ended. Only the engine's thread uses
-// it.
+// Lines that the engine has finished and HandOver has not yet passed on. Each sink shares ownership
+// of the list, because the engine may call a sink after the run has ended. Only the engine's thread
+// uses the list.
 using FinishedLines = std::vector<LinePtr>;
 
 class LineSink : public ResponseSink {
@@ -84,8 +84,8 @@ class LineSink : public ResponseSink {
   std::shared_ptr<FinishedLines> finished_;
 };
 
-// Counts the lines of a regular file from its current position on. nullopt if reading fails or
-// *stop is set.
+// Counts the lines of a regular file from its current position to its end. Returns nullopt if
+// reading fails or `stop` becomes true.
 std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
   int64_t at = lseek(fd, 0, SEEK_CUR), lines = 0;
   std::string bytes(size_t{1} << 20, '\0');
@@ -116,8 +116,8 @@ class LineRunner {
   int Run() {
     if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
     Start([this] { ReadLines(); });
-    // Parsing (tokenizing) and formatting take about the same time, so both get this number of
-    // threads. The engine's threads use the other cores.
+    // Number of parsing threads, and of formatting threads: parsing (with tokenizing) and
+    // formatting take about the same time. The remaining cores are for the engine's threads.
     const int workers = std::clamp(AvailableCores() / 4, 1, 4);
     for (int i = 0; i < workers; ++i) {
       Start([this] { ParseChunks(); });
@@ -136,8 +136,8 @@ class LineRunner {
   }
 
  private:
-  // Starts a thread that runs `work`. If `work` runs out of memory, the run ends with an error, but
-  // the process does not crash. (While a line is parsed or formatted, only that line fails.)
+  // Starts a thread that runs `work`. If `work` runs out of memory, the run ends with an error
+  // instead of a crash. (If parsing or formatting a line runs out of memory, only that line fails.)
   template <typename Work>
   void Start(Work work) {
     threads_.emplace_back([this, work] {
@@ -149,7 +149,7 @@ class LineRunner {
     });
   }
 
-  // Makes all threads end. `status` is the reason; OK after an interrupt.
+  // Makes all threads end. `status` is the error that stopped the run; OK if an interrupt did.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     error_.Update(status);
@@ -160,7 +160,7 @@ class LineRunner {
     }
   }
 
-  // Waits on `wake` until ready() is true. Returns false if the run has been stopped.
+  // Waits on `wake` until ready() is true or the run is stopped. Returns false if it is stopped.
   template <typename Ready>
   bool WaitUntil(std::unique_lock<std::mutex>* lock, std::condition_variable* wake,
                  const Ready& ready) {
@@ -168,7 +168,7 @@ class LineRunner {
     return !stopped_;
   }
 
-  // ---- Threads, in the order in which a line passes them ----
+  // ---- Functions of the threads, in the order in which a line passes through them ----
 
   void CountTotal() {
     const std::optional<int64_t> lines = CountLines(STDIN_FILENO, counting_ends_);
@@ -280,8 +280,8 @@ class LineRunner {
     });
   }
 
-  // Submits parsed lines and runs engine steps until all lines are done. Runs in the engine's
-  // thread.
+  // Runs in the engine's thread: submits parsed lines and runs engine steps until all lines are
+  // done.
   void RunEngine() {
     std::vector<std::shared_ptr<Chunk>> parsed;
     for (bool busy = false;;) {
@@ -295,8 +295,9 @@ class LineRunner {
     }
   }
 
-  // Moves the next parsed chunks, in the order of the input, to *parsed. Waits for one unless the
-  // engine is busy. Returns false if all lines have been submitted and finished, or after Stop.
+  // Moves the chunks that are parsed and next in the order of the input to *parsed. If `busy` is
+  // false (the engine has no work), waits for one. Returns false after Stop, or when all lines have
+  // been submitted and finished.
   bool TakeParsed(bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
     parsed->clear();
     std::unique_lock lock(mutex_);
@@ -379,7 +380,8 @@ class LineRunner {
     }
   }
 
-  // Writes the outputs of consecutive lines. Returns false if writing failed, which stops the run.
+  // Writes the outputs of lines that are consecutive in the input. If writing fails, stops the run
+  // and returns false.
   bool Write(const std::vector<LinePtr>& lines) {
     if (lines.empty()) return true;
     std::string out;
@@ -409,15 +411,15 @@ class LineRunner {
     return true;
   }
 
-  // Computes the total number of lines or, if it is unknown, the done fraction of the input, for
-  // the progress line.
+  // For the progress line: computes the total number of lines or, if that is unknown, the fraction
+  // of the input that is done.
   void UpdateState() {
     const int64_t kept = output_->kept_records();
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {
       state_.total_lines = std::max<int64_t>(0, total - kept);
     } else if (reader_.total_bytes() > 0 && state_.lines > 0) {
-      // bytes_read_ includes lines in flight, which are not done: scale it by the share of lines
-      // that have been written.
+      // bytes_read_ includes the bytes of lines in flight, which are not done. Multiply it by the
+      // share of the lines read that have been written.
       const double lines = static_cast<double>(kept + state_.lines);
       state_.fraction = static_cast<double>(bytes_read_) /
                         static_cast<double>(reader_.total_bytes()) * lines /
@@ -425,7 +427,7 @@ class LineRunner {
     }
   }
 
-  // Finishes the output and returns the exit code. All threads have ended.
+  // Finishes the output and returns the exit code. Called when all threads have ended.
   int Finish() {
     progress_.Clear();
     if (absl::Status status = output_->Finish(); !absl::IsCancelled(status)) {
@@ -454,8 +456,8 @@ class LineRunner {
 
   std::mutex mutex_;
   std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
-  // Queues of chunks and lines between the threads. This and the members up to error_ are guarded
-  // by mutex_.
+  // Queues of chunks and lines between the threads. mutex_ guards these and the following members
+  // up to error_.
   std::deque<std::shared_ptr<Chunk>> to_parse_;   // read, not parsed
   std::deque<std::shared_ptr<Chunk>> to_submit_;  // not submitted, in input order
   std::deque<LinePtr> to_format_;                 // finished by the engine, or failed
@@ -466,9 +468,9 @@ class LineRunner {
 
   std::atomic<int64_t> total_lines_{-1};  // lines of the input; -1: unknown
   std::atomic<bool> counting_ends_{false};
-  // Used only by the engine's thread.
+  // Used only by the engine's thread: the list that LineSink fills.
   std::shared_ptr<FinishedLines> finished_ = std::make_shared<FinishedLines>();
-  // Used only by the writing thread.
+  // The next two members are used only by the writing thread.
   Progress progress_;
   Progress::State state_;
 };

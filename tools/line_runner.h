@@ -1,6 +1,7 @@
 // Processes the lines of standard input with the engine, in bounded memory. Reading, tokenizing,
-// formatting and writing run in their own threads, so that the engine's thread only runs engine
-// steps. Outputs have the order of the input; a failed line does not affect the others.
+// formatting and writing run in other threads than the engine's, so that the engine's thread only
+// runs engine steps. Outputs have the order of the input lines. A failed line does not affect other
+// lines.
 #pragma once
 
 #include <functional>
@@ -14,27 +15,29 @@
 
 namespace quintet {
 
-// The request made from one line, and the formatter of its result.
+// The request that one input line makes, and the function that formats its result.
 struct LineJob {
   Request request;  // RunLines sets the sink
-  // Appends the line's output, newline included. Called at most once, in any thread.
+  // Appends the output for the line, including the newline, to *out. Called at most once, by any
+  // thread.
   std::function<void(Result result, std::string* out)> format;
 };
 
 struct LineCommand {
-  // Converts input line `number` (counted from 1) to a job, or returns INVALID_ARGUMENT. Called in
-  // several threads at the same time.
+  // Converts line `number` of the input (counted from 1) to a job, or returns INVALID_ARGUMENT.
+  // Several threads call it at the same time.
   std::function<absl::StatusOr<LineJob>(int64_t number, const std::string& line)> parse;
-  // Returns the output for a failed line, whose error RunLines also logs. Called in several threads
-  // at the same time.
+  // Returns the output for a line that failed with `error`. (RunLines logs the error, too.) Several
+  // threads call it at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
   RecordFormat record;  // of the output
 };
 
-// Processes standard input and writes to the output that `flags` select; with --resume, skips the
-// lines whose records that output already has. Returns kExitDone, kExitUsage for an output that
-// cannot be opened, kExitFailed if a line, reading or writing failed, or kExitInterrupted after
-// SIGINT, SIGTERM or SIGHUP; then the output contains the records of the first lines.
+// Processes the lines of standard input and writes to the output that `flags` select. With
+// --resume, skips as many lines as that output already has records. Returns kExitDone; kExitUsage
+// if the output cannot be opened; kExitFailed if a line, reading or writing failed; or
+// kExitInterrupted after SIGINT, SIGTERM or SIGHUP. After an interrupt the output contains the
+// records of the first lines only.
 int RunLines(Session& session, const LineFlags& flags, const LineCommand& command);
 
 }  // namespace quintet

@@ -13,8 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# C++ sources of the product that differ from the commit $1; for a header also the sources that
-# include it.
+# Lists the C++ sources that differ from the commit $1. For a header, lists the sources that include
+# it, too.
 changed_sources() {
   if [ "$1" = all ]; then
     git ls-files '*.cc'
@@ -46,7 +46,7 @@ fi
 
 fix=${1:-}
 bin=.venv/bin
-# Excludes third-party files, generated tables and recorded data.
+# All tracked files except third-party files, generated tables and recorded data.
 mapfile -t files < <(git ls-files |
   grep -vE '\.(json|svg|safetensors|model)$' |
   grep -vE '^(deploy/models|tests/data|tests/golden/cases|tests/fuzz/corpus)/' |
@@ -75,7 +75,7 @@ if [ -n "$long" ]; then
   echo "$long" >&2
   report "lines of more than 100 columns"
 fi
-# Two CUDA kernels are longer, because their parts share many registers.
+# Two CUDA kernels may have more than 60 lines, because their parts share many registers.
 functions=$(select_files '\.(cc|h|cu|cuh)$' | grep -v '^tests/' |
   xargs "$bin/lizard" -l cpp --warnings_only -L 60 -C 1000 -a 100 |
   grep -vE '::(SplitKKernel|ByteGemvKernel) has ' || true)

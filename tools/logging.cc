@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// Formats log lines as JSON. spdlog's patterns cannot do this, because they do not escape the
+// Formats log lines as JSON. spdlog's own patterns cannot be used, because they do not escape the
 // message.
 class JsonFormatter : public spdlog::formatter {
  public:
@@ -73,7 +73,7 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // If a log line cannot be formatted, count it as dropped. By default spdlog would write an error
+  // Count a log line that cannot be formatted as dropped. By default spdlog would write an error
   // message to standard error.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });

@@ -1,4 +1,4 @@
-// Logging to standard error through spdlog. Logs never contain text of prompts or outputs.
+// Logging to standard error through spdlog. Log lines never contain the text of prompts or outputs.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,18 @@
 
 namespace quintet {
 
-// Sets up logging. `format`: "text" or "json" (one object per line with time, level and message).
-// `level`: "debug", "info", "warn" or "error".
+// Sets up logging. `format` is "text" or "json" (one object per line with time, level and message).
+// `level` is "debug", "info", "warn" or "error"; lines below it are not logged.
 void SetUpLogging(const std::string& format, const std::string& level);
 
-// Makes logging asynchronous: a thread writes queued lines to standard error, and if the queue is
-// full, lines are dropped (server/log_queue.h). Call after SetUpLogging.
+// Makes logging asynchronous: log lines are queued, and a thread writes them to standard error.
+// Lines that do not fit into the queue are dropped (server/log_queue.h). Call it after
+// SetUpLogging.
 void QueueLog();
 int64_t LogLinesDropped();  // lines dropped so far; 0 before QueueLog
 
-// Writes the reason why the process fails: "quintet: MESSAGE", or with format "json" a log line of
-// level error. Waits at most one second until all log lines have been written.
+// Logs the reason why the process fails: "quintet: MESSAGE" as text, or with format "json" a log
+// line of level error. Waits at most one second until all log lines have been written.
 void LogFailure(const std::string& message);
 
 }  // namespace quintet

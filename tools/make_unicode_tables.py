@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes models/tokenizers/unicode_tables.cc: the Unicode facts that Hugging Face's tokenizers
-library uses.
+"""Writes models/tokenizers/unicode_tables.cc: the properties of Unicode characters that Hugging
+Face's tokenizers library uses.
 
-Each part of that library has its own version of Unicode, so the tables are queried from the library
-itself, code point by code point, instead of being taken from one version's data files. Only
-grapheme cluster properties, which the library hardly exposes, are taken from the `regex` package;
-marks that the library does not know yet are left out. Needs: tokenizers, regex.
+Each part of that library implements its own version of Unicode. Therefore this script queries the
+library itself, code point by code point, instead of reading the data files of one Unicode version.
+Only grapheme cluster properties, which the library hardly exposes, are taken from the `regex`
+package, except for marks that the library does not know yet. Needs: tokenizers, regex.
 Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
 """
 
@@ -23,7 +23,7 @@ ALL = "".join(map(chr, CODE_POINTS))
 CATEGORIES = (
     "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co"
 ).split()
-# Order of enum GraphemeBreak in unicode.h.
+# In the order of enum GraphemeBreak in unicode.h.
 BREAKS = (
     "Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT"
 ).split()
@@ -48,7 +48,8 @@ def varint(value):
 
 
 def runs(value_of):
-    """(start delta, value) of each run of equal values over all code points; surrogates get 0."""
+    """Encodes value_of(code point) for all code points: for each run of equal values (delta from
+    the previous run's start, value). Surrogates have value 0."""
     out, last_start, last = b"", 0, 0
     for c in range(0x110000):
         value = 0 if 0xD800 <= c < 0xE000 else value_of(c)
@@ -59,7 +60,8 @@ def runs(value_of):
 
 
 def mappings(table):
-    """(code point delta, length, code points) of each changed code point."""
+    """Encodes a mapping of code points to texts: for each code point (delta from the previous one,
+    length of the text, code points of the text)."""
     out, last = b"", 0
     for c in sorted(table):
         out += varint(c - last) + varint(len(table[c])) + b"".join(varint(ord(x)) for x in table[c])
@@ -73,8 +75,9 @@ def changed_by(normalizer, extra=()):
 
 def combining_classes():
     nfd = nm.NFD()
-    # One mark of each class, by ascending class: a mark sorts before another exactly when its class
-    # is lower.
+    # One known mark of each combining class, in ascending order of class. In canonical order a mark
+    # is sorted before another one exactly when its class is lower, which gives the classes of all
+    # other marks.
     marks = {
         1: 0x334,
         6: 0x16FF0,
@@ -150,8 +153,8 @@ def combining_classes():
 
 
 def joins_letter_before():
-    """Code points that do not start a grapheme cluster after a letter: normalisation
-    rules that only turn "a" into "X" replace a whole cluster that starts with "a"."""
+    """Returns the code points that do not start a new grapheme cluster after a letter. Found with a
+    normalizer that maps only "a" to "X": it replaces the whole cluster that starts with "a"."""
     units = [0] * 512
     units[0] = 256 << 10
     units[256 ^ ord("a")] = ord("a") | 1 << 8 | 1 << 10
@@ -162,13 +165,15 @@ def joins_letter_before():
 
 
 def compositions(decomposed):
-    """{(first, second): composite} of canonical composition, Hangul aside (it is arithmetic)."""
+    """Returns {(first, second): composite} of canonical composition. Hangul is left out, because
+    its composition is computed."""
     nfc, nfd = nm.NFC(), nm.NFD()
     pairs = {}
     for c, text in decomposed.items():
         if 0xAC00 <= c < 0xD7A4 or nfc.normalize_str(chr(c)) != chr(c):
             continue
-        # The last code point of the full decomposition combines with the composite of the others.
+        # The first of the pair is the composite of all code points of the full decomposition but
+        # the last; the second is the last one.
         first = nfc.normalize_str(text[:-1])
         if len(first) == 1 and nfc.normalize_str(first + text[-1]) == chr(c):
             pairs[(ord(first), ord(text[-1]))] = c

@@ -1,5 +1,5 @@
-// quintet man DIR: writes a manual page for the binary and for each subcommand, generated from the
-// registered flags like --help.
+// quintet man DIR: writes manual pages to DIR, one for the binary and one for each subcommand. Like
+// --help, they are generated from the registered flags.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -19,7 +19,8 @@
 namespace quintet {
 namespace {
 
-// Escapes text for troff: backslashes, and characters that troff would print as typographic ones.
+// Escapes text for troff: backslashes, and characters for which troff would print a typographic
+// variant.
 std::string Escaped(const std::string& text) {
   const std::string line = absl::StrReplaceAll(text, {{"\\", "\\e"},
                                                       {"-", "\\-"},
@@ -27,7 +28,7 @@ std::string Escaped(const std::string& text) {
                                                       {"`", "\\(ga"},
                                                       {"^", "\\(ha"},
                                                       {"~", "\\(ti"}});
-  // troff takes a dot at the start of a line as the start of a request (command).
+  // troff would treat a dot at the start of a line as the start of a request (command).
   return !line.empty() && line[0] == '.' ? "\\&" + line : line;
 }
 
@@ -62,8 +63,8 @@ std::string Synopsis(const CLI::App& command) {
   return text + "\n";
 }
 
-// Returns the entry of one flag or positional argument, with the texts that --help shows. An option
-// can be a flag and a positional at the same time; `is_positional` selects one of them.
+// Returns the entry of one flag or positional argument, with the texts that --help shows. A CLI11
+// option can be both at the same time; `is_positional` selects which of the two is described.
 std::string Entry(const CLI::App& command, const CLI::Option* option, bool is_positional) {
   const auto formatter = std::static_pointer_cast<CLI::Formatter>(command.get_formatter());
   return absl::StrCat(".TP\n\\fB", Escaped(formatter->make_option_name(option, is_positional)),
@@ -71,7 +72,8 @@ std::string Entry(const CLI::App& command, const CLI::Option* option, bool is_po
                       Escaped(formatter->make_option_desc(option)), "\n");
 }
 
-// Returns the sections of the positionals, then of the groups of flags in the order of --help.
+// Returns the sections of the options: first the positional arguments, then the groups of flags in
+// the order of --help.
 std::string Options(const CLI::App& command) {
   std::string positionals;
   std::vector<std::pair<std::string, std::string>> groups;  // name, entries
@@ -92,8 +94,8 @@ std::string Options(const CLI::App& command) {
   return text;
 }
 
-// The text at the end of --help as troff: blocks with a heading become sections whose line breaks
-// are kept, the other blocks become paragraphs of the description.
+// The text at the end of --help as troff. A block with a heading becomes a section, in which line
+// breaks are kept. Any other block becomes a paragraph of the description.
 struct Footer {
   std::string paragraphs, sections;
 };
@@ -121,7 +123,8 @@ Footer FooterOf(const CLI::App& command) {
 
 std::string Page(const CLI::App& command) {
   const Footer footer = FooterOf(command);
-  // .nh and .ad l: do not hyphenate or justify, because lines contain names that users copy.
+  // The requests .nh and .ad l turn off hyphenation and justification, because lines contain names
+  // that users copy.
   std::string page =
       absl::StrCat(".TH ", Upper(Escaped(PageName(command))), " 1 \"\" \"quintet ",
                    Escaped(Version()), "\" \"Quintet\"\n.nh\n.ad l\n.SH NAME\n",

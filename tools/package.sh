@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the Debian packages of this suite from the working tree: quintet_VERSION_ARCH.deb and
-# quintet-model-g2p_VERSION_all.deb in build/. Prints their paths. Checks them with lintian where
-# that is installed.
+# Builds the Debian packages from the working tree, for the Debian release of this machine:
+# quintet_VERSION_ARCH.deb and quintet-model-g2p_VERSION_all.deb in build/. Prints their paths.
+# Checks them with lintian if that is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools/setup.sh
-# The date of the commit, so that the same commit gives the same packages.
+# Use the date of the commit as the build time, so that the same commit gives the same packages.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >&2

@@ -13,21 +13,22 @@
 namespace quintet {
 namespace {
 
-// Returns a duration as 0:07, 12:30 or 2:05:00.
+// Formats a duration as 0:07, 12:30 or 2:05:00 (hours, minutes and seconds).
 std::string Duration(double seconds) {
   const auto s = static_cast<int64_t>(std::ceil(seconds));
   if (s < 3600) return absl::StrFormat("%d:%02d", s / 60, s % 60);
   return absl::StrFormat("%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Returns the share of the work that is done, 0 to 1; -1: unknown.
+// Returns the share of the work that is done, from 0 to 1, or a negative number if it is unknown.
 double Done(const Progress::State& state) {
   if (state.total_lines < 0) return std::min(state.fraction, 1.0);
   if (state.total_lines == 0) return 1.0;
   return std::min(1.0, static_cast<double>(state.lines) / static_cast<double>(state.total_lines));
 }
 
-// Rounded down. In whole numbers where lines are counted: 0.58 * 100 is less than 58.
+// Returns the share done in per cent, rounded down. Uses integers if the number of lines is known,
+// because in floating point 0.58 * 100 is less than 58.
 int64_t Percent(const Progress::State& state) {
   if (state.total_lines > 0)
     return std::min(state.lines, state.total_lines) * 100 / state.total_lines;

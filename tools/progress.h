@@ -1,5 +1,5 @@
-// Shows the progress of a command that processes lines on standard error: on a terminal one line
-// that is redrawn, otherwise a log line every 10 seconds; and a summary at the end.
+// Shows on standard error the progress of a command that processes lines: on a terminal one line
+// that is redrawn, otherwise a log line every 10 seconds. At the end it logs a summary.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Progress {
   explicit Progress(bool quiet);
   ~Progress() { Clear(); }
 
-  // Shows `state`, at most every 200 ms on a terminal and every 10 s in the log.
+  // Shows `state`, at most once per 200 ms on a terminal and once per 10 s in the log.
   void Update(const State& state);
   // Removes the progress line from the terminal, so that other text can be printed.
   void Clear();
@@ -37,8 +37,9 @@ class Progress {
   Clock::time_point begin_, last_;
 };
 
-// Returns the text of a progress line after `seconds` of the run, without a newline: lines done and
-// in total, share, rates, estimated time left, failed lines. Unknown values are left out.
+// Returns the text of the progress line `seconds` after the start of the run, without a newline:
+// lines done and in total, share, rates, estimated time left, failed lines. Omits values that are
+// unknown.
 std::string ProgressText(const Progress::State& state, double seconds);
 
 }  // namespace quintet

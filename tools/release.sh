@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the files of a release in build/release/: the source archive, the Debian packages of this
-# suite, and SHA256SUMS. The version is that of CMakeLists.txt; CHANGELOG.md must have a dated
-# section for it, and the working tree must have no changes. Uploads nothing; a second run replaces
-# the files by the same ones.
+# Makes the files of a release in build/release/: the source archive, the Debian packages for this
+# machine's Debian release, and SHA256SUMS. The version is that of CMakeLists.txt; CHANGELOG.md must
+# have a dated section for it, and the working tree must have no changes. Uploads nothing. A second
+# run makes identical files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""The op tests on a GPU under compute-sanitizer's four tools, with the sm_90 kernels and with the
-portable ones, in many concurrent processes on one card.
+"""Runs the op tests on a GPU under compute-sanitizer's four tools, with the sm_90 kernels and with
+the portable ones, in many concurrent processes on one GPU.
 
 Each test case runs in its own process, slowest first. Short cases share a process, which is split
-up if its result is anything but "clean". The report of an earlier run (--earlier) tells how long
-cases take. QUINTET_BRIEF_TESTS=1 is set: tests use fewer sizes, which reach the same kernels. Cases
-tagged [sweep] are left out: they run the same kernels at many more sizes, and take hours. --cases
-selects the cases, as a Catch2 filter.
+up if its result is anything but "clean". How long cases take is read from the report of an earlier
+run (--earlier). QUINTET_BRIEF_TESTS=1 is set, with which tests use fewer sizes but reach the same
+kernels. Test cases tagged [sweep] are left out: they run the same kernels at many more sizes and
+take hours. --cases is a Catch2 filter that selects the cases.
 
-A run in which racecheck reports hazards inside cuBLASLt's own kernels (LIBRARY) and nothing else is
-"the library's": shared-memory hazards are internal to a kernel, so no argument of ours can cause
-one. (Excluding those kernels with --kernel-name-exclude ends in illegal accesses with CUDA 13.0's
-compute-sanitizer.) Reports of another tool about them do count: they would show a bad pointer or a
-missing write of ours.
+The outcome "the library's" means that racecheck reports hazards inside cuBLASLt's own kernels
+(LIBRARY) and nothing else. Shared-memory hazards are internal to a kernel, so the arguments that we
+pass cannot cause one. (Excluding those kernels with --kernel-name-exclude ends in illegal accesses
+with CUDA 13.0's compute-sanitizer.) Reports of the other tools about cuBLASLt's kernels do count as
+findings: they would show that we passed a bad pointer or memory that we had not written.
 
-Prints a line for each case and tool, then a verdict: how many were clean, found something, failed,
-or did not finish within --seconds in total. Exits with 0 only when all were clean or the library's,
-with 77 if there is no GPU.
+Prints a line for each case and tool, then how many were clean, had findings, failed, or did not
+finish within --seconds, the time limit of the whole run. Exits with 0 only if all outcomes are
+"clean" or "the library's", and with 77 if there is no GPU.
 
 usage: sanitize_gpu.py [--program build/tests/kernels_gpu_test] [--tools racecheck ...]
            [--paths sm_90 portable] [--seconds 480] [--out FILE]
@@ -46,7 +46,7 @@ SHORT_SECONDS, GROUP_SECONDS = 12.0, 60.0
 
 
 def list_cases(program, cases):
-    """Name of the GPU (None without one) and names of the test cases."""
+    """Returns the name of the GPU (None if there is none) and the names of the test cases."""
     run = subprocess.run(
         [program, "--list-test-names-only", cases], stdout=subprocess.PIPE, text=True, timeout=60
     )
@@ -64,8 +64,8 @@ def catch_filter(name):
 
 
 def earlier_seconds(file):
-    """{(path, tool, case): seconds} of those that ended; if one path's did not, the other's time is
-    used."""
+    """Returns {(path, tool, case): seconds} of the cases that ended in an earlier run. If a case
+    ended on only one path, its time is used for the other path, too."""
     if not file or not os.path.exists(file):
         return {}
     ended = [
@@ -79,7 +79,8 @@ def earlier_seconds(file):
 
 
 def clean_ones(file):
-    """{(path, tool, case)} that came out clean or the library's."""
+    """Returns {(path, tool, case)}: the cases whose outcome in an earlier report was "clean" or
+    "the library's"."""
     if not file:
         return set()
     try:
@@ -93,7 +94,8 @@ def clean_ones(file):
 
 
 def groups_of(args, names, expected, done):
-    """[(path, tool, cases)] without those that are done, longest or shortest first."""
+    """Returns [(path, tool, cases)], the processes to run, without the cases in `done`; ordered by
+    expected time, longest or shortest first."""
     groups = []
     for path in args.paths:
         for tool in args.tools:
@@ -118,7 +120,7 @@ def groups_of(args, names, expected, done):
 
 
 def run_cases(args, path, tool, names, end):
-    """Runs one process; returns (outcome, seconds, output)."""
+    """Runs the cases `names` in one process. Returns (outcome, seconds, output)."""
     left = min(args.seconds_each, end - time.monotonic())
     if left <= 1:
         return "did not finish", 0.0, ""
@@ -130,7 +132,8 @@ def run_cases(args, path, tool, names, end):
     flags = ["--tool", tool, "--error-exitcode", str(FINDING), "--print-limit", "0"]  # 0: all
     command = [args.sanitizer, *flags, args.program, ",".join(map(catch_filter, names))]
     begin = time.monotonic()
-    # Start a new session: killing only the sanitizer would leave the program running.
+    # Run it in a new session, whose processes can be killed together: killing only the sanitizer
+    # would leave the test program running.
     run = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -148,7 +151,8 @@ def run_cases(args, path, tool, names, end):
 
 
 def only_in_library(text):
-    """Whether racecheck's report is complete and all its hazards are in cuBLASLt's kernels."""
+    """Returns true if racecheck's report is complete and all its hazards are in cuBLASLt's own
+    kernels."""
     summary = re.search(r"RACECHECK SUMMARY: (\d+) hazards? displayed", text)
     if not summary or "Internal Sanitizer Error" in text or "Maximum number of hazards" in text:
         return False
@@ -163,7 +167,8 @@ def only_in_library(text):
 
 
 def outcome_of(code, text, cases):
-    """How a process with so many cases ended that printed this."""
+    """Returns the outcome of a process that ran `cases` test cases, from its exit code and
+    output."""
     passed = re.search(r"All tests passed .* in (\d+) test case", text)
     all_passed = passed is not None and int(passed[1]) == cases
     if code == FINDING:
@@ -174,7 +179,8 @@ def outcome_of(code, text, cases):
 
 
 def run_group(args, path, tool, names, end):
-    """Results of the cases: of one process, or where that was not clean, of one for each."""
+    """Runs the cases in one process; if that is not clean, runs each case in a process of its own.
+    Returns the results of the cases."""
     outcome, seconds, output = run_cases(args, path, tool, names, end)
     if outcome != "clean" and len(names) > 1:
         return [result for name in names for result in run_group(args, path, tool, [name], end)]

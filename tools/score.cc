@@ -1,4 +1,4 @@
-// quintet score: log-likelihood of given targets.
+// quintet score: computes the log-likelihood of given targets.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -40,8 +40,8 @@ std::string FormatJson(int64_t number, const Result& result) {
   return JsonLine(json);
 }
 
-// Tokenizes a text target and appends it to *targets. With flags.add_eos the tokenizer adds the
-// end-of-sequence id for T5 models and nothing for GPT-2.
+// Tokenizes a text target and appends its ids to *targets. If flags.add_eos is set, the tokenizer
+// adds the end-of-sequence id for T5 models; it adds nothing for GPT-2.
 absl::Status AddTextTarget(const Session& session, const ScoreFlags& flags, absl::string_view text,
                            std::vector<std::vector<int32_t>>* targets) {
   QT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeText(session, text, flags.add_eos));
@@ -111,7 +111,7 @@ int Run(const ScoreFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kScore, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  // Reject flags with which every line would fail, so that the command fails once, as a usage
+  // Reject flags with which every line would fail, so that the command fails once, with a usage
   // error.
   Request sight;
   sight.sliding_window = flags.sliding_window;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Records sentence-transformers directories and their vectors for tests/python/sentence_test.py.
 
-Needs torch and sentence-transformers (recorded with 6.2.0, transformers 5.23.0). Writes the
-modules of each case to tests/data/sentence/CASE, without the files of the model itself, which the
-test copies from a golden case, and the vectors to vectors.json in that folder:
+Needs torch and sentence-transformers (recorded with 6.2.0, transformers 5.23.0). Writes the modules
+of each case to tests/data/sentence/CASE, and its vectors to vectors.json in that folder. The files
+of the T5 model itself are left out; the test copies them from a golden case.
 
     python tools/sentence_oracle.py
 """
@@ -22,7 +22,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 TARGET = SOURCE / "tests" / "data" / "sentence"
 TEXTS = ["phoneme", "a", "the quick brown fox jumps over the lazy dog", "", "zebra quintet serve"]
-# Files of the model itself, which the test takes from elsewhere.
+# Files of the T5 model itself. They are not written, because the test copies them from a golden
+# case.
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "README.md")
 FLOAT = {"dtype": torch.float32}
 OLD_TYPES = {
@@ -34,7 +35,7 @@ OLD_TYPES = {
 
 
 def base_model(folder: pathlib.Path) -> None:
-    """The T5 encoder of a golden case, with the shipped model's tokenizer."""
+    """Copies the T5 encoder of a golden case and the shipped model's tokenizer to `folder`."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(SOURCE / "tests" / "golden" / "cases" / "t5-encoder" / name, folder)
     shutil.copy(SOURCE / "deploy" / "models" / "g2p" / "spiece.model", folder)
@@ -45,7 +46,8 @@ def dense(width: int, out: int, **options) -> Dense:
 
 
 def cases(width: int) -> dict:
-    """By name: modules after the Transformer, options of the model, and max_seq_length."""
+    """Returns {case: (modules after the Transformer module, options of the model,
+    max_seq_length)}."""
     every = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
     identity = torch.nn.Identity()
     return {
@@ -88,7 +90,7 @@ def cases(width: int) -> dict:
     }
 
 
-# Arguments of encode for each case.
+# Arguments of each call of encode in every case.
 CALLS = [{}, {"normalize_embeddings": True}, {"prompt": "some prompt "}]
 NAMED = {"instructor": ["query", "title", "document"], "default-prompt": ["p", "query"]}
 
@@ -103,7 +105,8 @@ def keep_modules(saved: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def to_old_form(folder: pathlib.Path) -> None:
-    """Rewrites modules.json and the Pooling's configuration as releases before 5.4 wrote them."""
+    """Rewrites modules.json and the configuration of the Pooling module to the format of
+    sentence-transformers before 5.4."""
     path = folder / "modules.json"
     modules = json.loads(path.read_text())
     for module in modules:

@@ -13,9 +13,10 @@
 namespace quintet {
 namespace {
 
-// Makes glibc keep freed memory in the process. Otherwise it returns multi-megabyte result buffers
-// to the kernel, and every batch has page faults that cost more than the D2H copy of the results.
-// Commands that use a session end after their last line, so the memory is not kept for long.
+// Makes glibc keep freed memory in the process. Otherwise glibc would return multi-megabyte result
+// buffers to the kernel, and the page faults of every batch would cost more than the D2H copy of
+// its results. Commands that use a session end after their last line, so the memory is not kept for
+// long.
 void KeepFreedMemory() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's maximum
   mallopt(M_TRIM_THRESHOLD, 1 << 30);

@@ -1,5 +1,5 @@
-// The flags of a model, and loading it with them (engine/session.h). Used by generate, encode,
-// score, classify and bench.
+// The flags that describe a model, and loading a model with these flags (engine/session.h). Used by
+// generate, encode, score, classify and bench.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ namespace quintet {
 
 using ModelFlags = SessionOptions;
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
-// Adds --model and requires it. It is also the first argument, except in a command that has
-// subcommands (bench), where a misspelt subcommand would be taken for a model.
+// Adds the mandatory flag --model. The model may also be the first positional argument, except in a
+// command that has subcommands (bench): there a misspelt subcommand would be taken for a model.
 void AddModelArgument(CommandLine& line, CLI::App* command, std::string* model);
 CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: DefaultThreads
-// Returns a line for --print-config: the limits that a process with these flags would have,
-// automatic ones included. Empty if the model or the device cannot be opened.
+// Returns a line for --print-config that shows the limits with which a process with these flags
+// would run, including automatic ones. Returns "" if the model or the device cannot be opened.
 std::string LimitsNote(const std::string& model, const Placement& placement,
                        const LimitRequest& request);
 
-// Adds a flag with values from 1 to `most`, or auto (the default), which sets *value to 0.
+// Adds a flag that takes a number from 1 to `most`, or auto. auto is the default and sets *value to
+// 0.
 CLI::Option* AddAutomaticFlag(CLI::App* command, const char* name, int64_t* value, int64_t most,
                               const char* help);
 

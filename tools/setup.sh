@@ -18,10 +18,10 @@ case "${1:-}" in
   --build-only) ;;
   --demo) packages+=(python3-venv) ;;
   "")
-    # catch2 and xz-utils for tests, libdnnl-dev for a benchmark, the rest for tests/deploy: the
-    # programs that read the files of deploy/.
+    # catch2 and xz-utils are for tests, libdnnl-dev is for a benchmark. The others are programs
+    # that read the files of deploy/, for tests/deploy.
     packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils haproxy prometheus systemd)
-    # For tests of the Debian packages, their manual pages and completions.
+    # Needed by the tests of the Debian packages, manual pages and completions.
     packages+=(dpkg-dev file groff-base zsh fish)
     ;;
   *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
@@ -41,7 +41,7 @@ install_packages() {
     echo "setup: run as root, or install these packages first: $*" >&2
     exit 1
   fi
-  # Keep Debian from starting haproxy and prometheus as services, now and at every boot.
+  # Keep Debian from starting the services haproxy and prometheus, both now and at every boot.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin /usr/sbin/policy-rc.d
     trap '"${as_root[@]}" rm /usr/sbin/policy-rc.d' EXIT
@@ -62,7 +62,7 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$state" = installed ] || missing+=("$package")
 done
-# Use plain ifs: left of || a failing step would not end the script.
+# Use plain ifs: on the left of ||, a command that fails would not end the script.
 if [ ${#missing[@]} -gt 0 ]; then
   install_packages "${missing[@]}"
 fi

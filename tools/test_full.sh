@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that tools/test.sh leaves out, since they need root, containers or minutes of load.
-# Builds first (tools/build.sh).
+# Builds everything (tools/build.sh), then runs the tests that tools/test.sh leaves out because they
+# need root, containers or minutes of load.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that Quintet reads, made with the reference libraries: KINDS. Used by
+"""KINDS: tokenizers of every kind that Quintet supports, made with the reference libraries. Used by
 tokenizer_oracle.py.
 """
 
@@ -30,9 +30,9 @@ MINIPILE = (
 )
 
 
-# ---- Kinds. Each writes its files into a folder and returns an object with
-# encode(text) -> (ids, plain ids, spans or None) and
-# decode(ids) -> (text without special tokens, text with them); None where there is no reference.
+# ---- Kinds. Each function writes the files of a tokenizer into a folder and returns an object
+# with encode(text) -> (ids, ids without special tokens, spans or None) and
+# decode(ids) -> (text without special tokens, text with them). None: there is no reference.
 class HuggingFace:
     def __init__(self, tokenizer, folder, clean_up=False):
         self.tokenizer = tokenizer
@@ -53,7 +53,8 @@ class HuggingFace:
 
 
 class Transformers:
-    """What transformers loads from a folder. Without a config.json its class must be given."""
+    """The tokenizer that transformers loads from a folder. If the folder has no config.json,
+    `tokenizer_class` must be given."""
 
     def __init__(self, folder, tokenizer_class=transformers.AutoTokenizer):
         self.tokenizer = tokenizer_class.from_pretrained(folder)
@@ -108,8 +109,8 @@ def sentencepiece_kind(model_type, **options):
 
 
 def declared_kind(make_files, **files):
-    """The files of another kind, plus small files that tell transformers how to read them; None
-    removes a file."""
+    """Returns a kind that has the files of another kind and the given small JSON files, which tell
+    transformers how to read the others. A file given as None is removed."""
 
     def make(folder):
         make_files(folder)
@@ -273,8 +274,8 @@ FALLBACK_DECODER = D.Sequence(
 SENTINELS = [f"<extra_id_{i}>" for i in range(100)]
 T5, GPT2 = {"model_type": "t5"}, {"model_type": "gpt2"}
 NAMED = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-# The files of google-t5/t5-small, google/mt5-small and google/byt5-small, and the files that
-# transformers 4.57 saves for a slow T5Tokenizer.
+# Configurations as in google-t5/t5-small, google/mt5-small and google/byt5-small, and as
+# transformers 4.57 saves them for a slow T5Tokenizer.
 T5_CONFIG = {
     "model_max_length": 512,
     "extra_ids": 100,
@@ -446,7 +447,8 @@ KINDS = {
     "byt5": declared_kind(
         lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}
     ),
-    # What a checkpoint declares decides how transformers reads its files.
+    # In these kinds, what the configuration files declare decides how transformers reads the
+    # tokenizer files.
     "g2p": g2p_kind("spiece.model"),
     "g2p-json": g2p_kind("spiece.model", "tokenizer.json", "tokenizer_config.json"),
     "t5-spiece": declared_kind(

@@ -41,7 +41,8 @@ def random_ids(rng, size):
 
 
 def compare(kind, folder, reference, dump, texts, rng, vocabulary):
-    """Returns counts and the first differences."""
+    """Compares tokenizer_dump with the reference on texts and random ids. Returns the number of
+    differences of each kind, and the first ones."""
     id_lists = [random_ids(rng, vocabulary) for _ in range(max(1, len(texts) // 10))]
     requests = [json.dumps({"text": t}) for t in texts] + [json.dumps({"ids": i}) for i in id_lists]
     run = subprocess.run(
@@ -89,8 +90,8 @@ LONG_WORD_PROCESSES = 9
 
 
 def time_long_words(kind, folder, dump):
-    """Milliseconds of one thread for each word and size, and the largest growth from one size to
-    its double.
+    """Returns the thread time in milliseconds for each word and size, and the largest factor by
+    which the time grows when the size doubles.
 
     Each time is the median of several processes, and each process times only one text: otherwise
     later texts would reuse memory that the kernel has already cleared for earlier ones.
@@ -115,7 +116,8 @@ def time_long_words(kind, folder, dump):
     return {"milliseconds": words, "largest_growth_at_twice_the_bytes": round(growth, 2)}
 
 
-# Small files for the tree: few hold the normalisation rules, and GPT-2's are there already.
+# Kinds whose files are small enough for the repository: few contain the normalisation rules.
+# (GPT-2's files are in the repository already.)
 FIXTURES = [
     "sp-unigram-nmt_nfkc",
     "sp-unigram-identity-bytes",
@@ -142,8 +144,9 @@ CASES_OF_A_FIXTURE = 142
 
 
 def write_fixtures(target, kinds):
-    """Writes one folder per kind, with cases.jsonl: {"t": text, "i": ids, "s": decoded without
-    special tokens, "k": decoded with them if that differs}."""
+    """Writes one folder for each kind, with the tokenizer files and cases.jsonl. A case is {"t":
+    text, "i": ids, "s": ids decoded without special tokens, "k": ids decoded with them if that
+    differs}."""
     for number, kind in enumerate(FIXTURES):
         if kinds and kind not in kinds:
             continue

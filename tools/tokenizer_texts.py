@@ -1,5 +1,5 @@
-"""Texts for comparing tokenizers: sentences in many languages, snippets that are hard to tokenize,
-and random mixtures of both. Used by tokenizer_kinds.py and tokenizer_oracle.py.
+"""Texts on which tokenizers are compared: sentences in many languages, snippets that are hard to
+tokenize, and random mixtures of both. Used by tokenizer_kinds.py and tokenizer_oracle.py.
 """
 
 import random

@@ -10,8 +10,9 @@ suite=${1:?usage: tools/try_deb.sh SUITE}
 
 name=quintet-try-deb-$$
 image=localhost/$name
-# Runs without systemd on the host. Below, --ulimit is for a root that may not raise limits, and
-# SYS_PTRACE for PrivateUsers=yes with ProtectProc=invisible, which need it outside containers too.
+# These options let podman run on a host without systemd. Below, --ulimit is for hosts where root
+# may not raise limits, and SYS_PTRACE is for PrivateUsers=yes together with ProtectProc=invisible,
+# which need it outside containers, too.
 podman=(podman --cgroup-manager cgroupfs --runtime runc)
 clean_up() {
   "${podman[@]}" rm --force --time 5 "$name" >/dev/null 2>&1 || true
@@ -53,8 +54,9 @@ export_apt='export DEBIAN_FRONTEND=noninteractive APT_LISTCHANGES_FRONTEND=none;
 depends=$(dpkg-deb --field "${debs[0]}" Depends)
 root_shell "$export_apt apt-get -qq update
   apt-get -qq satisfy --no-install-recommends '$depends' >/dev/null"
-# Every file outside the journals of dpkg, apt and systemd, with the sums of those in /etc; the
-# users and groups; the units.
+# Prints the state that installation and removal must restore: the names of all files outside the
+# journals of dpkg, apt and systemd, checksums of the files in /etc, the users and groups, and the
+# units.
 snapshot() {
   root_shell "find / /run -xdev \\( -path /packages -o -path /proc -o -path /sys -o -path /dev \\
       -o -path /tmp -o -path /run/systemd -o -path /run/udev -o -path /run/log -o -path /var/log \\
@@ -75,7 +77,7 @@ inside quintet --version
 phonemes=$(root_shell 'echo phoneme | quintet generate --model /usr/share/quintet/models/g2p')
 [ "$phonemes" = 'F OW1 N IY0 M' ] || fail "generate: $phonemes"
 
-# An administrator's change of the configuration: ports that are free here.
+# Change the configuration as an administrator would: use ports that are free on this host.
 read -r grpc_port http_port < <(.venv/bin/python -c '
 import socket
 ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]

@@ -22,8 +22,9 @@ if ! command -v mmdebstrap >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap
 fi
 
-# All mounts are made in a mount namespace that ends with its last process, before the chroot is
-# removed: no host folder is mounted below it then. An interrupt ends these processes first.
+# All mounts are made in a mount namespace that ends with its last process. It ends before the
+# chroot is removed, so that no folder of the host is still mounted there. An interrupt ends these
+# processes first.
 if [ $# -eq 1 ]; then
   root=$(mktemp --directory "/var/tmp/quintet-$suite.XXXXXX")
   unshare --mount --propagation private --pid --fork --kill-child --mount-proc \

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the container image of deploy/Dockerfile from the last commit and tries it: size, generate,
 # serve, health check, user, read-only root, drain, a pod of the Kubernetes Deployment, and servers
-# replaced behind HAProxy under load. Prints what it saw. Needs root, Debian's podman and buildah,
+# replaced behind HAProxy under load. Prints the results. Needs root, Debian's podman and buildah,
 # the packages of tools/setup.sh and build/quintet, but no image registry: mmdebstrap makes the base
 # image.
 #
 #   tools/try_images.sh           # the CPU image, about 15 minutes on 2 cores
 #   tools/try_images.sh --cuda    # also builds the CUDA image, with the toolkit of /usr/local/cuda
 #
-# Removes the images that it made. What it compiled stays in build-image/, a compiler cache.
+# Removes the images that it made. Keeps compiled objects in build-image/, a compiler cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +29,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   exit 1
 fi
 
-# A container takes the network of the machine and limits that a restricted host allows.
+# Let containers use the host's network, and limits that even a restricted host allows.
 cat >"$work/containers.conf" <<'CONF'
 [containers]
 netns = "host"
@@ -38,7 +38,8 @@ CONF
 export CONTAINERS_CONF=$work/containers.conf
 
 cleanup() {
-  # Stages that buildah keeps for the next build have no name; these are the ones of our base.
+  # buildah also keeps build stages, which have no name. They are built on our base images and go
+  # with them.
   podman image rm --force --ignore "$image" "$cuda_image" "$base" "$cuda_base" >/dev/null 2>&1 ||
     true
   rm -rf "$work"
@@ -75,7 +76,7 @@ echo "== servers replaced under load =="
 
 if [ "${1:-}" = --cuda ]; then
   echo "== CUDA image =="
-  # Of the shared libraries only those that the build and the image need.
+  # Copy the CUDA toolkit, but of its shared libraries only those that the build and the image need.
   find /usr/local/cuda/ ! -type d \( ! -name 'lib*.so*' -o -name 'libcublasLt.so.*' \
     -o -name 'libcudart.so*' -o -name 'libnvvm.so*' \) -printf 'usr/local/cuda/%P\0' |
     tar -c --null -C / --files-from=- -f "$work/cuda.tar"
@@ -84,7 +85,7 @@ if [ "${1:-}" = --cuda ]; then
   build --build-arg CUDA_IMAGE="$cuda_base" --target runtime-cuda --tag "$cuda_image"
   podman image inspect --format 'CUDA image: {{.Size}} bytes' "$cuda_image"
   podman run --rm "$cuda_image" --version
-  # Without a GPU: the same binary computes on the CPU.
+  # The CUDA binary must also run on a machine without a GPU, on the CPU.
   podman run --rm --interactive --read-only "$cuda_image" \
     generate --model /models/g2p --device cpu --num-beams 4 <<<phoneme
 fi

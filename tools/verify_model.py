@@ -51,7 +51,7 @@ class Row:
 
 
 class Quintet:
-    """Runs subcommands of the binary on one model."""
+    """Runs subcommands of the quintet binary on one model."""
 
     def __init__(self, binary: str, model: str, dtype: str, device: str):
         self._binary, self._model = binary, model
@@ -86,7 +86,8 @@ class Quintet:
 
 
 def directory_of(model: str) -> str:
-    """The directory of a model, downloaded into the Hugging Face cache if it is a hub id."""
+    """Returns the directory of a model. A hub id is first downloaded into the Hugging Face
+    cache."""
     if pathlib.Path(model).is_dir():
         return model
     try:
@@ -101,7 +102,8 @@ def directory_of(model: str) -> str:
 
 
 def compare_states(torch, name: str, ours, theirs, tolerance: float) -> Row:
-    """The largest difference, relative to the largest reference value."""
+    """Compares two lists of arrays. The difference is the largest absolute difference divided by
+    the largest absolute reference value."""
     worst, scale, shapes = 0.0, 1e-30, True
     for mine, reference in zip(ours, theirs, strict=True):
         mine = torch.tensor(mine)
@@ -115,7 +117,8 @@ def compare_states(torch, name: str, ours, theirs, tolerance: float) -> Row:
 
 
 class Comparison:
-    """Runs the checks that fit a checkpoint's head; each appends a Row."""
+    """Runs the checks that apply to the head of a checkpoint. Each check appends a Row to
+    `rows`."""
 
     def __init__(self, directory: str, quintet: Quintet, tolerance: float):
         import torch
@@ -125,7 +128,8 @@ class Comparison:
         self.directory, self.quintet, self.tolerance = directory, quintet, tolerance
         self.config = quintet.inspect()["config"]
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        # Some checkpoints have fewer embeddings than their tokenizer has ids.
+        # Leave out texts with ids for which the checkpoint has no embedding: some tokenizers have
+        # more ids than the model has embeddings.
         self.texts = [
             text
             for text in TEXTS
@@ -171,7 +175,8 @@ class Comparison:
         return loaded.get_encoder() if hasattr(loaded, "get_encoder") else loaded
 
     def token_ids(self, texts: list[str]) -> None:
-        """Quintet's ids are those of a target in the output of score."""
+        """Compares token ids. Quintet's ids are read from the output of score, which shows the
+        tokens of a target."""
         answers = self.quintet.run("score", [{"text": "a", "targets": [t]} for t in texts])
         wrong = []
         for text, answer in zip(texts, answers, strict=True):
@@ -182,7 +187,8 @@ class Comparison:
         self.rows.append(row)
 
     def generate(self, model, texts: list[str]) -> list[list[int]]:
-        """Greedy and beam search by token ids. Returns the reference's greedy tokens."""
+        """Compares the token ids of greedy and of beam search. Returns the reference's greedy
+        tokens."""
         greedy: list[list[int]] = []
         for beams in (1, 4):
             lines = [{"token_ids": self.ids(text)[0].tolist()} for text in texts]
@@ -211,7 +217,8 @@ class Comparison:
         return greedy
 
     def score(self, model, texts: list[str], targets: list[list[int]]) -> None:
-        """Log-probabilities of the reference's greedy tokens, and of the 5 most likely ones."""
+        """Compares the log-probabilities of the reference's greedy tokens, and of the 5 most likely
+        tokens at each position."""
         pairs = [(t, target) for t, target in zip(texts, targets, strict=True) if target]
         lines = [{"token_ids": self.ids(t)[0].tolist(), "targets": [target]} for t, target in pairs]
         answers = self.quintet.run("score", lines, "--top-logprobs", "5")

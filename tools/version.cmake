@@ -1,5 +1,6 @@
-# Writes OUTPUT, a C++ file with the version and commit of SOURCE and the CUDA version of the build.
-# Runs at every build and leaves the file untouched if nothing changed.
+# Writes OUTPUT, a C++ file with the version and commit of the source tree SOURCE and the CUDA
+# version of the build. Runs at every build. Does not touch the file if its contents would not
+# change.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=10 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT commit)  # a container build has no .git

@@ -1,5 +1,5 @@
 // Tokenizes lines for comparison with the reference libraries (tools/tokenizer_oracle.py), and
-// measures the time of single long words.
+// measures how long it takes to tokenize single long words.
 //
 //   tokenizer_dump DIR < INPUT > OUTPUT
 //
@@ -7,7 +7,8 @@
 //   {"text": ".."}                     -> {"ids", "plain", "spans", "skip", "keep"}
 //   {"ids": [..]}                      -> {"skip", "keep"}
 //   {"repeat": "a", "bytes": 1000000}  -> {"tokens", "milliseconds"}
-// plain: ids without special tokens. skip, keep: text decoded without and with special tokens.
+// plain: ids without special tokens. skip: text decoded without special tokens. keep: text decoded
+// with them.
 // milliseconds: thread CPU time, the best of three runs.
 #include <algorithm>
 #include <ctime>

@@ -46,14 +46,14 @@ class Driver : public LoadObserver {
   };
 
   void PaceOpenLoop();
-  // Sleeps until time `at_us` (MonotonicMicros). Returns false if interrupted.
+  // Sleeps until the time `at_us` (on the clock of MonotonicMicros). Returns false if interrupted.
   static bool SleepUntil(int64_t at_us);
   void SendNextOfClosedLoop();
   void SendBatchIfIdle();
   static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
-  // The following functions must be called with mutex_ held.
+  // The caller of each function below must hold mutex_.
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
   void OpenWindow(int64_t at_us);
@@ -83,8 +83,8 @@ int64_t Driver::LastDueUs() const {
   return record_.begin_us + static_cast<int64_t>(pacing_.duration_s * 1e6);
 }
 
-// Schedules `request` for time `scheduled_us`. nullopt if all requests have been planned, if the
-// time is after the end of the measurement, or after an interrupt.
+// Schedules `request` for the time `scheduled_us`. Returns nullopt if all requests have already
+// been scheduled, if that time is after the end of the measurement, or after an interrupt.
 std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest request) {
   const bool enough = pacing_.requests > 0 && planned_ >= pacing_.warmup + pacing_.requests;
   if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;
@@ -147,7 +147,8 @@ void Driver::PaceOpenLoop() {
       wake_us = std::min(scheduled_us, LastDueUs());
       due = Plan(scheduled_us, std::move(request));
     }
-    // Requests that are due at the same time share a batch: nothing is sent between them.
+    // Send the waiting requests only when no other request is due yet: requests that are due at the
+    // same time go into the same batch.
     if (wake_us > MonotonicMicros()) SendBatchIfIdle();
     const bool awake = SleepUntil(wake_us);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -191,7 +192,7 @@ void Driver::SendBatchIfIdle() {
     if (!open_.empty()) return;
     while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
       // The measurement window begins when the first measured request is sent, not at its scheduled
-      // time, which under overload may be long before the warm-up batches have ended.
+      // time, which under overload may be long before the end of the warm-up batches.
       if (waiting_.front().measured) OpenWindow(MonotonicMicros());
       batch.push_back(Register(std::move(waiting_.front())));
       waiting_.pop_front();

@@ -3,10 +3,10 @@
 // Open loop (LoadShape::request_rate > 0): each request is sent at its scheduled time, however many
 // are in flight; latencies count from the scheduled time. Closed loop: the next request is sent
 // when one ends. Static batching: requests arrive as in an open loop, wait until the previous batch
-// has ended, and are sent together, at most `static_batch` of them. A padded batch is a rectangle:
-// prompts of random ids are padded to the longest of the batch, and every request generates as many
-// tokens as the longest output of the batch; only the tokens that each request asked for are
-// counted.
+// has ended, and are then sent together, at most `static_batch` of them. A padded batch is a
+// rectangle: prompts of random ids are padded to the longest prompt of the batch, and every request
+// generates as many tokens as the batch's longest output. Only the tokens that each request asked
+// for are counted.
 #pragma once
 
 #include <cstdint>
@@ -33,21 +33,22 @@ struct RequestEnd {
   int64_t input_tokens = 0, output_tokens = 0;
 };
 
-// Receives the events of requests, from LoadTarget::Poll. at_us: time of the event in microseconds
-// (MonotonicMicros).
+// Receives the events of requests. LoadTarget::Poll calls it. at_us: time of the event in
+// microseconds, on the clock of MonotonicMicros.
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
   virtual void OnTokens(uint64_t id, int64_t tokens, int64_t at_us) = 0;
-  // Called once per request, after its last OnTokens. The implementation may send the next request.
+  // Called once per request, after its last OnTokens. An implementation may send the next request
+  // from here.
   virtual void OnEnd(uint64_t id, const RequestEnd& end, int64_t at_us) = 0;
 };
 
-// A server or engine that the load runs against.
+// A server or an engine to which the driver sends the load.
 class LoadTarget {
  public:
   virtual ~LoadTarget() = default;
-  // Sends a request. Must not block. Called from any thread, also from LoadObserver::OnEnd.
+  // Sends a request without blocking. May be called from any thread, also from LoadObserver::OnEnd.
   virtual void Send(uint64_t id, const PlannedRequest& request) = 0;
   // Waits up to `timeout_us` microseconds for events and passes them to the observer. Only one
   // thread may call it.

@@ -8,8 +8,8 @@
 
 namespace quintet {
 
-// The engine calls a Sink during Engine::Step, in which the engine itself must not be called.
-// Therefore a Sink only queues events, which Poll passes to the observer after the step.
+// The engine calls a Sink during Engine::Step; at that time no function of the engine may be
+// called. Therefore a Sink only queues events. Poll passes them to the observer after the step.
 class EngineTarget::Sink : public ResponseSink {
  public:
   Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}

@@ -1,5 +1,5 @@
-// Load target that runs an engine in this process, to compare a server's performance with the
-// engine's.
+// A load target that runs an engine in this process, so that a server's performance can be compared
+// with that of its engine alone.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace quintet {
 
 class EngineTarget : public LoadTarget {
  public:
-  // `session` must outlive the target; text prompts need its tokenizer. The engine runs in the
-  // thread that calls Poll. `stream`: requests stream their tokens.
+  // `session` must outlive this object; it needs a tokenizer if prompts are texts. The engine runs
+  // in the thread that calls Poll. If `stream` is true, requests stream their tokens.
   EngineTarget(Session* session, bool stream) : session_(*session), stream_(stream) {}
 
   void Send(uint64_t id, const PlannedRequest& request) override;

@@ -1,4 +1,4 @@
-// What `bench serve` and `bench engine` share: the flags, the run and its report.
+// Shared by `bench serve` and `bench engine`: the flags of a load, running it, and its report.
 #pragma once
 
 #include <string>
@@ -22,13 +22,13 @@ struct LoadFlags {
 };
 void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 
-// Validates the flags, reads the prompts file and fills flags->shape except `vocab`, which the
-// caller sets from the model of its target. INVALID_ARGUMENT names the flag.
+// Validates the flags, reads the prompts file, and fills flags->shape except for `vocab`, which the
+// caller sets from the target's model. INVALID_ARGUMENT names the flag.
 absl::Status ValidateLoad(LoadFlags* flags);
 
-// Runs the load with flags that ValidateLoad has checked, and prints and writes its report, which
-// includes `conditions` and `configuration`. Returns the exit code: kExitRemote if no measured
-// request ended with OK.
+// Runs the load and prints and writes its report, which includes `conditions` and `configuration`.
+// ValidateLoad must have checked `flags`. Returns the exit code: kExitRemote if no measured request
+// ended with OK.
 int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_json conditions,
                  nlohmann::ordered_json configuration);
 

@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> OpenChannel(const GrpcTarget::Options& options) {
   grpc::ChannelArguments arguments;
-  // Without this option, all channels to the same address would share one connection.
+  // Give each channel its own connection. By default all channels to the same address share one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   if (options.attempts > 1) {
@@ -47,8 +47,8 @@ RequestEnd EndOf(const grpc::Status& status, const v1::GenerateResponse& respons
 
 }  // namespace
 
-// One gRPC call. Its address is the tag of its operations in the completion queue; at most one of
-// them is in flight at a time.
+// One gRPC call. Its address is the tag of its operations in the completion queue. At most one
+// operation of a call is in flight at a time.
 class GrpcTarget::Call {
  public:
   explicit Call(uint64_t id) : id_(id) {}
@@ -136,7 +136,7 @@ GrpcTarget::~GrpcTarget() {
 
 absl::StatusOr<std::unique_ptr<GrpcTarget>> GrpcTarget::Connect(const Options& options) {
   std::unique_ptr<GrpcTarget> target(new GrpcTarget(options));
-  // Open every connection before the first request is sent.
+  // A first call on every channel opens all connections before the load begins.
   for (const std::unique_ptr<v1::Inference::Stub>& stub : target->stubs_) {
     grpc::ClientContext context;
     const double connect_s = std::min(options.timeout_s, 10.0);
@@ -180,8 +180,8 @@ v1::GenerateRequest GrpcTarget::MakeRequest(const PlannedRequest& planned) const
 void GrpcTarget::Send(uint64_t id, const PlannedRequest& planned) {
   v1::Inference::Stub* stub = stubs_[id % stubs_.size()].get();
   const v1::GenerateRequest request = MakeRequest(planned);
-  // Each call is allocated here and is its own tag in the completion queue. Poll gets it from the
-  // queue and deletes it when it has ended.
+  // Send allocates the call, which is its own tag in the completion queue. Poll gets the call back
+  // from the queue and deletes it when it has ended.
   if (options_.stream) {
     auto* call = new StreamCall(id);
     call->context.set_deadline(Deadline(options_.timeout_s));

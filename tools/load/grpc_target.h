@@ -1,4 +1,5 @@
-// Load target that calls a running server with asynchronous gRPC calls on one completion queue.
+// A load target that calls a running server with asynchronous gRPC calls, all on one completion
+// queue.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ class GrpcTarget : public LoadTarget {
     v1::Priority priority = v1::PRIORITY_NORMAL;
   };
 
-  // Opens the connections and calls GetModelInfo. Errors: DEADLINE_EXCEEDED if no server answers,
-  // otherwise the status that the server returned.
+  // Opens the connections and calls GetModelInfo. Returns DEADLINE_EXCEEDED if no server answers;
+  // other errors are the status that the server returned.
   static absl::StatusOr<std::unique_ptr<GrpcTarget>> Connect(const Options& options);
   ~GrpcTarget() override;
 

@@ -46,8 +46,8 @@ PlannedRequest LoadPlan::Next() {
   PlannedRequest request;
   if (shape_.request_rate > 0) at_s_ += interval_s_(times_);
   request.at_us = static_cast<int64_t>(at_s_ * 1e6);
-  // Draw all random values for every request, even unused ones, so that changing one flag does not
-  // change the values of the others.
+  // Draw all random values for every request, even those that it does not use. Otherwise changing
+  // one flag would change the values that belong to other flags.
   const uint64_t count = static_cast<uint64_t>(std::max<int64_t>(shape_.distinct_prompts, 1));
   const uint64_t shared = std::uniform_int_distribution<uint64_t>(0, count - 1)(contents_);
   const bool beams = std::uniform_real_distribution<double>(0, 1)(contents_) < shape_.beam_share;

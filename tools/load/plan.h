@@ -1,4 +1,4 @@
-// Generates the arrival times and contents of the requests of a load from a seed.
+// Generates from a seed the arrival times and the contents of the requests of a load.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace quintet {
 struct TokenRange {
   int64_t low = 0, high = 0;  // inclusive
 };
-// Parses a range of numbers of tokens: "8:128", or "64" for exactly 64. INVALID_ARGUMENT, naming
-// `flag`, if the values are not numbers with 1 <= low <= high <= 2^20.
+// Parses a range of token counts: "8:128", or "64" for exactly 64 tokens. INVALID_ARGUMENT, which
+// names `flag`, unless the values are whole numbers with 1 <= low <= high <= 2^20.
 absl::StatusOr<TokenRange> ParseTokenRange(const std::string& flag, const std::string& text);
 
 struct LoadShape {
@@ -41,7 +41,7 @@ struct PlannedRequest {
 };
 
 // Generates the requests one after the other. Request n depends only on the LoadShape and n; its
-// contents do not depend on request_rate and burstiness. Not thread safe.
+// contents (all but its time) do not depend on request_rate and burstiness. Not thread safe.
 class LoadPlan {
  public:
   explicit LoadPlan(LoadShape shape);

@@ -23,8 +23,8 @@ struct RequestOutcome {
   bool ok() const { return code == absl::StatusCode::kOk; }
   double e2e_ms() const { return static_cast<double>(done_us - scheduled_us) / 1e3; }
   double late_ms() const { return static_cast<double>(sent_us - scheduled_us) / 1e3; }
-  // Whether tokens arrived before the end of the request; only then ttft_ms (time to first token)
-  // is defined.
+  // Returns true if tokens arrived before the end of the request. Only then is ttft_ms (time to
+  // first token) meaningful.
   bool streamed() const { return first_us >= 0; }
   double ttft_ms() const { return static_cast<double>(first_us - scheduled_us) / 1e3; }
   bool paced() const { return streamed() && output_tokens > 1; }
@@ -37,9 +37,10 @@ struct LoadRecord {
   std::vector<RequestOutcome> outcomes;  // ordered by end time
   std::vector<double> gaps_ms;           // inter-token latencies of measured requests
   int64_t sent = 0;                      // requests sent, including warm-up; all have ended
-  // The measurement window: from the scheduled time of the first measured request (static batching:
-  // from the time when it is sent) until the last request is sent. The members window_* count all
-  // requests and tokens that completed in this time, including those of the warm-up.
+  // The measurement window begins at the scheduled time of the first measured request (static
+  // batching: when that request is sent) and ends when the last request is sent. The members
+  // window_* count all requests and tokens that completed within it, including those of warm-up
+  // requests.
   int64_t begin_us = 0, end_us = 0;
   int64_t window_requests = 0, window_input_tokens = 0, window_output_tokens = 0;
   bool interrupted = false;

@@ -11,17 +11,18 @@
 
 namespace quintet {
 
-// Latency limits in milliseconds that a request must keep to count as goodput: time to first token,
-// time per output token, end-to-end time. If a request did not stream tokens (beam search, unary
-// calls), ttft_ms limits its end-to-end time and tpot_ms does not apply.
+// Limits on latency in milliseconds. A request counts as goodput if it stays within all of them:
+// ttft_ms limits the time to the first token, tpot_ms the time per output token, e2e_ms the
+// end-to-end time. For a request that did not stream tokens (beam search, unary calls), ttft_ms
+// limits the end-to-end time and tpot_ms does not apply.
 struct GoodputLimits {
   std::optional<double> ttft_ms, tpot_ms, e2e_ms;
 };
-// Parses limits such as {"ttft:75", "tpot:20"}. INVALID_ARGUMENT: unknown or repeated name, or not
-// a positive number.
+// Parses limits such as {"ttft:75", "tpot:20"}. INVALID_ARGUMENT if a name is unknown or repeated,
+// or if a value is not a positive number.
 absl::StatusOr<GoodputLimits> ParseGoodput(const std::vector<std::string>& limits);
 
-// Whether the request ended with OK and kept the limits.
+// Returns true if the request ended with OK and stayed within `limits`.
 bool IsGood(const RequestOutcome& outcome, const GoodputLimits& limits);
 
 // Quantile by nearest rank: the smallest value v such that at least `share` of the values are
@@ -32,11 +33,11 @@ double Quantile(const std::vector<double>& sorted, double share);
 // "count" if there are none.
 nlohmann::ordered_json Distribution(std::vector<double> values);
 
-// Summarizes a run: "codes" (counts by status code and ErrorInfo.reason, latencies by code), rates
-// in the measurement window, latencies of measured requests that ended with OK, and "goodput".
-// Goodput is the number of these requests that kept `limits`, their fraction of all measured
-// requests, and their rate in requests per second, counting only those that ended in the window (so
-// never more than requests_per_s).
+// Summarizes a run as a JSON object. "codes": the number of requests for each status code and
+// ErrorInfo.reason, and latencies for each code. Rates in the measurement window. Latencies of the
+// measured requests that ended with OK. "goodput": of these requests, those that stayed within
+// `limits`: their number, their fraction of all measured requests, and their rate in requests per
+// second. The rate counts only those that ended in the window, so it never exceeds requests_per_s.
 nlohmann::ordered_json SummarizeLoad(const LoadRecord& record, const GoodputLimits& limits);
 
 void PrintLoad(const nlohmann::ordered_json& summary);
