@@ -46,7 +46,7 @@ absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
   });
   Key key;
   if (digest.size() != key.digest.size() || !hex) {
-    // The message does not quote the line, which may hold the key itself.
+    // The error message does not quote the line, which may hold an API key instead of a digest.
     return absl::InvalidArgumentError("expected the 64 hexadecimal digits of a SHA-256 digest");
   }
   std::copy(digest.begin(), digest.end(), key.digest.begin());

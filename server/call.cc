@@ -381,7 +381,8 @@ void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) cons
   v1::Timing* timing = info->mutable_timing();
   const uint64_t tokenize_us = static_cast<uint64_t>(tokenized_us_ - arrival_us_);
   timing->set_tokenize_us(tokenize_us);
-  // The engine measures from submission; the response reports times from arrival.
+  // The engine measures times from the submission of the request; the response reports times from
+  // the arrival of the call.
   if (timing->first_token_us() > 0) {
     timing->set_first_token_us(timing->first_token_us() + tokenize_us);
   }

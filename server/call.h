@@ -43,8 +43,8 @@ struct CallContext {
   // Counts calls that are rejected before their model is known: no API key, or no such model.
   RefusalMetrics* refusals = nullptr;
 
-  // Returns the host of the named model. An empty name stands for the only model. NOT_FOUND: no
-  // model has this name. INVALID_ARGUMENT: the name is empty and several models are served.
+  // Returns the ModelHost of the named model. An empty name stands for the only model. NOT_FOUND:
+  // no model has this name. INVALID_ARGUMENT: the name is empty and several models are served.
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
   // Returns the highest priority that the API key of the RPC allows. UNAUTHENTICATED: no key was
   // sent. PERMISSION_DENIED: the key is unknown.
@@ -71,8 +71,8 @@ class Call : public std::enable_shared_from_this<Call> {
   // thread at any time.
   void Cancel();
   // Ends the call while the engine is stuck, without waiting for the engine. The status is INTERNAL
-  // if one of its requests had started, since that request may have caused the fault; otherwise
-  // UNAVAILABLE.
+  // if one of the call's requests had started, since that request may have caused the fault;
+  // otherwise UNAVAILABLE.
   void Abandon();
 
  protected:

@@ -35,7 +35,8 @@ struct RpcOutcome {
 // Converts `status`. An INVALID_ARGUMENT message of the form "field: text" also becomes a
 // BadRequest violation. RESOURCE_EXHAUSTED and UNAVAILABLE carry a RetryInfo of about `retry_after`
 // (jittered, clamped to [50 ms, 5 s]). The same delay is sent as grpc-retry-pushback-ms in the
-// trailing metadata, which the retry policy of gRPC clients follows. Details: at most 4 KiB.
+// trailing metadata, which the retry policy of gRPC clients follows. The encoded details take at
+// most 4 KiB.
 RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id,
                         absl::Duration retry_after);
 // Returns RESOURCE_EXHAUSTED for a failed allocation. Allocates nothing.

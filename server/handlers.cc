@@ -140,8 +140,8 @@ size_t PromptBytes(const v1::EncodeOptions& options, const ModelHost& host) {
 
 int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& options,
                             const ModelHost& host, const InputLimits& limits) {
-  // For text, an upper bound of the token count: each token covers at least one byte, and the
-  // tokenizer adds one end-of-sequence token.
+  // The number of input tokens. For text this is an upper bound: each token covers at least one
+  // byte, and the tokenizer adds one end-of-sequence token.
   const int64_t tokens =
       input.content_case() == v1::Input::kText
           ? static_cast<int64_t>(PromptBytes(options, host) + input.text().size()) + 1

@@ -12,8 +12,8 @@ namespace quintet {
 class HeapTrimmer {
  public:
   static constexpr int64_t kIntervalUs = 10'000'000;
-  // Maximum wait until the next trim. The wait doubles after each trim that returned less than
-  // kGrowthBytes / 4, because the grown memory may be in use permanently.
+  // Maximum wait between two trims. The wait doubles after each trim that returned less than
+  // kGrowthBytes / 4 to the system, because the rest may be in use permanently.
   static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
   // Minimum growth of the resident memory for a trim. Smaller growth is not worth it: a trim walks
   // the free lists under the heap's lock, which takes some milliseconds.
@@ -26,9 +26,9 @@ class HeapTrimmer {
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}
 
   // Called regularly by one thread with a monotonic time. Reads the resident memory every
-  // kIntervalUs. Trims whenever it is at least kGrowthBytes above its smallest value so far and the
-  // wait after the previous trim is over. One trim after growth is not enough: memory that is in
-  // use during a trim and freed later stays resident.
+  // kIntervalUs. Trims if the resident memory is at least kGrowthBytes above its smallest value so
+  // far and the wait after the previous trim is over. One trim after growth is not enough: memory
+  // that is in use during a trim and freed later stays resident.
   void Tick(int64_t now_us);
 
  private:

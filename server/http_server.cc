@@ -302,7 +302,7 @@ absl::Status BeastServer::Listen() {
   if (error) return ListenError(kFlag, options_.listen, error.message());
   for (const auto& one : found) {
     tcp::endpoint endpoint = one.endpoint();
-    // With port 0, all addresses use the port that the first one got.
+    // With port 0, the kernel selects the port of the first address; the others use the same port.
     if (port_ != 0) endpoint.port(static_cast<uint16_t>(port_));
     error = Open(endpoint);
     if (error == asio::error::address_family_not_supported) continue;
@@ -455,7 +455,7 @@ error_code BeastServer::Parse(Connection* c, HttpParser* parser) const {
     c->begin += used;
     if (error && error != http::error::need_more) return error;
     if (error && used == 0) {
-      // The line or the header is still incomplete.
+      // The request line or a header line is still incomplete.
       return input.size() < c->buffer.size() ? error : http::error::header_limit;
     }
   }

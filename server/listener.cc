@@ -76,7 +76,7 @@ absl::Status Listener::Bind(const std::string& text) {
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (socket.fd < 0 && errno == EAFNOSUPPORT) continue;
-    // With port 0, all addresses use the port that the first one got.
+    // With port 0, the kernel selects the port of the first address; the others use the same port.
     if (port_ != 0) SetPort(one->ai_addr, port_);
     const int on = 1;
     const bool bound =

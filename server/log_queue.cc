@@ -168,8 +168,8 @@ void LogQueue::flush() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   const int64_t target = state_->queued;
   const auto completed = [&] { return state_->completed >= target; };
-  // Waits in slices: if the process or its machine is suspended, only one slice of the timeout
-  // passes.
+  // Waits in short slices. A suspension of the process or the machine thus takes only one slice off
+  // the timeout.
   constexpr int kSlices = 20;
   for (int i = 0; i < kSlices; ++i) {
     if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, completed)) return;

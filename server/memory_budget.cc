@@ -5,7 +5,7 @@
 namespace quintet {
 namespace {
 
-// Adds `bytes` to `used` unless that exceeds `limit`.
+// Adds `bytes` to `used` and returns true, unless the sum would exceed `limit`.
 bool TryAdd(std::atomic<int64_t>* used, int64_t bytes, int64_t limit) {
   int64_t seen = used->load(std::memory_order_relaxed);
   do {

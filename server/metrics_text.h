@@ -10,7 +10,7 @@
 
 namespace quintet {
 
-// Every family must be a counter, a gauge or a histogram (QT_CHECK).
+// Every family must be a counter, a gauge or a histogram; otherwise a QT_CHECK fails.
 std::string MetricsText(absl::Span<const prometheus::MetricFamily> families);
 
 }  // namespace quintet

@@ -276,7 +276,7 @@ void WriteInfo(const Result& result, v1::CallInfo* info) {
   usage->set_prefix_tokens(usage->prefix_tokens() + static_cast<uint32_t>(result.prefix_tokens));
   usage->set_output_tokens(usage->output_tokens() + static_cast<uint32_t>(result.output_tokens));
   usage->set_cached_tokens(usage->cached_tokens() + static_cast<uint32_t>(result.cached_tokens));
-  // With several inputs each time is the maximum, because the inputs run concurrently.
+  // Each duration is the maximum over the inputs of the call, because the inputs run concurrently.
   v1::Timing* timing = info->mutable_timing();
   const auto slowest = [](uint64_t a, int64_t b) {
     return std::max(a, static_cast<uint64_t>(std::max<int64_t>(b, 0)));

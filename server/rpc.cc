@@ -154,7 +154,7 @@ void Rpc::Advance() {
   if (finished_ || handler_ == nullptr) return;
   if (!writing_ && !handling_ && !TryWrite()) {
     // There is no memory to build the output. All output is dropped from now on, and the RPC ends
-    // with an error. If ending it also fails, the next Check retries.
+    // with an error. If ending the RPC also fails, the next Check retries.
     if (!refused_.has_value()) refused_ = OutOfMemoryOutcome();
     TryWrite();
   }

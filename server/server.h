@@ -19,7 +19,8 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:9464";  // empty: no HTTP endpoints
   std::vector<HostOptions> models;
   int threads = 1;  // size of the compute thread pool, which all models share
-  // Threads that tokenize texts of any length. One more thread tokenizes only short texts.
+  // Number of threads that tokenize texts of any length. One additional thread tokenizes only short
+  // texts.
   int tokenizer_threads = 2;
   int64_t max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;

@@ -51,7 +51,7 @@ class TaskQueue {
   };
   static bool Later(const Entry& a, const Entry& b);
 
-  // Heaps ordered by Later: the first entry is the next task.
+  // Two heaps, ordered by Later. The first entry of each is the task of its kind that starts next.
   std::vector<Entry> short_, long_;
   uint64_t pushed_ = 0;
 };
