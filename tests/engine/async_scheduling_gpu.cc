@@ -63,8 +63,8 @@ TEST_CASE(
   }
 }
 
-// On a GPU, sampling batches of 256 rows or more are padded. These have more rows, with and without
-// rules.
+// On a GPU, sampling batches of 256 rows or more are padded. The batches of this test have more
+// rows, with and without rules.
 TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   auto device = Device::Open(0);
   if (!device.ok()) {

@@ -247,13 +247,14 @@ TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates"
   options.num_beams = 2;
   options.eos_token_ids = {1};
   BeamSearch search(options);
-  // Ranks 0 and 1 continue; the eos has rank 2 and is not eligible.
+  // The candidates of ranks 0 and 1 continue. The eos has rank 2, so its sequence is dropped.
   const std::vector<BeamCandidate> ranked{
       {-1.0f, 0, 5, 0}, {-2.0f, 0, 6, 0}, {-3.0f, 0, 1, 0}, {-4.0f, 0, 7, 0}};
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
   CHECK(search.Finished().empty());
   CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
-  // The eos now has rank 1: it is kept, and rank 2 takes its place among the running beams.
+  // The eos now has rank 1: its sequence is finished and kept. The candidate of rank 2 continues in
+  // its place.
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kEos, Hit::kNone, Hit::kNone}));
   REQUIRE(search.Finished().size() == 1);
   CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});

@@ -34,7 +34,8 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
 }
 
 TEST_CASE("async scheduling: a request joins with the last token of its prompt") {
-  // Every input token comes from device memory, except the last prompt token of each request.
+  // Every input token of the decoder comes from device memory, except the last prompt token of each
+  // request.
   CHECK(TakenFromDevice({}) == 19 + 7);
   DecodingOptions sampled;
   sampled.do_sample = true;

@@ -30,14 +30,14 @@ std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces);
 Request GenerateRequest(const Model& model, std::vector<int32_t> input,
                         DecodingOptions options = {});
 
-// Steps until no request is left and returns the number of steps. Fails the test after `most`
-// steps.
+// Calls Engine::Step until no request is left, and returns the number of steps. Fails the test if
+// there are more than `most` steps.
 int RunAll(Engine* engine, int most = 10000);
 
 // Runs one request alone in a new engine with a new fake model, and returns its result.
 Result RunAlone(const FakeOptions& options, const Request& request, const Tokenizer* tokenizer);
 
-// Whether two results are bit-identical, timing excluded.
+// Returns whether two results are bit-identical, except for their timing.
 bool SameResult(const Result& a, const Result& b);
 
 }  // namespace quintet

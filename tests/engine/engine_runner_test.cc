@@ -10,7 +10,7 @@
 namespace quintet {
 namespace {
 
-// A generate request for the fake model that fails to be prepared if its input is empty.
+// A generate request for the fake model. Preparing it fails if its input is empty.
 class TestItem : public WorkItem {
  public:
   TestItem(const Model& model, std::vector<int32_t> input, DecodingOptions options)

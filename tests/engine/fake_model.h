@@ -59,8 +59,9 @@ class FakeModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // The functions that the fake model computes, for expected results. StateOf returns the hash of
-  // the state after `history` given `source`; LogitsOf returns the logits of a hash.
+  // Tests compute expected results with these functions, which the fake model itself uses. StateOf
+  // returns the hash of the state after `history` given `source`; LogitsOf returns the logits of a
+  // hash.
   static uint64_t StateOf(const std::vector<int32_t>& source, const std::vector<int32_t>& history);
   static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row);
   std::vector<float> LogitsOf(uint64_t state) const;

@@ -97,7 +97,7 @@ TEST_CASE("a fault ends running requests INTERNAL, queued and later ones UNAVAIL
   CHECK(absl::IsUnavailable(*waiting->status));
   CHECK_FALSE((*engine)->status().ok());
   CHECK(absl::IsUnavailable(*Submit(engine->get(), 1)->status));
-  // The first error is sticky.
+  // The device keeps reporting its first error.
   CHECK(absl::IsInternal(device->Synchronize()));
   CHECK(device->Synchronize() == device->status());
   CHECK_FALSE((*engine)->Step());

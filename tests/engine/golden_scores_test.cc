@@ -8,15 +8,15 @@ namespace quintet {
 namespace {
 
 TEST_CASE("golden: beam scores are compared relative to their size") {
-  // Such large scores occur with a length penalty of -1, for example for 24 tokens: the score is
-  // then 24 times the sum of the log-probabilities.
+  // With a length penalty of -1, scores are large: for 24 tokens, the score is 24 times the sum of
+  // the log-probabilities.
   CHECK(ScoresEqual(-450.0006, -450.0));
   CHECK(ScoresEqual(-449.9994, -450.0));
   CHECK_FALSE(ScoresEqual(-450.01, -450.0));
   CHECK_FALSE(ScoresEqual(-449.99, -450.0));
   CHECK(ScoresEqual(-1294.0019, -1294.0));
   CHECK_FALSE(ScoresEqual(-1294.01, -1294.0));
-  // For smaller scores the absolute tolerance applies.
+  // For small scores the absolute tolerance applies.
   CHECK(ScoresEqual(-0.50009, -0.5));
   CHECK_FALSE(ScoresEqual(-0.50011, -0.5));
   CHECK_FALSE(ScoresEqual(-20.0006, -20.0));

@@ -73,7 +73,7 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // Per sequence, less than one page is unused on average.
+          // On average, less than one page per sequence is unused.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }

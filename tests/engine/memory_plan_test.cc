@@ -116,7 +116,7 @@ TEST_CASE("the token budget of a step is one per sequence, on a GPU plus a prefi
     CHECK(tokens(config, 2048, 9000, true) == 9000);
   }
   CHECK(tokens(causal, 65536, 64, true) == 65536);
-  // The workspace for longer inputs belongs to the encoder only.
+  // In an encoder-decoder, more encoder tokens do not raise the token budget of a decoder step.
   CHECK(tokens(encoder, 65536, 64, true) == tokens(encoder, 32768, 64, true));
 }
 

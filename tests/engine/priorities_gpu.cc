@@ -22,7 +22,7 @@ struct TokensSink : ResponseSink {
   std::vector<std::vector<int32_t>> sequences;
 };
 
-// Returns random requests. Most are greedy, so that their steps are scheduled asynchronously.
+// Returns random requests. Most are greedy; their steps are scheduled asynchronously.
 std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   std::mt19937 random(5);
   std::vector<Request> requests(count);

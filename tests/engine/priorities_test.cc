@@ -12,8 +12,8 @@ struct GapCounter : StepObserver {
   int64_t gaps = 0;
 };
 
-// An engine with a simulated clock. Each step advances the clock by step_us, by default 1, so that
-// times are numbers of steps. The fake model advances it further if `fake` gives work a duration.
+// An engine with a simulated clock. Each step advances the clock by step_us, by default 1; times
+// then are numbers of steps. The fake model advances it further if `fake` gives work a duration.
 struct Scene {
   explicit Scene(FakeOptions fake, EngineLimits limits = {})
       : fake_options(Timed(fake)), model(fake_options, &pool) {
@@ -69,7 +69,8 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
     for (int step = 0; step < 5; ++step) scene.Step();
     const Request high = scene.Submit(Priority::kHigh, 24);
     scene.Finish();
-    // With async scheduling, one more step was already enqueued before HIGH arrived.
+    // With async scheduling, HIGH waits for one more step, which was already enqueued when it
+    // arrived.
     CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
     // NORMAL takes 60 steps for its tokens, and is skipped in 18 of the 24 steps of HIGH. LOW runs
     // in every fourth step until NORMAL has ended, then in every step.

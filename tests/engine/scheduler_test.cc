@@ -282,7 +282,8 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
         CHECK(both.longest_wait[kLowClass] <= kLowTarget);
-        // HIGH gets more than half as much as NORMAL, although NORMAL alone fills the engine.
+        // HIGH starts more than half as many sequences as NORMAL, although NORMAL alone would fill
+        // the engine.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
     }

@@ -12,8 +12,8 @@ namespace quintet {
 int64_t AllocationCount() { return count.load(); }
 }  // namespace quintet
 
-// The array forms call these functions, and so does the nothrow form of the standard library. The
-// nothrow form of a sanitizer runtime does not; its memory must not be passed to std::free.
+// operator new[] calls these functions. The nothrow form is defined here too, because that of a
+// sanitizer runtime does not call the other form, and its memory must not be passed to std::free.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++count;
   return std::malloc(bytes == 0 ? 1 : bytes);

@@ -10,8 +10,8 @@ from server_process import BINARY, run_quintet
 
 COMMANDS = ["generate", "encode", "convert", "serve", "bench", "bench serve", "bench engine", "man"]
 
-# Each program loads the script $1 and completes the command line of the remaining arguments, with
-# the cursor at the end of the last one. It prints one candidate per line.
+# Each of these shell programs loads the script $1 and completes the command line of the remaining
+# arguments, with the cursor at the end of the last one. It prints one candidate per line.
 BASH = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))

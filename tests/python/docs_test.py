@@ -141,8 +141,9 @@ def tracked(folder: str) -> list[str]:
 def unlisted(folder: str, suffixes: tuple[str, ...], under: bool) -> list[str]:
     """Returns the files in and below `folder` that the README of `folder` does not name.
 
-    Names are in backticks, relative to the folder, with braces and wildcards. A wildcard needs at
-    least two letters of the names before it, so that no pattern covers a whole folder.
+    The README gives names in backticks, relative to the folder, with braces and wildcards. In a
+    pattern with a wildcard, the file name must begin with two letters, so that no pattern covers a
+    whole folder.
     """
     root = SOURCE / folder
     names = re.findall(r"`([^`\s]+)`", (root / "README.md").read_text(encoding="utf-8"))

@@ -75,7 +75,7 @@ def test_hidden_states_and_labels(case):
 
 
 def matches(ids: list[int], recorded: list[int]) -> bool:
-    """Returns whether `ids` equals `recorded` without its padding, copies of one id at its end."""
+    """Returns whether `recorded` is `ids` followed by padding (copies of a single id)."""
     return recorded[: len(ids)] == ids and len(set(recorded[len(ids) :])) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Tests quintet.Model with directories of sentence-transformers against its recorded vectors."""
+"""Tests quintet.Model on sentence-transformers directories, against that library's vectors."""
 
 import pytest
 

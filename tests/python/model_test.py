@@ -234,7 +234,7 @@ def test_shapes_of_inputs_and_results(model):
 
 
 def test_iterators_take_bounded_memory(model):
-    """Of an iterator over a million inputs, only those are read whose results are soon needed."""
+    """An endless iterator of inputs is read only slightly ahead of the results that are taken."""
     taken = 0
 
     def source():

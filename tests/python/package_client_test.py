@@ -1,5 +1,5 @@
-"""Tests quintet.Client and quintet.AsyncClient: a server gives the results of a model in the
-process, and one line switches between them."""
+"""Tests quintet.Client and quintet.AsyncClient against quintet.Model: the same calls give the same
+results, so that a program switches between a server and a local model by changing one line."""
 
 import asyncio
 import dataclasses

@@ -1,7 +1,7 @@
-"""Tests directories of sentence-transformers against its recorded vectors.
+"""Tests directories of sentence-transformers against recorded vectors of that library.
 
-tools/sentence_oracle.py recorded them. The directories are put together from the modules in
-tests/data/sentence, a golden case and the tokenizer of the shipped model, as the recorder did.
+tools/sentence_oracle.py recorded the vectors. As in that script, the directories are put together
+from the modules in tests/data/sentence, a golden case and the tokenizer of the shipped model.
 """
 
 import array

@@ -4,10 +4,10 @@ usage: record.py > buckets.txt      (with torch and transformers installed)
 
 Each line holds one setting: num_buckets, max_distance, "causal" or "both" (bidirectional), then
 entries DISTANCE:BUCKET. The bucket of a key DISTANCE tokens before the query is that of the last
-entry whose DISTANCE is not larger. For "both", the script checks that a key after the query has the
-bucket of the same distance before it plus num_buckets / 2. The settings are common ones, and those
-in which some distance lies within 1e-5 of a bucket boundary in exact arithmetic, so that the
-rounding of the logarithm decides its bucket.
+entry whose DISTANCE is not larger. For "both", the script checks that the bucket of a key after the
+query is that of a key at the same distance before the query, plus num_buckets / 2. The settings are
+common ones, and those in which some distance lies within 1e-5 of a bucket boundary in exact
+arithmetic. There the rounding of the logarithm decides the bucket.
 """
 
 import math

@@ -31,8 +31,9 @@ struct Shape {
   int64_t knots = 9;        // knots of the FIRE network
 };
 
-// Combinations of dtype and row gap to test on a backend. A gap of 8 elements permits vector loads.
-// With QUINTET_BRIEF_TESTS the seed selects which dtype gets which gap, and whether f32 is tested.
+// Returns the combinations of dtype and row gap to test on a backend. A gap of 8 elements permits
+// vector loads. With QUINTET_BRIEF_TESTS each 16-bit dtype is tested with one gap, and f32 only in
+// some tests; `seed` decides both.
 struct Layout {
   DType dtype;
   int64_t gap;
@@ -115,7 +116,8 @@ class Problem {
   std::vector<float> q_data, kv_data;
   PositionBias bias;
   std::vector<float> table, knots, offsets;
-  // Whether a column mask hides (sequence, query position, key). Empty: nothing is hidden.
+  // Returns whether a column mask hides (sequence, query position, key). If the function is empty,
+  // nothing is hidden.
   std::function<bool(size_t, int64_t, int64_t)> hidden;
 
  private:

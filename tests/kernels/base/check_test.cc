@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Breaks an invariant in a child process with the given stderr. Returns the signal that ended the
-// child.
+// Fails a QT_CHECK in a child process that has `standard_error` as its stderr. Returns the signal
+// that ended the child.
 int SignalOfFailure(int standard_error) {
   const pid_t child = fork();
   if (child == 0) {

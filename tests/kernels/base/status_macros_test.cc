@@ -62,7 +62,7 @@ absl::Status Assign(Source* source, std::unique_ptr<int>* value) {
   return absl::OkStatus();
 }
 
-// Counts evaluations of the target.
+// Counts in `uses` how often the macro evaluates the target of the assignment.
 absl::Status AssignThrough(Source* source, std::unique_ptr<int>* value, int* uses) {
   QT_ASSIGN_OR_RETURN(*(++*uses, value), source->Make());
   return absl::OkStatus();

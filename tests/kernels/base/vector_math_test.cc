@@ -1,4 +1,4 @@
-// Compiled once per instruction set, like the CPU kernels.
+// This file is compiled once per instruction set, like the CPU kernels.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/base/vector_math_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -310,7 +310,7 @@ void CheckHalfOperands(Case c) {
   });
 }
 
-// The Hopper kernel requires that the rows of y are a multiple of 4 elements.
+// The Hopper kernel requires that the length of a row of y is a multiple of 4 elements.
 TEST_CASE("16-bit GEMMs of tens of rows equal the reference", "[linear]") {
   for (int64_t rows : {9, 33, 128, 256}) {
     CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
@@ -345,7 +345,7 @@ TEST_CASE("16-bit GEMMs of tens to hundreds of rows equal the reference", "[line
   }
 }
 
-// On Hopper, these GEMMs run through the split-K kernel or the kernel for pairs of CTAs.
+// On Hopper, these GEMMs run through the split-K kernel or the 2-CTA kernel.
 TEST_CASE("16-bit GEMMs of about a hundred rows with large weights equal the reference",
           "[linear]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {

@@ -37,7 +37,8 @@ TokenRange Append(const std::vector<int32_t>& ids, std::vector<int32_t>* tokens)
   return {begin, static_cast<int32_t>(tokens->size())};
 }
 
-// Some words end like the history, so that their last token is banned.
+// Appends random bad words to `tokens`. All but the last token of some words equal the end of the
+// history, so that the rule bans the last token.
 TokenRange AppendWords(RandomData& random, const std::vector<int32_t>& history, int64_t vocab,
                        std::vector<int32_t>* tokens) {
   std::vector<std::vector<int32_t>> words;

@@ -163,7 +163,8 @@ TEST_CASE("draws follow the softmax, over positions, over sequences and over see
       if (over == 2) draw_id.seed = i;
       ++counts[DrawToken(kept, draw_id)];
     }
-    // 7 degrees of freedom: 24.3 is the 0.1 % quantile. Seeds are fixed, so the test is not flaky.
+    // Correct draws exceed 24.3 with a probability of 0.1 % (chi-squared distribution with 7
+    // degrees of freedom). Seeds are fixed, so the test is not flaky.
     CHECK(ChiSquare(counts, p, kDraws) < 24.3);
   }
 }

@@ -129,7 +129,7 @@ TEST_CASE("A directory caught between two renames is restored by the next run") 
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "model/a") == "old");
-  // The next run removes a renamed directory instead of restoring it if the target exists again.
+  // If the target exists again, the next run does not restore a renamed directory but removes it.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});

@@ -68,7 +68,7 @@ TEST_CASE("Each unsupported field is named with its value and rejected for gener
     REQUIRE(absent.ok());
     CHECK(absent->unsupported_fields.empty());
   }
-  // The message shortens long values and escapes terminal control characters.
+  // unsupported_fields shortens long values and escapes terminal control characters.
   const auto longest =
       Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
   REQUIRE(longest.ok());
