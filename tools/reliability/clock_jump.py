@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Row 42: the wall clock jumps one hour forward and back while requests run.
+"""Row 42 of the acceptance table (README.md): the wall clock jumps one hour forward and back while
+requests run.
 
-No deadline expires early or late: requests that cannot finish in time still end with
+No deadline may expire early or late: requests that cannot finish in time must still end with
 DEADLINE_EXCEEDED at their deadline. Needs Debian's libfaketime, which shifts the wall clock of the
 server only; the clocks of the clients do not change.
 """
@@ -18,7 +19,7 @@ HOUR_S = 3600
 
 
 def log_time(log: str, words: str) -> datetime.datetime:
-    """Returns the time of the first log line with these words."""
+    """Returns the time of the first log line that contains `words`."""
     line = next(line for line in log.splitlines() if words in line)
     return datetime.datetime.fromisoformat(" ".join(line.split()[:2]))
 
@@ -46,7 +47,8 @@ def main() -> int:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
         }
-        # --max-timeout shortens the deadlines, so that the server's clock ends the long requests.
+        # --max-timeout is shorter than the clients' deadlines, so that the server's clock and not
+        # the clients' ends the long requests.
         with Server(
             args.model, environment=environment, stall_timeout=15, max_timeout=args.deadline
         ) as server:
@@ -65,7 +67,7 @@ def main() -> int:
                     input_tokens="4:16",
                     output_tokens="8:32",
                 )
-                # More work than fits into the deadline.
+                # These requests need more time than the deadline allows.
                 long = Load(
                     server.target,
                     core=LOAD_CORE,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 11: 10,000 idle connections do not prevent the server from serving other clients. A server
-that ran out of file descriptors serves again at most 5 s after they are released.
+"""Row 11 of the acceptance table (README.md): 10,000 idle connections must not prevent the server
+from serving other clients. A server that ran out of file descriptors must serve again within 5 s
+after descriptors are released.
 """
 
 import time

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Row 37: `quintet convert` is killed by SIGKILL at 100 random points, half of them while it writes
-a new directory and half while it replaces one. Afterwards the directory is absent (if new) or holds
-the complete old or new model: it loads and gives that model's results.
+"""Row 37 of the acceptance table (README.md): `quintet convert` is killed by SIGKILL at 100 random
+points, half of them while it writes a new directory and half while it replaces an existing one.
+Afterwards the directory must contain the complete new model, or the state before the run: no
+directory or the complete old model. A complete model loads and gives its own results.
 """
 
 import pathlib
@@ -21,7 +22,8 @@ def convert(model, out, *flags) -> list[str]:
 
 
 def answers_of(directory) -> str:
-    """Scores and token ids for a few words; empty if the directory does not load."""
+    """Returns the scores and token ids that the model in `directory` gives for a few words; "" if
+    it does not load."""
     command = [
         QUINTET,
         "generate",
@@ -46,7 +48,7 @@ def answers_of(directory) -> str:
 
 
 def killed(command, seconds: float) -> bool:
-    """Runs the command for at most this time; returns whether it had to be killed."""
+    """Runs the command and kills it after `seconds`. Returns whether it had to be killed."""
     process = spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(seconds)

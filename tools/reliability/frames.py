@@ -1,4 +1,5 @@
-"""HTTP/2 frames as bytes, for misuse that HTTP/2 libraries do not allow (RFC 9113, RFC 7541)."""
+"""HTTP/2 frames as bytes. For tests of misuse that HTTP/2 libraries do not allow (RFC 9113, RFC
+7541)."""
 
 import select
 import socket
@@ -29,7 +30,8 @@ def _string(text: bytes) -> bytes:
 
 
 def header_block(fields) -> bytes:
-    """Header literals without indexing or compression: valid for any state of the HPACK table."""
+    """Encodes header fields as literals without indexing or compression, which are valid whatever
+    the HPACK table contains."""
     return b"".join(
         b"\0" + _string(name.encode()) + _string(value.encode()) for name, value in fields
     )
@@ -50,7 +52,7 @@ def request_fields(
 
 
 def headers_frames(stream: int, block: bytes, flags: int = 0) -> bytes:
-    """HEADERS and as many CONTINUATION frames as the block needs."""
+    """Returns one HEADERS frame and as many CONTINUATION frames as the header block needs."""
     parts = [block[i : i + 16384] for i in range(0, len(block), 16384)] or [b""]
     frames = b""
     for number, part in enumerate(parts):
@@ -65,7 +67,7 @@ def headers_frames(stream: int, block: bytes, flags: int = 0) -> bytes:
 
 
 def message_frame(stream: int, message: bytes) -> bytes:
-    """A gRPC message as the one DATA frame of a stream."""
+    """Returns a DATA frame that contains one gRPC message and ends the stream."""
     return frame(DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(message)) + message)
 
 
@@ -81,7 +83,8 @@ def connect(port: int, timeout_s: float = 5) -> socket.socket:
 
 
 def drain(connection: socket.socket) -> bool:
-    """Reads the available bytes without waiting. False if the peer has closed."""
+    """Discards the bytes that have arrived, without waiting. Returns False if the other side has
+    closed the connection."""
     connection.setblocking(False)
     try:
         while True:
@@ -96,7 +99,8 @@ def drain(connection: socket.socket) -> bool:
 
 
 class Peer:
-    """Client connection that respects flow control and sends the replies that HTTP/2 requires."""
+    """A client connection that respects the server's flow control and sends the replies that HTTP/2
+    requires."""
 
     def __init__(self, port: int, initial_window: int | None = None, timeout_s: float = 20):
         self.socket = connect(port, timeout_s)
@@ -113,7 +117,8 @@ class Peer:
         self.socket.sendall(headers_frames(stream, header_block(fields)))
 
     def pump(self, wait_s: float = 0.0) -> bool:
-        """Waits for frames and processes them. False if the server has closed the connection."""
+        """Waits up to `wait_s` seconds for frames and processes them. Returns False if the server
+        has closed the connection."""
         if not select.select([self.socket], [], [], wait_s)[0]:
             return True
         try:
@@ -153,7 +158,7 @@ class Peer:
             self.received.append((kind, flags, stream, payload))
 
     def ended(self, stream: int) -> bool:
-        """Whether the server has ended or reset the stream."""
+        """Returns whether the server has ended or reset the stream."""
         return any(
             kind == RST_STREAM or flags & END_STREAM
             for kind, flags, of, _ in self.received
@@ -161,8 +166,8 @@ class Peer:
         )
 
     def send(self, stream: int, data: bytes, last: bool = False, times: int = 1):
-        """Sends the data that many times, as the windows allow, until the stream ends. Yields the
-        bytes sent so far."""
+        """Sends `data` `times` times, as fast as the flow-control windows allow, and stops if the
+        stream ends. Yields the number of bytes sent so far."""
         sent, total = 0, len(data) * times
         while sent < total and not self.ended(stream):
             room = min(
@@ -188,8 +193,9 @@ class Peer:
                 return
 
     def answer(self, stream: int, timeout_s: float = 20) -> bytes:
-        """Waits for the end of the stream and returns its payloads; b"reset" or b"closed" if the
-        server reset the stream or closed the connection."""
+        """Waits for the end of the stream and returns the payloads of its frames. Returns b"reset"
+        if the server reset the stream without any, b"closed" if the server closed the
+        connection."""
         end = time.monotonic() + timeout_s
         while not self.ended(stream):
             if time.monotonic() > end:

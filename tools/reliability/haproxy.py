@@ -1,5 +1,5 @@
-"""Debian's haproxy in front of replicas, configured by deploy/haproxy/haproxy.cfg, without TLS and
-with the replicas of this machine.
+"""Runs Debian's haproxy as a load balancer in front of replicas on this machine. Its configuration
+is that of deploy/haproxy/haproxy.cfg, without TLS.
 """
 
 import pathlib
@@ -22,7 +22,8 @@ def find() -> str:
 
 
 def configuration(port: int, replicas) -> str:
-    """Returns the shipped file for a port and (gRPC port, HTTP port) pairs."""
+    """Returns the shipped configuration, changed to listen on `port` and to balance over
+    `replicas`, a list of (gRPC port, HTTP port)."""
     lines = []
     for line in SHIPPED.read_text().splitlines():
         words = line.split()
@@ -41,7 +42,7 @@ def configuration(port: int, replicas) -> str:
 
 
 class Haproxy:
-    """Balances over (gRPC port, HTTP port) pairs."""
+    """A running haproxy that balances over `replicas`, a list of (gRPC port, HTTP port)."""
 
     def __init__(self, replicas):
         self.port = free_port()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Row 13: hostile HTTP/2 traffic through haproxy: large metadata, bad te and scheme, endless
-CONTINUATION frames, 100,000 stream resets in 10 s, garbage.
+"""Row 13 of the acceptance table (README.md): hostile HTTP/2 traffic through haproxy: large
+metadata, invalid te and :scheme headers, endless CONTINUATION frames, 100,000 stream resets in 10
+s, random bytes.
 
-Neither process ends, and other clients are served afterwards. --direct 1 bypasses haproxy. That is
-not a supported setup for untrusted clients (Debian's gRPC 1.51 lacks fixes for some of this) and
-not a claim of the row: it only gives a figure.
+Neither haproxy nor the server may end, and other clients must be served afterwards. --direct 1
+bypasses haproxy. This is not a supported setup for untrusted clients, because Debian's gRPC 1.51
+lacks fixes for some of these attacks. The row makes no claim about it; it only reports figures.
 """
 
 import os
@@ -72,7 +73,8 @@ def continuation_flood(port: int) -> None:
 
 
 def resets(port: int, wanted: int, seconds: float) -> tuple[int, float]:
-    """Opens and resets streams; reopens connections that the server closes."""
+    """Opens streams and resets them until `wanted` streams are reset or `seconds` have passed.
+    Opens a new connection if the server closes one."""
     block = frames.header_block(frames.request_fields())
     done, begin, connection, stream = 0, time.monotonic(), None, 1
     while done < wanted and time.monotonic() - begin < seconds:
@@ -121,7 +123,8 @@ def attack(port: int, server: Server, verdict: Verdict, served, resets_wanted: i
     ):
         run(port)
         verdict.claim(f"alive after: {name}", server.alive(), server.alive())
-    # Check that the requests to be reset are valid: one without a reset is accepted.
+    # Check that the requests that will be reset are valid: the server must accept such a request
+    # without a reset.
     accepted = server.metrics()["quintet_requests_accepted_total"]
     send(port, request(frames.request_fields()))
     understood = (

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 9: a client with streams in flight is killed by SIGKILL, 100 times. Each time, one second
-later no request is running, queued or holding KV cache; at the end the server has no open call.
+"""Row 9 of the acceptance table (README.md): a client with streams in flight is killed by SIGKILL,
+100 times. One second after each kill the server must have no request that is running, queued or
+holding KV cache pages. At the end it must have no open call.
 """
 
 import random

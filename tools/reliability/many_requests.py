@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Row 3: 100,000 requests after a warm-up do not increase the server's memory; all are answered."""
+"""Row 3 of the acceptance table (README.md): 100,000 requests after a warm-up must not increase the
+server's memory, and all must be answered."""
 
 from serving import LOAD_CORE, Server, Verdict, arguments, eventually, failures, load, lost
 

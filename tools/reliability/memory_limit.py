@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Row 18: a server at its memory limit: first a limit of the address space (`ulimit -v`), then,
-with --cgroup, of resident memory (memory.max).
+"""Row 18 of the acceptance table (README.md): a server at its memory limit. First the address space
+is limited (`ulimit -v`), then, with --cgroup, resident memory (memory.max).
 
-Clients send, without pauses, the requests that take most memory: 64 inputs of 1,500 tokens encoded
-without pooling, 1 MiB of text tokenized with spans, a million ids detokenized; together with short
-generations and streams. Only rejected calls (RESOURCE_EXHAUSTED) fail; the process survives, stays
-below the limit and serves as before afterwards.
+Without pauses, clients send the requests that take most memory: encoding 64 inputs of 1,500 tokens
+without pooling, tokenizing 1 MiB of text with spans, and detokenizing a million ids; they also send
+short generations and streams. A call may fail only by being rejected (RESOURCE_EXHAUSTED). The
+server must survive, stay below the limit and afterwards serve as before.
 
 Needs grpcio (tools/requirements.txt). --cgroup DIR is an empty cgroup with a memory controller that
-this user may write to, for example from `systemd-run --user --scope -p Delegate=yes`. Without it
-that part is skipped with a message.
+this user may write to, for example from `systemd-run --user --scope -p Delegate=yes`. Without
+--cgroup the part with memory.max is skipped with a message.
 """
 
 import collections
@@ -41,7 +41,8 @@ METHODS = {
 
 
 def requests() -> dict[str, bytes]:
-    """Requests serialized once, because building them takes longer than the server's response."""
+    """Returns the serialized requests. They are built once, because building one takes longer than
+    the server's response to it."""
     with RpcClient("127.0.0.1:1") as client:  # no call is sent
         short = client.generate_request("phoneme", SHORT).SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
@@ -56,7 +57,8 @@ def requests() -> dict[str, bytes]:
 
 
 class Clients:
-    """Threads that each send calls one after another; `codes[kind][code]` counts the outcomes."""
+    """Threads, each of which sends one call after another. `codes[kind][code]` counts the calls of
+    each kind that ended with each status code."""
 
     def __init__(self, target: str, threads: int, timeout_s: float):
         self.codes = {kind: collections.Counter() for kind in METHODS}
@@ -96,7 +98,8 @@ class Clients:
         return "OK"
 
     def run(self, seconds: float, alive) -> int:
-        """Returns how many calls have no outcome: a thread that does not return has one."""
+        """Runs the clients for `seconds`, or until alive() is false. Returns the number of calls
+        that never ended: one for each thread that does not return."""
         for thread in self._threads:
             thread.start()
         end = time.monotonic() + seconds
@@ -110,7 +113,8 @@ class Clients:
 
 
 def cgroup_limit(folder: pathlib.Path, limit: int) -> str:
-    """Sets the memory limit of the cgroup; returns its file that counts OOM kills."""
+    """Sets the memory limit of the cgroup. Returns the name of the cgroup's file that counts OOM
+    kills."""
     v2 = (folder / "memory.max").exists()
     (folder / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit))
     return "memory.events" if v2 else "memory.oom_control"

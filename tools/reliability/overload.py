@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Row 2: twice the load that the server can handle. Goodput stays near its peak, rejections are
-fast and carry a RetryInfo, every request gets exactly one response, and memory stays constant.
+"""Row 2 of the acceptance table (README.md): the load is twice what the server can handle. Goodput
+must stay near its peak, rejections must be fast and carry a RetryInfo, every request must get
+exactly one response, and memory must stay constant.
 
-The server has one core, the load another. Capacity: a closed loop with as many requests as may run.
-Peak goodput: the best of several open loops around the capacity. A request counts as goodput if it
-ends OK within --limit-ms of its scheduled time.
+The server has one core, the load another. The capacity is the rate of a closed loop with as many
+requests as may run at once. The peak goodput is the best of several open loops at rates around the
+capacity. A request counts as goodput if it ends with OK within --limit-ms after its scheduled time.
 """
 
 from serving import LOAD_CORE, SERVER_CORE, Samples, Server, Verdict, arguments, count, load, lost

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Row 5: with a LOW load of twice the capacity, HIGH requests take at most twice as long as alone,
-and no accepted LOW request waits longer than 30 s for its start.
+"""Row 5 of the acceptance table (README.md): while LOW requests arrive at twice the server's
+capacity, HIGH requests may take at most twice as long as without them, and no accepted LOW request
+may wait longer than 30 s for its start.
 
-The baseline (HIGH alone) is measured before and after, and the faster one counts, so that other
-jobs of the machine cannot make the comparison easier.
+The baseline (HIGH requests alone) is measured before and after the test, and the faster measurement
+counts, so that other jobs on the machine cannot make the comparison easier.
 """
 
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, count, load

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Row 16: servers behind haproxy are replaced under load. Three replicas are restarted one after
-another on their addresses. Then one server is replaced three times as Kubernetes does it with
-maxSurge 1: a new one starts on a second address, and when its /readyz answers 200, the old one gets
-SIGTERM. No request fails, except that of a client without retries at most one in a thousand may
-fail while a replica is restarted. With --image the servers are containers.
+"""Row 16 of the acceptance table (README.md): servers behind haproxy are replaced under load. Three
+replicas are restarted one after another, each on its own address. Then one server is replaced three
+times as Kubernetes does it with maxSurge 1: a new server starts on a second address, and when its
+/readyz answers 200, the old server gets SIGTERM. No request may fail, with one exception: while a
+replica is restarted, at most one in a thousand requests of a client without retries may fail. With
+--image the servers run in containers.
 """
 
 import contextlib
@@ -12,17 +13,19 @@ import time
 from haproxy import Haproxy
 from serving import Load, Server, Verdict, arguments, count, eventually, failures, free_port, lost
 
-# The drain must outlast two health checks of deploy/haproxy, which are one second apart.
+# The server's drain must take longer than two of haproxy's health checks, which deploy/haproxy
+# sends one second apart.
 LIFE = dict(drain_delay=4, drain_timeout=20, cache_memory=128)
 
 
 def start(args, ports) -> Server:
-    """Returns a server that is ready."""
+    """Starts a server on the given ports and returns it when it is ready."""
     return Server(args.model, ports=ports, image=args.image, **LIFE)
 
 
 def restart_each(args, addresses, load) -> list[int]:
-    """Restarts a replica on each address in turn and returns their exit codes."""
+    """Starts one replica on each address. Under `load`, restarts one after the other. Returns the
+    exit codes of the stopped servers."""
     replicas = [start(args, ports) for ports in addresses]
     codes = []
     with load:
@@ -36,7 +39,8 @@ def restart_each(args, addresses, load) -> list[int]:
 
 
 def surge(args, addresses, load) -> list[int]:
-    """Replaces one server three times, on alternating addresses, and returns the exit codes."""
+    """Starts one server. Under `load`, replaces it three times, each time on the other one of two
+    addresses. Returns the exit codes of the replaced servers."""
     server = start(args, addresses[0])
     codes = []
     with load:
@@ -51,7 +55,8 @@ def surge(args, addresses, load) -> list[int]:
 
 @contextlib.contextmanager
 def load_through_haproxy(args, verdict: Verdict, addresses, attempts: int, report: dict):
-    """Loads the servers during the with-block; `report` is filled at its end."""
+    """Sends load to the servers through haproxy during the with-block. Fills `report` at the end of
+    the block."""
     with Haproxy(addresses) as proxy:
         verdict.figure("haproxy", proxy.version)
         if eventually(proxy.answers, 10) is None:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Row 36: reading /metrics ten times per second costs at most 0.5 % of the throughput.
+"""Row 36 of the acceptance table (README.md): reading /metrics ten times per second may cost at
+most 0.5 % of the throughput.
 
 The whole server is pinned to one core and kept busy, so its throughput is the inverse of the CPU
-time per token. The kernel counts CPU time in nanoseconds, and unlike wall time it does not include
-other jobs of the machine. One closed loop of equal requests runs throughout. Slots of half a second
-alternate as without, with, with, without the reader, so that a steady drift cancels in each group
-of four. The result is the trimmed mean (10 % at each end) of the ratios of the groups; its standard
-error must be small enough to detect half a per cent.
+time per token. The kernel counts CPU time in nanoseconds, and unlike wall time CPU time does not
+include other jobs on the machine. A closed loop of equal requests runs all the time. It is divided
+into slots of half a second: one without the reader of /metrics, two with it, one without, and so
+on. In each such group of four slots a steady drift cancels out. The result is the trimmed mean
+(without 10 % at each end) of the groups' ratios of CPU time with and without the reader. Its
+standard error must be small enough to detect a change of half a per cent.
 """
 
 import math
@@ -18,13 +20,14 @@ from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process, including ended ones (clock_getcpuclockid(3))."""
+    """Returns the CPU time in seconds of all threads of a process, including ended threads
+    (clock_getcpuclockid(3))."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
-    """Trimmed mean without `share` of the values at each end, and its standard error (from the
-    winsorised variance)."""
+    """Returns the trimmed mean of `values`, without the fraction `share` of the values at each end,
+    and its standard error (from the winsorised variance)."""
     ordered = sorted(values)
     cut = int(share * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
@@ -35,8 +38,8 @@ def trimmed(values: list[float], share: float = 0.1) -> tuple[float, float]:
 
 
 class Meter:
-    """CPU seconds of a server per generated token, between two readings. A reading fetches /metrics
-    once, in every slot alike."""
+    """Measures a server's CPU time per generated token between two calls of `look`. Each call
+    fetches /metrics once, in slots with and without the reader alike."""
 
     def __init__(self, server: Server):
         self._server = server
@@ -87,7 +90,8 @@ def main() -> int:
     verdict.conditions(report)
 
     def ratios(name: str) -> list[float]:
-        """Ratio with / without scraping, for each group of four slots."""
+        """Returns for each group of four slots the value `name` in the slots with the reader,
+        divided by that in the slots without it."""
         a, b = ([slot[name] for slot in slots[kind]] for kind in ("with", "without"))
         return [(a[i] + a[i + 1]) / (b[i] + b[i + 1]) for i in range(0, len(a), 2)]
 

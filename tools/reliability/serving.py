@@ -1,8 +1,8 @@
-"""Shared by the reliability scripts: a server process, loads by `quintet bench serve`, and
-verdicts.
+"""Shared by the reliability scripts: server processes, loads sent by `quintet bench serve`, and
+reports of which claims hold.
 
-Standard library only. All traffic uses the loopback interface, and every process started here is
-ended here.
+Needs only the standard library. All traffic uses the loopback interface. Every process that this
+module starts is ended when the script ends.
 """
 
 import argparse
@@ -28,7 +28,8 @@ QUINTET = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
 G2P = SOURCE / "deploy" / "models" / "g2p"
 RESULTS = SOURCE / "tools" / "bench" / "results" / "reliability"
 
-# One core for the server and one for the load, also on larger machines, for comparable figures.
+# Even on larger machines the server and the load have one core each, so that figures of different
+# machines are comparable.
 SERVER_CORE, LOAD_CORE = "0", "1"
 
 _children: list[subprocess.Popen] = []
@@ -47,10 +48,11 @@ def _end_children():
 
 
 def container_command(image: str, model) -> list[str]:
-    """The command for `quintet` in a container with this machine's network, removed at our exit.
+    """Returns a command that runs `quintet` in a container with this machine's network. The
+    container is removed when this script ends.
 
-    The model is the folder /model there. podman passes signals on and ends with the exit code of
-    the container.
+    In the container the model is the folder /model. podman forwards signals to the container and
+    ends with the container's exit code.
     """
     name = f"quintet-reliability-{os.getpid()}-{len(_containers)}"
     _containers.append(name)
@@ -73,7 +75,8 @@ def free_port() -> int:
 
 
 def eventually(condition, timeout_s: float) -> float | None:
-    """Waits for the condition; returns the seconds it took, or None after the time limit."""
+    """Waits until condition() is true. Returns the seconds that this took, or None after
+    `timeout_s` seconds."""
     begin = time.monotonic()
     while True:
         if condition():
@@ -84,7 +87,7 @@ def eventually(condition, timeout_s: float) -> float | None:
 
 
 def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
-    """HTTP status and body; status 0 if there is no response."""
+    """Returns status and body of the HTTP response; status 0 if there is no response."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout_s) as answer:
             return answer.status, answer.read().decode()
@@ -95,12 +98,12 @@ def http_get(port: int, path: str, timeout_s: float = 10) -> tuple[int, str]:
 
 
 class Server:
-    """`quintet serve` with the shipped model unless another is given.
+    """A process of `quintet serve`. It serves the shipped model unless `model` is given.
 
-    `flags`: those of the subcommand, with underscores. `core`: the core of all its threads;
-    `engine_core`: the core of the engine's threads instead. `address_space`: RLIMIT_AS in bytes.
-    `cgroup`: the folder of the cgroup it runs in. `image`: the container image to run instead of
-    the binary; `process` is then podman.
+    `flags`: flags of quintet serve, with underscores instead of dashes. `core`: the core on which
+    all threads run. `engine_core`: another core, for the engine's threads. `address_space`:
+    RLIMIT_AS in bytes. `cgroup`: the folder of the cgroup in which the server runs. `image`: a
+    container image to run instead of the binary; `process` is then podman's process.
     """
 
     def __init__(
@@ -119,8 +122,8 @@ class Server:
         **flags,
     ):
         self.port, self.http_port = ports or (free_port(), free_port())
-        # The encoder output cache grows to its limit by design: a small one is full after a
-        # warm-up, so that later growth of memory is significant.
+        # A small encoder cache is already full after a warm-up. If it could grow during the test,
+        # that growth could not be told from a leak.
         given = {
             "listen": f"127.0.0.1:{self.port}",
             "http_listen": f"127.0.0.1:{self.http_port}",
@@ -166,7 +169,8 @@ class Server:
                 os.sched_setaffinity(thread, {int(engine_core)})
 
     def engine_threads(self) -> list[int]:
-        """Each steps one model. With --threads 1 nothing else computes."""
+        """Returns the ids of the engine's threads. Each of them runs the steps of one model. With
+        --threads 1 no other thread computes."""
         tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
         return [int(task.name) for task in tasks if (task / "comm").read_text() == "engine\n"]
 
@@ -187,7 +191,8 @@ class Server:
         return self._log.read().decode(errors="replace")
 
     def stop(self, timeout_s: float = 60) -> int:
-        """Sends SIGTERM and waits; returns the exit code, or -9 if the drain exceeds the limit."""
+        """Sends SIGTERM and waits for the end of the server. Returns its exit code, or kills it and
+        returns -9 if the drain takes longer than `timeout_s`."""
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -200,7 +205,8 @@ class Server:
         return http_get(self.http_port, path, timeout_s)
 
     def metrics(self) -> dict[str, float]:
-        """Each metric of this server summed over its labels; of histograms the _sum and _count."""
+        """Returns {name: value} of all metrics; a value is the sum over all labels. A histogram
+        appears as its _sum and its _count."""
         sums: dict[str, float] = {}
         for line in self.get("/metrics")[1].splitlines():
             if line and not line.startswith("#"):
@@ -216,7 +222,8 @@ class Server:
         )
 
     def unaccounted(self) -> float:
-        """Number of accepted requests that are not finished, running or queued."""
+        """Returns the number of accepted requests that are neither finished nor running nor
+        queued."""
         m = self.metrics()
         return (
             m["quintet_requests_accepted_total"]
@@ -229,7 +236,8 @@ class Server:
         return self.memory_bytes("VmRSS")
 
     def memory_bytes(self, field: str) -> int:
-        """Field of /proc/PID/status: VmRSS, VmSize (now), VmHWM, VmPeak (peak)."""
+        """Returns one field of /proc/PID/status in bytes: VmRSS or VmSize (now), VmHWM or VmPeak
+        (the peaks of these)."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
@@ -240,7 +248,8 @@ class Server:
 
 
 class Samples:
-    """Calls `read` every `period_s` in a thread during the with-block and collects `values`."""
+    """During a with-block, calls read() every `period_s` seconds in a thread and appends the
+    results to `values`."""
 
     def __init__(self, read, period_s: float):
         self._read, self._period_s, self.values = read, period_s, []
@@ -277,7 +286,7 @@ def load_command(target: str, *, core=None, **flags) -> list[str]:
 
 
 class Load:
-    """A `quintet bench serve` in the background; `report` waits for its end."""
+    """A `quintet bench serve` process in the background."""
 
     def __init__(self, target: str, *, core=None, **flags):
         self._output = tempfile.TemporaryFile()
@@ -289,7 +298,8 @@ class Load:
         return self.process.poll() is None
 
     def stop(self) -> dict:
-        """Stops sending; returns the report after all requests have ended."""
+        """Stops sending requests, waits until all sent requests have ended, and returns the
+        report."""
         if self.running():
             self.process.send_signal(signal.SIGINT)
         return self.report()
@@ -309,7 +319,7 @@ def load(target: str, *, core=None, **flags) -> dict:
 
 
 def answers(target: str, timeout_s: float = 5) -> bool:
-    """Whether a new client gets a response within the time limit."""
+    """Returns whether a new client gets a response within `timeout_s` seconds."""
     command = load_command(
         target, concurrency=1, requests=1, input_tokens=4, output_tokens=2, timeout=timeout_s
     )
@@ -338,8 +348,8 @@ def lost(report: dict) -> int:
 
 
 class Verdict:
-    """Collects the claims of one row of the acceptance table, prints them and writes them as
-    JSON."""
+    """Collects the claims and figures of one row of the acceptance table, prints them and writes
+    them as JSON."""
 
     def __init__(self, name: str, row: int | None, what: str):
         self._begin = time.monotonic()
@@ -354,8 +364,8 @@ class Verdict:
         }
 
     def conditions(self, report: dict):
-        """Copies hardware and versions from any report of a load. Its client may be pinned to one
-        core, the machine is not."""
+        """Copies the hardware and versions from the report of a load. Sets "cores" to the cores of
+        the machine, because the reporting client may be pinned to one core."""
         self.data["conditions"] = {**report["conditions"], "cores": os.cpu_count()}
 
     def figure(self, name: str, value):
@@ -406,7 +416,8 @@ def machine() -> dict:
 
 
 def arguments(description: str, **defaults) -> argparse.Namespace:
-    """--out DIR and, for each default, a flag of its type; --model DIR is always there."""
+    """Parses the command line. Its flags are --model DIR, --out DIR, and for each of `defaults` a
+    flag with the type and the default of that value."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -426,7 +437,7 @@ def arguments(description: str, **defaults) -> argparse.Namespace:
 
 
 def raise_files_limit():
-    """Raises the limit of open files to its maximum and returns it."""
+    """Raises this process's limit of open files to the hard limit and returns that."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Row 41: a steady load for a long time, together with clients that misbehave in every way of the
-other scripts. No deadlock, no lost request, consistent counters, constant memory, and the same
-latency at the end as at the beginning.
+"""Row 41 of the acceptance table (README.md): a steady load for a long time, together with clients
+that misbehave in all the ways that the other scripts test. There must be no deadlock and no lost
+request; counters must be consistent, memory constant, and the latency at the end the same as at the
+beginning.
 
-The run consists of periods of two halves. In the first half every misuse happens once at its fixed
-time, so all periods contain the same misuse; the second half is quiet. The steady load is identical
-in all halves of a kind, including arrival times, so latencies are comparable: the quiet halves show
-what the misuse left behind, the other halves the latency during misuse.
+The run consists of periods, and each period has two halves. In the first half every kind of misuse
+happens once, at a fixed time, so all periods contain the same misuse. The second half is quiet: it
+has only the steady load. All first halves have the same steady load, including arrival times, and
+so have all quiet halves, so their latencies are comparable. The first halves show the latency
+during misuse, the quiet halves what the misuse left behind.
 """
 
 import gzip
@@ -52,7 +54,7 @@ def _message(data: bytes, flag: int = 0) -> bytes:
 
 
 class Chaos:
-    """Runs all kinds of client misuse."""
+    """The clients that misbehave: one method for each kind of misuse."""
 
     def __init__(self, server: Server, rate: float):
         self._server, self._rate = server, rate
@@ -61,7 +63,7 @@ class Chaos:
         self.errors: list[str] = []
 
     def run(self, seconds: float):
-        """Runs each misuse once; their start times are spread over `seconds`."""
+        """Runs each kind of misuse once. Their start times are spread over `seconds`."""
         deeds = [
             self.killed_client,
             self.idle_connections,
@@ -114,8 +116,8 @@ class Chaos:
         )
 
     def burst(self):
-        """Long enough to keep the queue full for a while, so that the wait of its last requests
-        does not depend on one moment."""
+        """Sends a burst that keeps the queue full for a while. A shorter one would make the waiting
+        time of its last requests depend on a single moment."""
         load(
             self._server.target,
             request_rate=20 * self._rate,
@@ -153,7 +155,8 @@ class Chaos:
             self._server.metrics()
 
     def failing_items(self):
-        """EncodeStream calls whose items have no input: each call fails at its first item."""
+        """Makes EncodeStream calls whose items have no input. Each call must fail at its first
+        item."""
         for _ in range(5):
             peer = frames.Peer(self._server.port)
             for stream in range(1, 41, 2):
@@ -163,7 +166,8 @@ class Chaos:
             peer.close()
 
     def compressed(self):
-        """A compressed message of 0.25 MB that expands to 0.25 GB of one letter."""
+        """Sends compressed messages of 0.25 MB, each of which expands to 0.25 GB of the same
+        letter."""
         peer = frames.Peer(self._server.port)
         for stream in range(1, 9, 2):
             peer.open(stream, frames.request_fields(TOKENIZE, more=(("grpc-encoding", "gzip"),)))
@@ -172,7 +176,8 @@ class Chaos:
         peer.close()
 
     def endless_message(self):
-        """A message with a declared length of one gigabyte, of which only a part is sent."""
+        """Sends the beginning of a message whose declared length is one gigabyte, but never its
+        end."""
         peer = frames.Peer(self._server.port)
         peer.open(1, frames.request_fields(TOKENIZE))
         list(peer.send(1, b"\0" + struct.pack(">I", 1 << 30)))
@@ -202,7 +207,8 @@ class Chaos:
             peer.close()
 
     def unread_answers(self):
-        """Responses of at least one megabyte to a client with a flow-control window of 0."""
+        """Requests responses of at least one megabyte for a client that does not let the server
+        send any: its flow-control window is 0."""
         peer = frames.Peer(self._server.port, initial_window=0)
         text = b"\x12" + _varint(1 << 18) + b"a b " * (1 << 16)
         for stream in range(1, 21, 2):
@@ -212,7 +218,8 @@ class Chaos:
         peer.close()
 
     def long_texts(self):
-        """Responses of one megabyte each, which the client reads."""
+        """Tokenizes texts of one megabyte each. Unlike in unread_answers, the client has the
+        default flow-control window."""
         peer = frames.Peer(self._server.port)
         text = b"\x12" + _varint(1 << 20) + b"abcd" * (1 << 18)
         for stream in range(1, 9, 2):
@@ -222,7 +229,8 @@ class Chaos:
         peer.close()
 
     def slow_http(self):
-        """Half an HTTP request on each of 200 connections; probes must be answered meanwhile."""
+        """Sends half of an HTTP request on each of 200 connections. Meanwhile the server must
+        answer a probe of /healthz."""
         connections = [
             socket.create_connection(("127.0.0.1", self._server.http_port), timeout=5)
             for _ in range(200)
@@ -236,7 +244,7 @@ class Chaos:
             raise RuntimeError(f"/healthz answered {status}")
 
     def long_timeouts(self):
-        """A grpc-timeout with many digits: gRPC logs all of them."""
+        """Sends requests with a grpc-timeout of thousands of digits, all of which gRPC logs."""
         peer = frames.Peer(self._server.port)
         for stream in range(1, 201, 2):
             peer.open(stream, frames.request_fields(more=(("grpc-timeout", "9" * 4000),)))
@@ -249,7 +257,8 @@ class Chaos:
 
 
 def drift(values: list[float]) -> float:
-    """Median of the last third / median of the first third - 1."""
+    """Returns the relative change of the values: the median of the last third divided by that of
+    the first third, minus 1."""
     third = max(len(values) // 3, 1)
     return statistics.median(values[-third:]) / statistics.median(values[:third]) - 1
 

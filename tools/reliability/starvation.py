@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Row 5, reversed: while 40 HIGH clients keep the engine and its queue busy, NORMAL requests get
-their first token within 15 s of their arrival and LOW requests within 30 s.
+"""The reverse of row 5 of the acceptance table (README.md): while 40 HIGH clients keep the engine
+and its queue busy, NORMAL requests must get their first token within 15 s after their arrival and
+LOW requests within 30 s.
 """
 
 from serving import LOAD_CORE, SERVER_CORE, Load, Server, Verdict, arguments, failures, lost
