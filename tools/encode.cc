@@ -72,7 +72,8 @@ std::string RawBytes(const float* values, size_t count) {
   return std::string(reinterpret_cast<const char*>(values), count * sizeof(float));
 }
 
-// Returns the 128-byte header of a NumPy file (.npy format 1.0) of f32 [rows, columns].
+// Returns the 128-byte header of a NumPy file (.npy format 1.0) that contains an f32 array [rows,
+// columns].
 std::string NpyHeader(int64_t rows, int64_t columns) {
   constexpr size_t kHeaderBytes = 128;
   constexpr char kMagic[] = "\x93NUMPY\x01\x00\x76\x00";  // version 1.0, 118 bytes of text

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Python packages into .venv/, creating it if necessary: those of tools/requirements.txt,
-# for tools/client.py, and those of tests/requirements.txt unless --client is given. Does nothing,
-# without network, if .venv/ is up to date.
+# which tools/client.py needs, and unless --client is given those of tests/requirements.txt. If
+# .venv/ is up to date, does nothing and needs no network.
 # usage: tools/python.sh [--client]
 set -euo pipefail
 cd "$(dirname "$0")/.."

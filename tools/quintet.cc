@@ -14,22 +14,24 @@
 namespace quintet {
 namespace {
 
-// Opens /dev/null for each standard stream that the caller has closed; otherwise the next file or
-// socket that is opened would get its descriptor. The wrong access mode is intended: reading from
-// descriptor 0 and writing to 1 and 2 fail.
+// Opens /dev/null for each standard stream that the caller has closed. Otherwise the next file or
+// socket that is opened would get the descriptor of that stream. /dev/null is deliberately opened
+// in the wrong mode, so that reading from descriptor 0 and writing to 1 or 2 fail.
 void HoldStandardStreams(int, char**, char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-    // open returns the lowest free descriptor, which is `fd`.
+    // `fd` is the lowest free descriptor, so open returns it.
     (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// Runs HoldStandardStreams before the constructors of shared libraries, because gRPC's open files.
+// Runs HoldStandardStreams before the constructors of shared libraries run, because gRPC's
+// constructors open files.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**,
                                                                    char**) = HoldStandardStreams;
 
-// Flushes standard output and returns the exit code; an error changes kExitDone to kExitFailed.
+// Flushes standard output. Returns `exit_code`, or kExitFailed if `exit_code` is kExitDone and the
+// output could not be written.
 int AfterOutput(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   const int failed = Fail(kExitFailed, absl::ErrnoToStatus(errno, "writing standard output"));
@@ -40,7 +42,7 @@ int AfterOutput(int exit_code) {
 }  // namespace quintet
 
 int main(int argc, char** argv) {
-  // A server that is stopped by a signal before it serves has nothing to drain and exits with 0.
+  // If a signal stops a server before it serves, there is nothing to drain and the exit code is 0.
   const bool serve = argc > 1 && std::string_view(argv[1]) == "serve";
   quintet::HandleSignals(serve ? quintet::kExitDone : quintet::kExitInterrupted);
   if (serve) std::signal(SIGHUP, SIG_IGN);  // the API keys that SIGHUP reloads are not loaded yet

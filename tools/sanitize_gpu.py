@@ -65,7 +65,7 @@ def catch_filter(name):
 
 def earlier_seconds(file):
     """Returns {(path, tool, case): seconds} of the cases that ended in an earlier run. If a case
-    ended on only one path, its time is used for the other path, too."""
+    ended on only one path (sm_90 or portable kernels), its time is used for the other path, too."""
     if not file or not os.path.exists(file):
         return {}
     ended = [

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian packages, and Python packages into .venv/: what the build of the product, the demo
-# and all tests need. Does nothing, without network, if everything is installed. The compiler is
+# Installs the Debian packages, and into .venv/ the Python packages, that the build, the demo and
+# all tests need. If everything is installed, does nothing and needs no network. The compiler is
 # g++, or the one that the variable CXX names (clang++-16, g++-13, ...).
 #
 #   tools/setup.sh                everything

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a clean clone, or after demo.sh, to the summary of all tests: installs packages, builds every
-# target in build/, and runs ctest.
+# Runs all tests from a clean clone, or after demo.sh: installs packages, builds every target in
+# build/, and runs ctest, whose summary is the end of the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -32,7 +32,7 @@ MINIPILE = (
 
 # ---- Kinds. Each function writes the files of a tokenizer into a folder and returns an object
 # with encode(text) -> (ids, ids without special tokens, spans or None) and
-# decode(ids) -> (text without special tokens, text with them). None: there is no reference.
+# decode(ids) -> (text without special tokens, text with them). None means: no reference.
 class HuggingFace:
     def __init__(self, tokenizer, folder, clean_up=False):
         self.tokenizer = tokenizer

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the packages of tools/package.sh into a container of the Debian SUITE they were built on,
-# where systemd runs: starts the unit, sends calls, upgrades, stops and purges, and fails if a file,
-# user or unit is left. Needs root, podman, runc, mmdebstrap, and .venv/ for the client. The
-# container shares the network of the host; its image is removed at the end.
+# Installs the packages of tools/package.sh into a container that runs systemd and the Debian SUITE
+# on which the packages were built. There it starts the unit, sends calls, upgrades, stops and
+# purges; it fails if a file, user or unit is left. Needs root, podman, runc, mmdebstrap, and .venv/
+# for the client. The container shares the network of the host; its image is removed at the end.
 # usage: tools/try_deb.sh SUITE          for example: tools/try_deb.sh bookworm
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs tools/demo.sh, twice, and tools/test.sh in a bare Debian, warnings being errors, and prints
-# the seconds and CPU seconds that each took. Makes a chroot of Debian's packages by mmdebstrap,
-# from the mirror that this machine's apt uses, and clones HEAD into it. The chroot has the
-# machine's DNS, CA certificates, and proxy and pip settings. Needs root, and 8 GB in /var/tmp;
-# removes everything at its end.
+# Runs tools/demo.sh (twice) and tools/test.sh in a bare Debian, with warnings as errors. Prints the
+# seconds and CPU seconds that each run took. mmdebstrap makes a chroot of Debian's packages, from
+# the mirror that this machine's apt uses; HEAD is cloned into it. The chroot has the machine's DNS,
+# CA certificates, and proxy and pip settings. Needs root, and 8 GB in /var/tmp; removes everything
+# at its end.
 #
 #   tools/try_debian.sh SUITE
 #

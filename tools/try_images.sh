@@ -38,8 +38,8 @@ CONF
 export CONTAINERS_CONF=$work/containers.conf
 
 cleanup() {
-  # buildah also keeps build stages, which have no name. They are built on our base images and go
-  # with them.
+  # buildah also keeps build stages, which have no name. They are built on our base images and are
+  # removed with them.
   podman image rm --force --ignore "$image" "$cuda_image" "$base" "$cuda_base" >/dev/null 2>&1 ||
     true
   rm -rf "$work"

@@ -35,7 +35,7 @@ NEW_TOKENS = 32
 
 
 class CannotVerify(Exception):
-    """The model cannot be compared; the text says why."""
+    """Raised if the model cannot be compared. The message says why."""
 
 
 @dataclass

@@ -33,8 +33,8 @@ int64_t FailedAllocations() { return failed.load(); }
 
 }  // namespace quintet
 
-// Replacements of the global operators. The array forms (operator new[]) of the standard library
-// call these.
+// Replacements of the global operators new and delete. The standard library's array forms (operator
+// new[], operator delete[]) call them.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return Fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }

@@ -524,9 +524,10 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// Each round makes another allocation of the I/O thread fail (count 1), or 20 allocations in a row
-// from there (count 20). A round begins with the response to /arm and includes new connections and
-// requests of every kind, up to the end of their connections.
+// Each round makes one allocation of the I/O thread fail (or 20 in a row); server.skip, the number
+// of allocations that succeed before it, grows by one per round. A round begins with the response
+// to /arm and includes new connections and requests of every kind, up to the end of their
+// connections.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);

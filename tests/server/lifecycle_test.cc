@@ -235,8 +235,8 @@ TEST_CASE("A process suspended for longer than the stall timeout continues to se
   auto reader = stub->GenerateStream(&context, Endless(8));
   v1::GenerateStreamResponse message;
   REQUIRE(reader->Read(&message));
-  // This call waits in the queue behind the stream. Its default deadline passes while the process
-  // is suspended.
+  // A second call waits in the queue behind the stream. Its default deadline passes while the
+  // process is suspended.
   grpc::Status queued;
   std::thread other([&] { queued = Generate(*stub, Endless(1)); });
   CHECK(Eventually([&] {

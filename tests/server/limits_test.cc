@@ -181,8 +181,8 @@ TEST_CASE("Unusual metadata affects no other call", "[limits]") {
   for (int i = 0; i < 100; ++i) many.emplace_back(absl::StrCat("x-", i), std::string(10, 'v'));
   CHECK(call(many) == grpc::StatusCode::OK);
   CHECK(call({{"x-large", std::string(100'000, 'x')}}) != grpc::StatusCode::OK);
-  // The call with large metadata may have made gRPC close the connection. Repeat this call until it
-  // succeeds on a new connection.
+  // The call with large metadata may have made gRPC close the connection. Repeat a call with small
+  // metadata until it succeeds on a new connection.
   CHECK(Eventually([&] {
     return call({{"grpc-timeout-like", "1S"}, {"te-like", "gzip"}}) == grpc::StatusCode::OK;
   }));

@@ -100,7 +100,8 @@ TEST_CASE("unsupported fields of generation_config.json are rejected if they hav
     command.pop_back();
     CHECK(run(command, R"({"max_time": null, "penalty_alpha": 0})").exit_code == kExitDone);
   }
-  // encode does not decode, so these fields have no effect and cause no warning or error.
+  // encode does not decode, so the decoding options of generation_config.json have no effect and
+  // cause no warning or error.
   CHECK(run({"encode", "--quiet"}, odd).err.empty());
   CHECK(run(bench_encode, odd).exit_code == kExitDone);
   CHECK_THAT(run({"inspect"}, odd).out, ContainsSubstring("max_time is 2.5"));
@@ -167,8 +168,8 @@ TEST_CASE("a text that a normalizer makes too long fails only its line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
-  // With this class the normalizer is used. T5Tokenizer, the class of the shipped model g2p, would
-  // ignore it.
+  // With the class PreTrainedTokenizerFast the normalizer of tokenizer.json applies. T5Tokenizer,
+  // the class of the shipped model g2p, would ignore it.
   WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =

@@ -39,8 +39,8 @@ const std::map<std::string, std::vector<std::string>>& Families() {
   return *families;
 }
 
-// These two files contain Device::Open, which creates the per-device state of the ops: cuBLASLt and
-// the measured GEMM choices.
+// The files of Device::Open may include later families, because it creates the per-device state of
+// the ops: cuBLASLt and the measured GEMM choices.
 bool MayIncludeLaterFamilies(const std::string& path) {
   return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
 }

@@ -1,4 +1,4 @@
-// Escaping of output lines and parsing of input lines.
+// Tests of escaping output lines and of parsing input lines.
 #include "tools/line_format.h"
 
 #include "tests/catch.h"

@@ -1,5 +1,5 @@
-// Measures one decoder step on a GPU and the cost of each kind of op in it, as part of a captured
-// CUDA graph.
+// Measures the time of one decoder step on a GPU, as a captured CUDA graph, and the cost of each
+// kind of op in it.
 //
 //   bench_steps_gpu [--models t5-base,gpt2] [--shapes 1,32,128,8x4] [--source 128] [--keys 64]
 //                   [--parts] [--measure] [--whole-norms] [--json FILE]
@@ -8,9 +8,9 @@
 // --measure autotunes the GEMMs first; --whole-norms runs each RMSNorm as an op of its own, not
 // split between two GEMMs. A shape in --shapes is a number of requests, or requests x beams. Models
 // have real shapes and random bf16 weights. The whole step is captured as a graph. With --parts,
-// further graphs leave out one kind of op each: the cost of an op is the time that such a graph
-// saves, divided by the number of ops of that kind. Ops overlap, so the costs do not add up to the
-// step. Times are medians of graph launches.
+// further graphs are measured, each of which leaves out one kind of op. The cost of an op is the
+// time that its graph saves, divided by the number of ops of that kind. Ops overlap, so the costs
+// do not add up to the step. Times are medians of graph launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>

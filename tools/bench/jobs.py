@@ -250,7 +250,8 @@ def peer_worker(args, engine: str, job: str):
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
     loading = time.perf_counter() - begin
-    # Take every n-th line.
+    # If a peer gets only some of the lines, take every n-th line, so that all lengths are
+    # represented.
     chosen = lines[:: max(1, len(lines) // args.peer_lines)] if args.peer_lines else lines
     for setting in args.peer_batches or runner.settings:
         try:

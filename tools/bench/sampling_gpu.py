@@ -27,7 +27,8 @@ from peers import SHAPES, random_ids  # noqa: E402
 
 INPUT_TOKENS, NEW_TOKENS = 128, 64
 GOAL_HOST_US = 50.0
-# The keys are both flags of quintet bench and arguments of transformers' generate.
+# Sets of decoding options. Each option is a flag of quintet bench and, under the same name, an
+# argument of transformers' generate.
 DECODINGS = {
     "greedy": {},
     "greedy, penalty": dict(repetition_penalty=1.2),

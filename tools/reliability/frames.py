@@ -194,7 +194,7 @@ class Peer:
 
     def answer(self, stream: int, timeout_s: float = 20) -> bytes:
         """Waits for the end of the stream and returns the payloads of its frames. Returns b"reset"
-        if the server reset the stream without any, b"closed" if the server closed the
+        if the server reset the stream before any payload, and b"closed" if the server closed the
         connection."""
         end = time.monotonic() + timeout_s
         while not self.ended(stream):

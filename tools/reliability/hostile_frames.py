@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Row 13 of the acceptance table (README.md): hostile HTTP/2 traffic through haproxy: large
-metadata, invalid te and :scheme headers, endless CONTINUATION frames, 100,000 stream resets in 10
-s, random bytes.
+metadata, invalid te and :scheme headers, endless CONTINUATION frames, 100,000 stream resets within
+10 s, random bytes.
 
 Neither haproxy nor the server may end, and other clients must be served afterwards. --direct 1
 bypasses haproxy. This is not a supported setup for untrusted clients, because Debian's gRPC 1.51
