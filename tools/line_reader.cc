@@ -13,8 +13,8 @@
 namespace quintet {
 namespace {
 
-// Returns INVALID_ARGUMENT if the beginning of the input contains a NUL byte. No UTF-8 text does,
-// but nearly all binary formats and texts in UTF-16 do.
+// Returns INVALID_ARGUMENT if the beginning of the input contains a NUL byte. Ordinary UTF-8 text
+// contains none, but nearly all binary formats and texts in UTF-16 do.
 absl::Status CheckText(absl::string_view bytes) {
   constexpr size_t kLooked = 8000;
   if (bytes.substr(0, kLooked).find('\0') == absl::string_view::npos) return absl::OkStatus();

@@ -23,7 +23,7 @@ ALL = "".join(map(chr, CODE_POINTS))
 CATEGORIES = (
     "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co"
 ).split()
-# In the order of enum GraphemeBreak in unicode.h.
+# Grapheme cluster break properties, in the order of enum GraphemeBreak in unicode.h.
 BREAKS = (
     "Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT"
 ).split()

@@ -447,8 +447,8 @@ KINDS = {
     "byt5": declared_kind(
         lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}
     ),
-    # In these kinds, what the configuration files declare decides how transformers reads the
-    # tokenizer files.
+    # In the following kinds, what the configuration files declare decides how transformers reads
+    # the tokenizer files.
     "g2p": g2p_kind("spiece.model"),
     "g2p-json": g2p_kind("spiece.model", "tokenizer.json", "tokenizer_config.json"),
     "t5-spiece": declared_kind(

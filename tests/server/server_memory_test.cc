@@ -82,7 +82,8 @@ TEST_CASE("the address space counts stacks and heaps that are mapped later") {
   INFO(status);
   CHECK(absl::IsResourceExhausted(status));
   CHECK(status.message().find("RLIMIT_AS") != std::string::npos);
-  // The same model fits if the limit of 1100 MiB is one of resident memory.
+  // If the limit of 1100 MiB applies to resident memory instead of the address space, the same
+  // model fits.
   CHECK(PlanServerMemory(Resident(1100), {&model, 1}, kMessage).ok());
 }
 

@@ -272,8 +272,8 @@ def compile_all(shapes, limit):
 
 
 def measure_own(bench, shapes):
-    """Runs bench_attention_gpu on the shapes, without a bias and with each bias that it has there.
-    Returns its report."""
+    """Runs bench_attention_gpu on the shapes, without a bias and with each bias that it measures
+    for a shape. Returns its report."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bench.json")
         filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]

@@ -182,7 +182,7 @@ void BenchPacked(GpuBench& bench, bool padded) {
 }
 
 // The part of a mask that belongs to key j: the key is hidden from the queries in [lower_begin,
-// lower_end) and in [upper_begin, upper_end). A sequence has n tokens.
+// lower_end) and in [upper_begin, upper_end).
 struct MaskColumn {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };

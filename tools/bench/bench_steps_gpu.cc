@@ -75,7 +75,8 @@ struct Flags {
   std::string json;
 };
 
-// Allocates device memory, with random or undefined contents. Its destructor frees all of it.
+// Allocates device memory, filled with random values or uninitialized. Its destructor frees all of
+// it.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}

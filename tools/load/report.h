@@ -33,11 +33,12 @@ double Quantile(const std::vector<double>& sorted, double share);
 // "count" if there are none.
 nlohmann::ordered_json Distribution(std::vector<double> values);
 
-// Summarizes a run as a JSON object. "codes": the number of requests for each status code and
-// ErrorInfo.reason, and latencies for each code. Rates in the measurement window. Latencies of the
-// measured requests that ended with OK. "goodput": of these requests, those that stayed within
-// `limits`: their number, their fraction of all measured requests, and their rate in requests per
-// second. The rate counts only those that ended in the window, so it never exceeds requests_per_s.
+// Summarizes a run as a JSON object. It contains "codes" (the number of requests for each status
+// code and ErrorInfo.reason, and latencies for each code), the rates in the measurement window, the
+// latencies of the measured requests that ended with OK, and "goodput". Goodput describes the
+// measured requests that ended with OK and stayed within `limits`: their number, their fraction of
+// all measured requests, and their rate in requests per second. That rate counts only requests that
+// ended in the window, so it never exceeds requests_per_s.
 nlohmann::ordered_json SummarizeLoad(const LoadRecord& record, const GoodputLimits& limits);
 
 void PrintLoad(const nlohmann::ordered_json& summary);

@@ -85,7 +85,7 @@ TEST_CASE("goodput counts requests within every limit") {
   whole.first_us = -1;
   CHECK(IsGood(whole, *ParseGoodput({"ttft:150", "tpot:0.1"})));
   CHECK_FALSE(IsGood(whole, *ParseGoodput({"ttft:149"})));
-  // A response of one token has no time per token, so that limit does not apply.
+  // A response of one token has no time per token, so the limit on that time (tpot) does not apply.
   RequestOutcome single = Answered();
   single.output_tokens = 1;
   CHECK(IsGood(single, *ParseGoodput({"tpot:0.1"})));
