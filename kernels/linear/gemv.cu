@@ -37,10 +37,10 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
     GemvKernel(const __grid_constant__ typename Shape::Args a) {
   using Sums = GemvPartialSums<Shape>;
   extern __shared__ __align__(16) char shared[];
-  float* norm = reinterpret_cast<float*>(shared + a.norm_at);
+  float* norm = reinterpret_cast<float*>(shared + a.shared.norm_at);
   float* scales = nullptr;
   if constexpr (Shape::Args::kHalves) scales = reinterpret_cast<float*>(shared + a.scales_at);
-  const GemvThread<Shape::kWarps> thread(a.k);
+  const GemvThread<Shape::kWarps> thread(a.weights.k);
   const int steps = thread.StepsOf(thread.warp);
   int tile = static_cast<int>(blockIdx.x);
 
@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
   output.LoadInputs(a);
   if constexpr (Shape::Args::kHalves) FinishNorm<Shape>(a, thread, scales);
   if constexpr (Shape::kWide) {
-    if (a.gamma != nullptr) {
+    if (a.input.gamma != nullptr) {
       weights.WaitForOldest();
       __syncwarp();
-      inputs.Normalise(a, thread, reinterpret_cast<float2*>(shared + a.moments_at), norm);
+      inputs.Normalise(a, thread, reinterpret_cast<float2*>(shared + a.shared.moments_at), norm);
     }
   }
   inputs.Round();
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
     }
     // Consecutive tiles alternate between two buffers of partial sums, so that one barrier per tile
     // is enough.
-    float* parts = reinterpret_cast<float*>(shared + a.parts_at) +
+    float* parts = reinterpret_cast<float*>(shared + a.shared.parts_at) +
                    turn % 2 * Shape::kWarps * kGemvMaxRows * Sums::kStride;
     sums.Leave(thread, parts);
     __syncthreads();
     output.Store(a, parts, scales);
     tile += static_cast<int>(gridDim.x);
-    if (tile >= a.tiles) break;
+    if (tile >= a.weights.tiles) break;
     output.Begin(a, tile);
     output.LoadInputs(a);
   }
@@ -97,32 +97,43 @@ bool Fits(const LinearWeight& w, int64_t rows) {
   return IsHalf(w.type()) && rows <= kGemvMaxRows && w.k() % kGemvStep == 0;
 }
 
+// Sets the layout of the shared memory of a CTA that computes `turns` tiles; returns its size in
+// bytes.
 template <typename Shape>
-void LaunchKernel(typename Shape::Args a, Stream& stream) {
+int LayOutSharedMemory(int turns, typename Shape::Args* a) {
   using Weights = GemvWeights<Shape>;
   constexpr int kWarps = Shape::kWarps;
+  constexpr int kPartBytes = kWarps * kGemvMaxRows * GemvPartialSums<Shape>::kStride * 4;
+  const int k = a->weights.k;
+  const int steps = (k / kGemvStep + kWarps - 1) / kWarps * turns;  // of one warp, over all tiles
+  GemvSharedMemory& to = a->shared;
+  to.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
+  to.parts_at = kWarps * to.warp_bytes;
+  to.moments_at = to.parts_at + std::min(turns, 2) * kPartBytes;
+  if constexpr (Shape::Args::kHalves) {
+    a->scales_at = to.moments_at;
+    to.moments_at += kGemvMaxRows * 4;
+  }
+  const bool has_norm = a->input.gamma != nullptr;
+  to.norm_at = to.moments_at + (has_norm ? kGemvMaxRows * kWarps * 8 : 0);
+  const int norms = !has_norm ? 0 : a->input.beta == nullptr ? 1 : 2;
+  return to.norm_at + norms * k * 4;
+}
+
+template <typename Shape>
+void LaunchKernel(typename Shape::Args a, Stream& stream) {
+  constexpr int kWarps = Shape::kWarps;
   const auto kernel = GemvKernel<Shape>;
-  a.channels = a.gated ? kGemvChannels / 2 : kGemvChannels;
-  a.tiles = (a.columns + a.channels - 1) / a.channels;
+  auto& w = a.weights;
+  w.channels = w.gated ? kGemvChannels / 2 : kGemvChannels;
+  w.tiles = (a.output.columns + w.channels - 1) / w.channels;
   // `at_once`: number of CTAs that can be resident. `turns`: tiles per CTA, rounded up, with that
   // many CTAs. `blocks`: the fewest CTAs that compute all tiles with at most `turns` tiles each.
   const int at_once = stream.device().num_sms() * kBlocksPerUnit;
-  const int turns = (a.tiles + at_once - 1) / at_once;
-  const int blocks = (a.tiles + turns - 1) / turns;
+  const int turns = (w.tiles + at_once - 1) / at_once;
+  const int blocks = (w.tiles + turns - 1) / turns;
 
-  const int steps =
-      (a.k / kGemvStep + kWarps - 1) / kWarps * turns;  // of one warp, over all its tiles
-  a.warp_bytes = std::min(steps, Weights::kAhead) * Weights::kStepBytes;
-  a.parts_at = kWarps * a.warp_bytes;
-  a.moments_at =
-      a.parts_at + std::min(turns, 2) * kWarps * kGemvMaxRows * GemvPartialSums<Shape>::kStride * 4;
-  if constexpr (Shape::Args::kHalves) {
-    a.scales_at = a.moments_at;
-    a.moments_at += kGemvMaxRows * 4;
-  }
-  a.norm_at = a.moments_at + (a.gamma == nullptr ? 0 : kGemvMaxRows * kWarps * 8);
-  const int norms = a.gamma == nullptr ? 0 : a.beta == nullptr ? 1 : 2;
-  const int shared = a.norm_at + norms * a.k * 4;
+  const int shared = LayOutSharedMemory<Shape>(turns, &a);
   // A CTA can start while CTAs of another kernel still run on its SM only if both kernels use the
   // same split between L1 and shared memory.
   QT_CUDA(stream.device(), cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -132,18 +143,18 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
          static_cast<size_t>(shared), kernel, a);
 }
 
-template <typename Args>
-void SetCache(const KvOutput& kv, Stream& stream, Args* a) {
+template <typename Out>
+void SetCache(const KvOutput& kv, Stream& stream, GemvKvArgs<Out>* to) {
   if (kv.cache == nullptr) return;
   const KvCache& cache = *kv.cache;
-  a->cache = cache.as<typename Args::Out>();
-  a->slots = stream.DevicePtr(kv.slots.data());
-  a->page_elements = cache.page_elements();
-  a->key_offset = static_cast<int>(cache.ChunkOffset(kv.layer, false, 0));
-  a->value_offset = static_cast<int>(cache.ChunkOffset(kv.layer, true, 0));
-  a->inner = static_cast<int>(cache.heads * cache.head_dim);
-  a->head_dim = static_cast<int>(cache.head_dim);
-  a->page_size = static_cast<int>(cache.page_size);
+  to->cache = cache.as<Out>();
+  to->slots = stream.DevicePtr(kv.slots.data());
+  to->page_elements = cache.page_elements();
+  to->key_offset = static_cast<int>(cache.ChunkOffset(kv.layer, false, 0));
+  to->value_offset = static_cast<int>(cache.ChunkOffset(kv.layer, true, 0));
+  to->inner = static_cast<int>(cache.heads * cache.head_dim);
+  to->head_dim = static_cast<int>(cache.head_dim);
+  to->page_size = static_cast<int>(cache.page_size);
 }
 
 template <typename Args>
@@ -165,9 +176,9 @@ void LaunchByDepth(const Args& a, Stream& stream) {
   if constexpr (Args::kHalves) {
     LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
   } else {
-    if (a.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
+    if (a.weights.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
     constexpr bool kWide = sizeof(typename Args::X) == 4;
-    const bool few_blocks = a.n / kGemvChannels <= stream.device().num_sms() / 2;
+    const bool few_blocks = a.weights.n / kGemvChannels <= stream.device().num_sms() / 2;
     if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
     if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
   }
@@ -177,31 +188,34 @@ template <typename T, typename X, typename Out, bool kHalves>
 void LaunchGemv(const Gemm& p, Stream& stream) {
   using Args = GemvArgs<T, X, Out, kHalves>;
   Args a{};
-  a.w = static_cast<const T*>(p.w->panels());
-  a.x = p.x.as<X>();
-  a.gamma = p.norm_gamma.as<float>();
-  a.beta = p.norm_beta.as<float>();
+  auto& w = a.weights;
+  w.w = static_cast<const T*>(p.w->panels());
+  w.n = static_cast<int>(p.w->n());
+  w.k = static_cast<int>(p.w->k());
+  w.gated = p.w->gated();
+  auto& in = a.input;
+  in.x = p.x.as<X>();
+  in.stride = p.x.stride[0];
+  in.rows = static_cast<int>(p.x.dim[0]);
+  in.gamma = p.norm_gamma.as<float>();
+  in.beta = p.norm_beta.as<float>();
+  in.eps = p.norm_eps;
+  in.inverse_k = 1.0f / static_cast<float>(w.k);
+  auto& out = a.output;
+  out.y = p.y.as<Out>();
+  out.stride = p.y.stride[0];
+  out.columns = w.gated ? w.n / 2 : w.n;
+  out.residual = p.residual.as<Out>();
+  out.residual_stride = p.residual.stride[0];
   if (p.bias.dtype == DType::kF32) {
-    a.bias = p.bias.as<float>();
+    out.bias = p.bias.as<float>();
   } else {
-    a.out_bias = p.bias.as<Out>();
+    out.out_bias = p.bias.as<Out>();
   }
-  a.residual = p.residual.as<Out>();
-  a.y = p.y.as<Out>();
-  a.x_stride = p.x.stride[0];
-  a.residual_stride = p.residual.stride[0];
-  a.y_stride = p.y.stride[0];
-  a.gated = p.w->gated();
-  a.rows = static_cast<int>(p.x.dim[0]);
-  a.n = static_cast<int>(p.w->n());
-  a.k = static_cast<int>(p.w->k());
-  a.columns = a.gated ? a.n / 2 : a.n;
-  a.second = a.columns;
-  a.alpha = p.alpha;
-  a.eps = p.norm_eps;
-  a.inverse_k = 1.0f / static_cast<float>(a.k);
-  a.activation = p.activation;
-  SetCache(p.kv, stream, &a);
+  out.alpha = p.alpha;
+  out.activation = p.activation;
+  w.up_offset = out.columns;
+  SetCache(p.kv, stream, &a.kv);
   if constexpr (kHalves) SetSplitNorm(p, &a);
   LaunchByDepth(a, stream);
 }

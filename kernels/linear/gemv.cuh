@@ -36,6 +36,58 @@ struct GemvSplitNorm {
 // Empty base class of GemvArgs for kernels without split RMSNorm.
 struct GemvNoSplitNorm {};
 
+// W of the GEMM and its tiles.
+template <typename T>
+struct GemvWeightArgs {
+  const T* w;  // [n, k]
+  int n, k;
+  int channels, tiles;  // columns of y in one tile; number of tiles
+  int up_offset;        // gated: rows of W from a gate channel to its up channel
+  bool gated;
+};
+
+// x of the GEMM and its norm.
+template <typename X>
+struct GemvInputArgs {
+  const X* x;      // [rows, k]
+  int64_t stride;  // elements between rows
+  int rows;
+  const float* gamma;  // [k] weight of the norm of f32 x, or null: no norm
+  const float* beta;   // [k] bias of LayerNorm, or null: RMSNorm
+  float eps, inverse_k;
+};
+
+// y = activation(alpha * x W^T + bias) + residual.
+template <typename Out>
+struct GemvOutputArgs {
+  Out* y;                           // [rows, columns]
+  const Out* residual;              // [rows, columns], or null
+  int64_t stride, residual_stride;  // elements between rows
+  int columns;
+  const float* bias;    // [n] f32, or null
+  const Out* out_bias;  // [n], or null
+  float alpha;
+  Activation activation;
+};
+
+// KV cache (KvOutput). If there is one, the GEMM computes Q, K and V: with inner = heads *
+// head_dim, its columns [0, inner) go to y, columns [inner, 2 inner) are K and [2 inner, 3 inner)
+// are V.
+template <typename Out>
+struct GemvKvArgs {
+  Out* cache;            // null: all columns go to y
+  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
+  int64_t page_elements;
+  int key_offset, value_offset;  // offsets of the layer's K and V in a cache page, in elements
+  int inner, head_dim, page_size;
+};
+
+// Layout of the CTA's shared memory: bytes of the weights buffer of one warp, and byte offsets of
+// the partial sums, of the moments of the norm, and of gamma and beta.
+struct GemvSharedMemory {
+  int warp_bytes, parts_at, moments_at, norm_at;
+};
+
 // Kernel arguments. T_: type of W. X_: type of x (T_ or f32). Out_: type of y. kHalves_: whether
 // the kernel supports split RMSNorm.
 template <typename T_, typename X_, typename Out_, bool kHalves_>
@@ -44,31 +96,11 @@ struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNor
   using X = X_;
   using Out = Out_;
   static constexpr bool kHalves = kHalves_;
-  const T* w;                                   // [n, k]
-  const X* x;                                   // [rows, k]
-  const float* gamma;                           // [k] weight of the norm of f32 x, or null: no norm
-  const float* beta;                            // [k] bias of LayerNorm, or null: RMSNorm
-  const float* bias;                            // [n] f32, or null
-  const Out* out_bias;                          // [n], or null
-  const Out* residual;                          // [rows, columns], or null
-  Out* y;                                       // [rows, columns]
-  int64_t x_stride, residual_stride, y_stride;  // elements between rows
-  int rows, n, k;
-  int columns, channels, tiles;  // columns of y; of y in one tile; number of tiles
-  int second;                    // gated: rows of W from a gate channel to its up channel
-  float alpha, eps, inverse_k;
-  Activation activation;
-  bool gated;
-  // KV cache (KvOutput). If not null, the GEMM computes Q, K and V: with inner = heads * head_dim,
-  // its columns [0, inner) go to y, columns [inner, 2 inner) are K and [2 inner, 3 inner) are V.
-  Out* cache;
-  const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
-  int64_t page_elements;
-  int key_offset, value_offset;  // offsets of the layer's K and V in a cache page, in elements
-  int inner, head_dim, page_size;
-  // Shared memory: bytes of the weights buffer of one warp, and byte offsets of the partial sums,
-  // of the moments of the norm, and of gamma and beta.
-  int warp_bytes, parts_at, moments_at, norm_at;
+  GemvWeightArgs<T> weights;
+  GemvInputArgs<X> input;
+  GemvOutputArgs<Out> output;
+  GemvKvArgs<Out> kv;
+  GemvSharedMemory shared;
 };
 
 // Compile-time shape of the kernel: kWarps warps per CTA; a warp holds the values of x for kSteps
@@ -108,8 +140,10 @@ class GemvWeights {
   static constexpr int kAhead = (64 << 10) / Shape::kWarps / kStepBytes;  // steps in flight
 
   __device__ GemvWeights(const Args& a, const Thread& thread, char* shared)
-      : a_(a), thread_(thread), shared_(shared + thread.warp * a.warp_bytes + thread.lane * 16) {
-    tile_ = thread.warp < thread.steps ? static_cast<int>(blockIdx.x) : a.tiles;
+      : a_(a),
+        thread_(thread),
+        shared_(shared + thread.warp * a.shared.warp_bytes + thread.lane * 16) {
+    tile_ = thread.warp < thread.steps ? static_cast<int>(blockIdx.x) : a.weights.tiles;
     step_ = thread.warp;
     PointAtTile();
   }
@@ -140,16 +174,17 @@ class GemvWeights {
   // Sets the source pointers for the current tile. A lane whose channel is past the end loads the
   // last channel instead; its result is not written.
   __device__ void PointAtTile() {
-    const int first = min(tile_, a_.tiles - 1) * a_.channels;
-    const int64_t top = min(first + thread_.g, a_.columns - 1);
-    const int64_t bottom = a_.gated ? top + a_.second : min(first + thread_.g + 8, a_.n - 1);
-    top_ = a_.w + top * a_.k + 8 * thread_.t;
-    bottom_ = a_.w + bottom * a_.k + 8 * thread_.t;
+    const int first = min(tile_, a_.weights.tiles - 1) * a_.weights.channels;
+    const int64_t top = min(first + thread_.g, a_.output.columns - 1);
+    const int64_t bottom = a_.weights.gated ? top + a_.weights.up_offset
+                                            : min(first + thread_.g + 8, a_.weights.n - 1);
+    top_ = a_.weights.w + top * a_.weights.k + 8 * thread_.t;
+    bottom_ = a_.weights.w + bottom * a_.weights.k + 8 * thread_.t;
   }
 
   // Starts the copy of the next step, if there is one.
   __device__ void CopyNext() {
-    if (tile_ < a_.tiles) {
+    if (tile_ < a_.weights.tiles) {
       char* to = shared_ + copied_ * kStepBytes;
       CpAsync16(SharedAddress(to), top_ + step_ * kGemvStep, true);
       CpAsync16(SharedAddress(to + kStepBytes / 2), bottom_ + step_ * kGemvStep, true);
@@ -187,17 +222,17 @@ class GemvInputs {
   // for its own steps of k. No kernel writes gamma and beta, so the copies need not wait for the
   // previous kernel.
   __device__ static void BeginNorm(const Args& a, const Thread& thread, float* norm) {
-    if (a.gamma == nullptr || thread.lane >= (a.beta == nullptr ? 8 : 16)) return;
-    const float* from = (thread.lane < 8 ? a.gamma : a.beta) + thread.lane % 8 * 4;
-    float* to = norm + thread.lane / 8 * a.k + thread.lane % 8 * 4;
-    for (int at = thread.warp * kGemvStep; at < a.k; at += kWarps * kGemvStep) {
+    if (a.input.gamma == nullptr || thread.lane >= (a.input.beta == nullptr ? 8 : 16)) return;
+    const float* from = (thread.lane < 8 ? a.input.gamma : a.input.beta) + thread.lane % 8 * 4;
+    float* to = norm + thread.lane / 8 * a.weights.k + thread.lane % 8 * 4;
+    for (int at = thread.warp * kGemvStep; at < a.weights.k; at += kWarps * kGemvStep) {
       CpAsync16(SharedAddress(to + at), from + at, true);
     }
   }
 
   __device__ GemvInputs(const Args& a, const Thread& thread)
-      : x_(a.x + thread.g * a.x_stride + thread.warp * kGemvStep + 8 * thread.t),
-        steps_(thread.g < a.rows ? thread.StepsOf(thread.warp) : 0) {}
+      : x_(a.input.x + thread.g * a.input.stride + thread.warp * kGemvStep + 8 * thread.t),
+        steps_(thread.g < a.input.rows ? thread.StepsOf(thread.warp) : 0) {}
 
   // Loads the values of x for the warp's k steps [first, first + kSteps). Steps past the warp's
   // last one, and rows past the last row, are filled with zeros.
@@ -229,7 +264,7 @@ class GemvInputs {
                             const float* norm) {
     const int own = thread.StepsOf(thread.warp);
     float mean = 0.0f;
-    if (a.beta != nullptr) {
+    if (a.input.beta != nullptr) {
       mean = __fdividef(SumOfRow(Sum(own, [](float v) { return v; })), Values(max(own, 1)));
     }
     const float squares = SumOfRow(Sum(own, [&](float v) { return (v - mean) * (v - mean); }));
@@ -295,17 +330,17 @@ class GemvInputs {
       part[j] = moments[4 * j];
       squares += part[j].y;
     }
-    if (a.beta != nullptr) {
+    if (a.input.beta != nullptr) {
       const auto values = [&](int j) { return Values(thread.StepsOf(thread.t + 4 * j)); };
 #pragma unroll
       for (int j = 0; j < kWarps / 4; ++j) mean += values(j) * part[j].x;
-      mean = SumOfRow(mean) * a.inverse_k;
+      mean = SumOfRow(mean) * a.input.inverse_k;
 #pragma unroll
       for (int j = 0; j < kWarps / 4; ++j) {
         squares += values(j) * (part[j].x - mean) * (part[j].x - mean);
       }
     }
-    return {mean, rsqrtf(SumOfRow(squares) * a.inverse_k + a.eps)};
+    return {mean, rsqrtf(SumOfRow(squares) * a.input.inverse_k + a.input.eps)};
   }
 
   // Normalises v[0] to v[3], four consecutive values of a row, with moment = {mean, 1 / deviation}.
@@ -313,7 +348,7 @@ class GemvInputs {
   __device__ static void Scale(const Args& a, const float2& moment, const float* norm, float* v) {
     const float4 gamma = *reinterpret_cast<const float4*>(norm);
     float4 beta = {};
-    if (a.beta != nullptr) beta = *reinterpret_cast<const float4*>(norm + a.k);
+    if (a.input.beta != nullptr) beta = *reinterpret_cast<const float4*>(norm + a.weights.k);
     v[0] = (v[0] - moment.x) * moment.y * gamma.x + beta.x;
     v[1] = (v[1] - moment.x) * moment.y * gamma.y + beta.y;
     v[2] = (v[2] - moment.x) * moment.y * gamma.z + beta.z;
@@ -332,7 +367,7 @@ class GemvInputs {
 template <typename Shape>
 __device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape::kWarps>& thread,
                            float* scales) {
-  if (a.squares == nullptr || thread.warp >= a.rows) return;
+  if (a.squares == nullptr || thread.warp >= a.input.rows) return;
   const float* row = a.squares + thread.warp * a.square_parts;
   float sum = 0.0f;
   for (int first = thread.lane; first < a.square_parts; first += 4 * 32) {
@@ -345,7 +380,7 @@ __device__ void FinishNorm(const typename Shape::Args& a, const GemvThread<Shape
     sum += (part[0] + part[1]) + (part[2] + part[3]);
   }
   sum = WarpSum(sum);
-  if (thread.lane == 0) scales[thread.warp] = rsqrtf(sum * a.inverse_k + a.eps);
+  if (thread.lane == 0) scales[thread.warp] = rsqrtf(sum * a.input.inverse_k + a.input.eps);
 }
 
 // The partial sums of one warp for one tile: W x^T over the warp's steps of k.
@@ -395,29 +430,30 @@ class GemvEpilogue {
   // WaitOnDependentGrids.
   __device__ void Begin(const Args& a, int tile) {
     const int index = static_cast<int>(threadIdx.x);
-    row_ = a.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
-    channel_ = index - row_ * a.channels;
-    column_ = tile * a.channels + channel_;
-    if (row_ >= a.rows || column_ >= a.columns) column_ = -1;
+    row_ = a.weights.gated ? index / (kGemvChannels / 2) : index / kGemvChannels;
+    channel_ = index - row_ * a.weights.channels;
+    column_ = tile * a.weights.channels + channel_;
+    if (row_ >= a.input.rows || column_ >= a.output.columns) column_ = -1;
     if (column_ < 0) return;
     bias_ = BiasOf(a, column_);
-    up_bias_ = a.gated ? BiasOf(a, column_ + a.second) : 0.0f;
+    up_bias_ = a.weights.gated ? BiasOf(a, column_ + a.weights.up_offset) : 0.0f;
     if constexpr (Args::kHalves) {
       if (a.next_gamma != nullptr) gamma_ = a.next_gamma[column_];
     }
     if (!Stored(a)) return;
-    const bool value = column_ >= 2 * a.inner;
-    const int within = column_ - (value ? 2 : 1) * a.inner;
-    offset_ = (value ? a.value_offset : a.key_offset) +
-              within / a.head_dim * a.page_size * a.head_dim + within % a.head_dim;
+    const bool value = column_ >= 2 * a.kv.inner;
+    const int within = column_ - (value ? 2 : 1) * a.kv.inner;
+    offset_ = (value ? a.kv.value_offset : a.kv.key_offset) +
+              within / a.kv.head_dim * a.kv.page_size * a.kv.head_dim + within % a.kv.head_dim;
   }
 
   // Loads values that earlier kernels may have written: the residual and the cache slot. Call it
   // after WaitOnDependentGrids.
   __device__ void LoadInputs(const Args& a) {
     if (column_ < 0) return;
-    if (a.residual != nullptr) residual_ = a.residual[row_ * a.residual_stride + column_];
-    if (Stored(a)) slot_ = a.slots[row_];
+    if (a.output.residual != nullptr)
+      residual_ = a.output.residual[row_ * a.output.residual_stride + column_];
+    if (Stored(a)) slot_ = a.kv.slots[row_];
   }
 
   // Computes the value of y of this thread and stores it in y or in the KV cache. parts: partial
@@ -425,21 +461,21 @@ class GemvEpilogue {
   __device__ void Store(const Args& a, const float* parts, const float* scales) const {
     if (column_ < 0) return;
     using Sums = GemvPartialSums<Shape>;
-    float alpha = a.alpha;
+    float alpha = a.output.alpha;
     if constexpr (Args::kHalves) {
       if (a.squares != nullptr) alpha *= scales[row_];
     }
-    float v = Activated(a.activation, Sums::Total(parts, row_, channel_) * alpha + bias_);
-    if (a.gated) v *= Sums::Total(parts, row_, channel_ + 8) * alpha + up_bias_;
-    if (a.residual != nullptr) v += ToF32(residual_);
+    float v = Activated(a.output.activation, Sums::Total(parts, row_, channel_) * alpha + bias_);
+    if (a.weights.gated) v *= Sums::Total(parts, row_, channel_ + 8) * alpha + up_bias_;
+    if (a.output.residual != nullptr) v += ToF32(residual_);
     if (!Stored(a)) {
-      a.y[row_ * a.y_stride + column_] = FromF32<Out>(v);
+      a.output.y[row_ * a.output.stride + column_] = FromF32<Out>(v);
       if constexpr (Args::kHalves) {
         if (a.next_gamma != nullptr) BeginNextNorm(a, v);
       }
     } else if (slot_ >= 0) {
-      a.cache[slot_ / a.page_size * a.page_elements + slot_ % a.page_size * a.head_dim + offset_] =
-          FromF32<Out>(v);
+      a.kv.cache[slot_ / a.kv.page_size * a.kv.page_elements +
+                 slot_ % a.kv.page_size * a.kv.head_dim + offset_] = FromF32<Out>(v);
     }
   }
 
@@ -456,14 +492,16 @@ class GemvEpilogue {
       square += __shfl_xor_sync(lanes, square, step);
     }
     if (channel_ == 0) {
-      a.next_squares[row_ * a.tiles + column_ / kGemvChannels] = square;
+      a.next_squares[row_ * a.weights.tiles + column_ / kGemvChannels] = square;
     }
   }
   // Whether the value goes to the KV cache instead of y.
-  __device__ bool Stored(const Args& a) const { return a.cache != nullptr && column_ >= a.inner; }
+  __device__ bool Stored(const Args& a) const {
+    return a.kv.cache != nullptr && column_ >= a.kv.inner;
+  }
   __device__ static float BiasOf(const Args& a, int channel) {
-    if (a.bias != nullptr) return a.bias[channel];
-    return a.out_bias != nullptr ? ToF32(a.out_bias[channel]) : 0.0f;
+    if (a.output.bias != nullptr) return a.output.bias[channel];
+    return a.output.out_bias != nullptr ? ToF32(a.output.out_bias[channel]) : 0.0f;
   }
 
   int row_, channel_, column_;  // column_ is -1 if this thread has no value to write
