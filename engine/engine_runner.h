@@ -26,7 +26,7 @@ class WorkItem {
   absl::Status status;  // of the finished item
 };
 
-// New final tokens of a streaming request (ResponseSink::OnTokens).
+// New tokens of a streaming request. They do not change any more (ResponseSink::OnTokens).
 struct TokenChunk {
   int index = 0;  // of the sequence
   std::vector<int32_t> ids;

@@ -29,8 +29,9 @@ int64_t LoadingBytes(int threads) {
   return threads * kThreadBytes + kHeaderBytes;
 }
 
-// Sets the host memory of the plan. On a CPU: weights, cache and workspace. On a GPU: the pinned
-// buffers for encoder outputs and the sampler, and the driver's memory for modules and streams.
+// Computes the fields of `plan` that count bytes of host memory. With a model on a CPU they include
+// weights, cache and workspace; on a GPU the pinned buffers for encoder outputs and the sampler,
+// and an estimate of the CUDA driver's memory.
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;

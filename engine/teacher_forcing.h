@@ -1,6 +1,7 @@
 // Decoder work on given tokens, without generation: teacher-forced scores of an encoder-decoder's
-// targets, or hidden states for its task heads. All targets use the same cached keys and values for
-// the prefix; several targets are prefilled in parallel. Not thread safe.
+// targets, or hidden states for its task heads. All targets begin with the same decoder tokens, the
+// prefix, and share its cached keys and values. Several targets are prefilled in parallel. Not
+// thread safe.
 #pragma once
 
 #include <cstdint>

@@ -44,8 +44,8 @@ class T5Model final : public EncoderDecoderModel {
     Tensor scaled;   // [rows, d_model] of type activations_: x * gamma
     Tensor squares;  // [rows, max parts] f32: sums of x^2
   };
-  // The residual stream of one layer call, and the split-norm buffers of the stack (encoder or
-  // decoder) to which the layer belongs.
+  // The residual stream of one layer call, and the buffers for norms that are split between two
+  // GEMMs. The encoder has one set of these buffers, the decoder another.
   struct Residual {
     Tensor x;  // [rows, d_model] f32
     const SplitNormBuffers& buffers;
@@ -166,8 +166,8 @@ Tensor T5Model::ProjectCrossQuery(const NormedInput& in, const LayerWeights& w,
 void T5Model::Carve(Carver& carver) {
   EncoderDecoderModel::Carve(carver);
   if (stream_.backend() == Backend::kCpu) return;
-  // In a split norm, the rows of all tensors that the GEMMs read or write must begin on 16-byte
-  // boundaries.
+  // A norm can be split between two GEMMs (NormOutput) only if all rows that these GEMMs read or
+  // write begin on 16-byte boundaries.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
   const LinearWeight& first = weights_.encoder.layers[0].attention_out;
   if (!aligned || SplitNormParts(first, 1, stream_) == 0) return;

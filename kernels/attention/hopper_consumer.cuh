@@ -173,8 +173,9 @@ class HopperConsumer {
   __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // True if the K/V tile needs no work per score: it is flat, no pair is masked, no key is past the
-  // sequence's end, and the bias is neither ALiBi nor FIRE.
+  // True if the scores of the K/V tile need neither bias nor mask of their own: the bias is the
+  // same for all pairs (IsFlat), no pair is masked, no key is past the sequence's end, and the bias
+  // is neither ALiBi nor FIRE.
   __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
     return (kFunction == BiasKind::kNone && !tile.masked && tile.begin <= kv_len_ - kKeys) &&
            IsFlat(tile);
@@ -238,8 +239,8 @@ class HopperConsumer {
     }
   }
 
-  // For ALiBi: on which side of the diagonal the tile is. kAcross if it is on both sides or on a
-  // hidden side.
+  // For ALiBi: returns the side of the diagonal on which all keys of the tile are. Returns kAcross
+  // if the diagonal crosses the tile, or if the mask hides all keys on that side.
   __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
     const int delta = tile.begin - position_;
     const auto& table = memory_.tables[q_state_.stage];
@@ -431,8 +432,9 @@ class HopperConsumer {
     scale = 1.0f;
   }
 
-  // AddBiasAndMask for lazy rescaling. scores_ stay in unscaled-score units; a bias that is equal
-  // for all keys of a query is returned in `row_bias`, in log2 units.
+  // Variant of AddBiasAndMask for the softmax with lazy rescaling (LazySoftmax). scores_ stay
+  // products q k, not yet multiplied by the softmax scale. A bias that is equal for all keys of a
+  // query is returned in `row_bias`, in log2 units.
   __device__ __forceinline__ void AddLazyBias(const KvTileInfo& tile, float (&row_bias)[2]) {
     const int delta = tile.begin - position_;
     const TileSide side = kAlibi ? SideOf(tile) : kAcross;

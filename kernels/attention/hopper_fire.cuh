@@ -136,10 +136,12 @@ class FireBias {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
-      // Knots [from, to) are crossed within the part. Line computes f * (slope of lines[from]) +
-      // (offset of lines[to]). For each of these knots, Bend subtracts min(f, knot) * bend, where
-      // bend is the slope above the knot minus the slope below it. For f below the knot this
-      // corrects the slope; for f above it, the offset, because adjacent lines meet at their knot.
+      // Within this part of the tile, f falls past the knots [from, to), which are in descending
+      // order: lines[from] is above the first of them, lines[to] below the last. Line computes f *
+      // (slope of lines[from]) + (offset of lines[to]). For each knot, Bend subtracts min(f, knot)
+      // * bend, where bend is the slope above the knot minus the slope below it. For f below the
+      // knot this corrects the slope; for f above it, the offset, because adjacent lines meet
+      // there.
       const int from = Byte(passed, part), to = Byte(reached, part);
       Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
 #pragma unroll 1

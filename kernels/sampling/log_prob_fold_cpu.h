@@ -28,8 +28,8 @@ struct RowSummary {
 // candidates.
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);
-// Merges `from` and its candidates `from_best`, which summarize later tokens of the same row, into
-// `summary` and `best` [top].
+// Merges `from` and its candidates `from_best` into `summary` and `best` [top]. Both belong to the
+// same row of logits; `from` summarizes tokens with higher ids.
 void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
                   RowSummary* summary, TokenLogit* best);
 

@@ -106,8 +106,8 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       const auto smaller = [](const TaskTraits& x, const TaskTraits& y) {
         return x.priority >= y.priority && x.cost_bytes <= y.cost_bytes;
       };
-      // `a` must be removed before `b` if it arrived no later and is at least as urgent and no
-      // longer, or if `b` arrived only after the delay of `a` had passed.
+      // `a` must be removed before `b` in two cases. Either `a` did not arrive after `b`, its
+      // priority is not lower and its cost is not higher; or `b` arrived after the due time of `a`.
       return (a.arrival_us <= b.arrival_us && smaller(a.traits, b.traits)) ||
              a.arrival_us + TaskQueue::DelayMicros(a.traits) < b.arrival_us;
     };

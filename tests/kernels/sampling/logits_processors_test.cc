@@ -15,8 +15,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Logits rows with random rules, and sequences whose tokens are stored at cache slots in random
-// order.
+// Logits rows, each with random settings of the logits processors (RowRules), and sequences whose
+// tokens are stored at cache slots in random order.
 struct Problem {
   int64_t vocab = 0, rows = 0;
   std::vector<float> logits, log_sums;
