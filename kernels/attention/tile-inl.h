@@ -24,8 +24,9 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
 constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
-// Number of keys (in Q K^T) or channels (in P V) that are processed together. Each needs
-// accumulators for 2 SIMD vectors of queries, and all accumulators fit into the registers.
+// Number of keys (in Q K^T) or channels (in P V) that are processed together for kGroup queries,
+// which are two SIMD vectors. Every key or channel needs two vector registers as accumulators, and
+// the accumulators of all of them fit into the register file.
 constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);
@@ -35,8 +36,8 @@ static_assert(kKeyTile % kN == 0);
 // count, to[j][i] = from[count - 1][j].
 inline void Transpose(const float* const* from, int64_t count, int64_t width, float* to,
                       int64_t stride) {
-  // Eight rows at a time: more would need more shuffles, and more row pointers than there are
-  // registers.
+  // Transposes eight rows at a time: a larger number would need more shuffles, and more registers
+  // for the pointers to the rows than the CPU has.
   constexpr int64_t kRows = std::min<int64_t>(8, kN);
   for (int64_t i0 = 0; i0 < (count + kN - 1) / kN * kN; i0 += kRows) {
     const float* row[kRows];

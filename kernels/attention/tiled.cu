@@ -15,8 +15,8 @@ struct TileSizes {
   static constexpr int kKeys = kDim == 256 ? 32 : 64;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = 2;
-  // Whether a warp keeps its Q fragments in registers. With the other values of kDim there are not
-  // enough registers for them.
+  // Whether a warp keeps its Q fragments in registers. It does so only if kDim is 128; for 64 and
+  // 256 there are not enough registers, and the fragments are read from shared memory each time.
   static constexpr bool kKeepQueries = kDim == 128;
   static constexpr int kStrip = kRows + kKeys;  // one bias value per diagonal of a tile
 };
@@ -103,7 +103,8 @@ class TiledBlock {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // Constructed at each use: keeping it would cost registers that the MMAs need.
+  // Returns the attention bias of this head. The object is constructed at each use, because a
+  // member would occupy registers that the MMAs need.
   __device__ HeadBias Bias() const {
     return HeadBias(call_.bias, call_.causal, static_cast<int>(head_), call_.heads);
   }

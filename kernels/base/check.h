@@ -16,7 +16,8 @@ namespace quintet {
 
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* what,
                                      const std::string& values) {
-  // If stderr is a full pipe without a reader, fprintf blocks. The alarm aborts the process anyway.
+  // If stderr is a full pipe that nobody reads, fprintf blocks forever. The alarm then aborts the
+  // process after one second.
   std::signal(SIGALRM, [](int) { std::abort(); });
   alarm(1);
   std::fprintf(stderr, "%s:%d: check failed: %s%s\n", file, line, what, values.c_str());

@@ -45,7 +45,7 @@ struct DrawId {
   uint32_t position = 0;  // current length of the sequence, in tokens
 };
 
-// The uniform number in (0, 1) that selects one token.
+// Returns the random number of this draw, uniform in (0, 1). Sampling uses it to select one token.
 QT_HOST_DEVICE inline double UniformAt(const DrawId& draw_id) {
   const RandomBits bits = Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, 0u, 0u}});
   return OpenUnit(bits.word[0], bits.word[1]);
@@ -55,8 +55,9 @@ QT_HOST_DEVICE inline double UniformAt(const DrawId& draw_id) {
 // keys are a random sample without replacement, with weights exp(value). `flat` is the index of the
 // element and selects its noise. A value of -inf gives -inf.
 QT_HOST_DEVICE inline double GumbelKey(float value, const DrawId& draw_id, uint32_t flat) {
-  // Elements 2i and 2i + 1 share one Philox block of four words. The last counter word is 1 here
-  // and 0 in UniformAt, so the two functions never use the same block.
+  // Elements 2i and 2i + 1 share one result of Philox: it has four words, and each element needs
+  // two. The last word of the Philox counter is 1 here and 0 in UniformAt, so the two functions
+  // never use the same random bits.
   const RandomBits bits =
       Philox(draw_id.seed, {{draw_id.position, draw_id.sequence, flat / 2, 1u}});
   const bool second = flat % 2 != 0;

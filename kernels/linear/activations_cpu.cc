@@ -18,8 +18,10 @@ namespace quintet::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using QuantizeD = hn::CappedTag<float, 16>;
 
-// Symmetric quantisation: inverse = 127 / absmax, scale = absmax / 127. A row with a non-finite
-// value gets the scale NaN, which makes all its outputs NaN.
+// Returns how a row of k values is quantised to int8, symmetrically: a value becomes the integer
+// nearest to value * inverse, which stands for integer * scale. With the largest magnitude absmax
+// of the row, inverse = 127 / absmax and scale = absmax / 127. A row with a non-finite value gets
+// the scale NaN, which makes all its outputs NaN.
 cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const QuantizeD d;
   const hn::RebindToSigned<QuantizeD> di;
@@ -66,9 +68,9 @@ void QuantizeValuesHere(const float* HWY_RESTRICT x, int64_t n, float inverse,
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Implements InterleaveUnits (a transpose of 4-byte units) in squares of 4 x 4 units. Needs at
-// least 4 rows and 4 groups. If `rows` or `groups` is not a multiple of 4, the last squares overlap
-// their neighbours.
+// Implements InterleaveUnits (the transpose of a matrix [rows, groups] of 4-byte units) in squares
+// of 4 x 4 units. `rows` and `groups` must be at least 4; if one is not a multiple of 4, the last
+// squares overlap their neighbours.
 void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                        char* HWY_RESTRICT out) {
   const auto load = [](const char* p) HWY_ATTR {
@@ -158,7 +160,9 @@ int64_t PaddedGroups(const LinearWeight& w, const PanelKernel& kernel) {
   return (Groups(w) + kernel.run - 1) / kernel.run * kernel.run;
 }
 
-// Copies 4-byte units [rows, groups], with rows `row_bytes` apart, to [groups / run][rows][run].
+// Copies a matrix [rows, groups] of 4-byte units, with rows `row_bytes` apart, to an array
+// [groups / run][rows][run]. Each row is cut into runs of `run` units, and the runs at the same
+// position of all rows become adjacent in memory.
 void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t groups, int64_t run,
                   char* out) {
   const auto* in = static_cast<const char*>(units);

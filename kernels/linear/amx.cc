@@ -109,8 +109,9 @@ QUINTET_AMX void RowBlock(const cpu::PanelGemm& p, int64_t block) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  // If there is a next panel and x has several blocks of rows, each block prefetches an equal part
-  // of the next panel. Otherwise a block prefetches the next groups of its own panel.
+  // Choose the weights to prefetch while this block of rows is multiplied. If there is a next panel
+  // and x has several blocks, each block prefetches an equal part of the next panel. Otherwise the
+  // block prefetches the part of the current panel that it will multiply next.
   const bool asks = p.next != nullptr && p.x->blocks > 1;
   Lines ahead = {p.panel + kSide * kPanelBytes, 2 * kSide};  // the next sixteen groups
   if (asks) {

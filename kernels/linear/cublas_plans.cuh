@@ -61,8 +61,8 @@ class CublasLtPlans {
   // Returns the algorithms that cuBLASLt's heuristic proposes, best first; none if cuBLASLt does
   // not support this GEMM.
   std::vector<Candidate> Candidates(const Gemm& p, const Plan& plan) const;
-  // Removes the candidates that do not support the smallest number of rows that shares this plan.
-  // If that would remove all of them, keeps all.
+  // Several row counts share one plan. Removes the candidates that do not support the smallest of
+  // these row counts; if that would remove all candidates, keeps all.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
   // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
   // GemmAlgorithmChoices of the device.

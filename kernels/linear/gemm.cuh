@@ -48,7 +48,8 @@ struct Gemm {
   Tensor norm_gamma, norm_beta;
   float norm_eps;
   KvOutput kv;  // only for RunGemv
-  // Split RMSNorm (LinearArgs); only for RunGemv.
+  // Split RMSNorm: an RMSNorm between two GEMMs that their epilogues compute (linear.h). Only for
+  // RunGemv.
   Tensor x_squares;
   NormOutput next_norm;
 };
@@ -63,8 +64,8 @@ inline bool IsHalf(WeightType type) {
 // rounded to the weight type in the kernel.
 bool RunGemv(const Gemm& p, Stream& stream);
 
-// For a GEMM that RunGemv computes, these functions return what SupportsKvStore, SplitNormParts and
-// SupportsSplitNormInput (linear.h) return.
+// The functions SupportsKvStore, SplitNormParts and SupportsSplitNormInput (linear.h) call these
+// for a GEMM that RunGemv computes, and return their results.
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);

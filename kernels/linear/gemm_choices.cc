@@ -56,8 +56,8 @@ absl::Status GemmAlgorithmChoices::Merge(absl::string_view text, absl::string_vi
   };
   if (static_cast<int64_t>(text.size()) > kMostTextBytes) return damaged("too long");
   std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  // Besides the lines of shapes there are four pieces: the title, the device, the line "end", and
-  // the empty piece after the last newline.
+  // Four elements of `lines` are not lines of shapes: the title, the device, the line "end", and
+  // the empty string that follows the last newline.
   if (lines.size() < 4 || lines[0] != kTitle) return damaged("no title");
   if (!lines.back().empty()) return damaged("the last line has no end");
   const size_t shapes = lines.size() - 4;

@@ -17,8 +17,9 @@ constexpr int64_t kMostNormK = 2 * kDeep;
 constexpr int kBlocksPerUnit = 2;
 
 // Gemv kernel: y = activation(alpha * norm(x) W^T + bias) (gated: * up) + residual for up to eight
-// rows. K and V may be stored in the KV cache instead of in y. With split RMSNorm (NormOutput) the
-// kernel computes the second half of the norm of x, the first half of the norm of y, or both.
+// rows. K and V may be stored in the KV cache instead of in y. With split RMSNorm (an
+// RMSNorm between two GEMMs, each of which computes one half; see NormOutput) the kernel computes
+// the second half of the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
 // Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
 // its steps of k in ascending order, then the warps' sums are added in warp order. The order
@@ -127,8 +128,9 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   auto& w = a.weights;
   w.channels = w.gated ? kGemvChannels / 2 : kGemvChannels;
   w.tiles = (a.output.columns + w.channels - 1) / w.channels;
-  // `at_once`: number of CTAs that can be resident. `turns`: tiles per CTA, rounded up, with that
-  // many CTAs. `blocks`: the fewest CTAs that compute all tiles with at most `turns` tiles each.
+  // `at_once`: number of CTAs that can be resident on the GPU. `turns`: tiles per CTA, rounded up,
+  // if `at_once` CTAs share all tiles. `blocks`, the grid size: the smallest number of CTAs that
+  // computes all tiles with at most `turns` tiles per CTA.
   const int at_once = stream.device().num_sms() * kBlocksPerUnit;
   const int turns = (w.tiles + at_once - 1) / at_once;
   const int blocks = (w.tiles + turns - 1) / turns;
@@ -255,15 +257,16 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows) {
 
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
 
-// Supported only for bf16: y * gamma (NormOutput::scaled) could overflow f16, because it is not yet
-// divided by the root mean square of y.
+// Only GEMMs in bf16 can write the first half of a split RMSNorm: the values y * gamma
+// (NormOutput::scaled) could overflow f16, because they are divided by the root mean square of y
+// only in the next GEMM.
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
   return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
-// Supported only for large k: with a small k, a fused norm of x (norm_gamma) costs no more than a
-// split RMSNorm.
+// A split RMSNorm of x (its first half is in the epilogue of the previous GEMM) is supported only
+// for large k: with a small k, a norm that this GEMM computes alone (norm_gamma) costs no more.
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }

@@ -17,7 +17,9 @@ constexpr int kGemvMaxRows = 8;    // rows of x: the N side of mma.m16n8k16
 constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16n8k16
 constexpr int kGemvStep = 32;      // values of k in one step of a warp
 
-// Arguments of the split RMSNorms before and after the GEMM.
+// Arguments of split RMSNorms before and after the GEMM. Such a norm stands between two GEMMs: the
+// epilogue of the first GEMM computes one half of it, that of the second GEMM the other half
+// (NormOutput in linear.h).
 template <typename T>
 struct GemvSplitNorm {
   // Split RMSNorm before this GEMM (x_squares): partial sums of squares [rows, square_parts] that
@@ -33,10 +35,11 @@ struct GemvSplitNorm {
   float* next_squares;
   int64_t next_stride;
 };
-// Empty base class of GemvArgs for kernels without split RMSNorm.
+// Base class of GemvArgs in kernels that do not support split RMSNorm. It is empty, so these
+// kernels have no arguments for it.
 struct GemvNoSplitNorm {};
 
-// W of the GEMM and its tiles.
+// The weights W, and how they are divided into tiles.
 template <typename T>
 struct GemvWeightArgs {
   const T* w;  // [n, k]
@@ -46,7 +49,7 @@ struct GemvWeightArgs {
   bool gated;
 };
 
-// x of the GEMM and its norm.
+// The input x of the GEMM, and the norm that the kernel applies to x, if any.
 template <typename X>
 struct GemvInputArgs {
   const X* x;      // [rows, k]
@@ -57,7 +60,8 @@ struct GemvInputArgs {
   float eps, inverse_k;
 };
 
-// y = activation(alpha * x W^T + bias) + residual.
+// The output y = activation(alpha * x W^T + bias) + residual of the GEMM, and the operands of its
+// epilogue.
 template <typename Out>
 struct GemvOutputArgs {
   Out* y;                           // [rows, columns]
@@ -82,14 +86,15 @@ struct GemvKvArgs {
   int inner, head_dim, page_size;
 };
 
-// Layout of the CTA's shared memory: bytes of the weights buffer of one warp, and byte offsets of
-// the partial sums, of the moments of the norm, and of gamma and beta.
+// Layout of the CTA's shared memory. warp_bytes: size of the weights buffer of one warp. The others
+// are byte offsets: parts_at of the partial sums of W x^T, moments_at of the moments of the fused
+// norm (mean and sum of squared deviations, per row and warp), norm_at of its gamma and beta.
 struct GemvSharedMemory {
   int warp_bytes, parts_at, moments_at, norm_at;
 };
 
 // Kernel arguments. T_: type of W. X_: type of x (T_ or f32). Out_: type of y. kHalves_: whether
-// the kernel supports split RMSNorm.
+// the kernel supports split RMSNorm, of which each of two successive GEMMs computes one half.
 template <typename T_, typename X_, typename Out_, bool kHalves_>
 struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
   using T = T_;
@@ -122,7 +127,7 @@ struct GemvThread {
   int steps;  // k / kGemvStep
 
   __device__ explicit GemvThread(int k) : steps(k / kGemvStep) {}
-  // Steps of k that warp w computes in every tile.
+  // Number of steps of k that warp w computes in each tile.
   __device__ int StepsOf(int w) const { return (steps - w + kWarps - 1) / kWarps; }
 };
 
@@ -148,7 +153,7 @@ class GemvWeights {
     PointAtTile();
   }
 
-  // Starts the copies of the warp's first kAhead steps.
+  // Starts copying the weights of the warp's first kAhead steps to the ring.
   __device__ void Begin() {
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) CopyNext();
@@ -182,7 +187,7 @@ class GemvWeights {
     bottom_ = a_.weights.w + bottom * a_.weights.k + 8 * thread_.t;
   }
 
-  // Starts the copy of the next step, if there is one.
+  // Starts copying the weights of the warp's next step to the ring, if there is another step.
   __device__ void CopyNext() {
     if (tile_ < a_.weights.tiles) {
       char* to = shared_ + copied_ * kStepBytes;
@@ -295,10 +300,10 @@ class GemvInputs {
   __device__ const uint4& Pairs(int i) const { return pairs_[i]; }
 
  private:
-  // Number of values of k in `steps` steps.
+  // Number of values of a row that `steps` steps of k contain.
   static __device__ float Values(int steps) { return static_cast<float>(steps * kGemvStep); }
 
-  // Sum over the four lanes that share a row.
+  // Returns the sum of v over the four lanes that share a row.
   static __device__ float SumOfRow(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 1);
     return v + __shfl_xor_sync(0xffffffffu, v, 2);

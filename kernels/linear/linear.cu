@@ -23,10 +23,10 @@ namespace quintet::cuda {
 
 namespace {
 
-// Maximum rows per chunk. Member `product` is for calls that run an epilogue pass and therefore
-// keep the GEMM result in scratch. Member `x` is for other calls whose x stage 1 converts. On
-// Hopper linear/persistent.cu computes nearly all GEMMs with more rows than `product` that would
-// otherwise need an epilogue pass, so the scratch is small there.
+// Maximum number of rows per chunk, in two cases. product: the GEMM result goes to scratch, for a
+// separate epilogue pass. x: there is no epilogue pass, but x has to be converted to the weight
+// type in scratch. On Hopper, nearly all GEMMs that have more than `product` rows and would need an
+// epilogue pass run in linear/persistent.cu without one, so a small `product` is enough there.
 struct Pieces {
   int64_t x, product;
 };
@@ -43,7 +43,7 @@ DType TypeOf(const LinearWeight& w) {
 
 int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
 
-// ---- Stage 1 ----
+// ---- Stage 1: conversion of x to the weight type ----
 
 constexpr int kWidth = 8;  // consecutive values per thread if alignment allows vectors
 
@@ -75,7 +75,7 @@ void Convert(const Tensor& x, const Tensor& y, Stream& stream) {
          x.stride[0], columns, y.as<Out>());
 }
 
-// ---- Stage 2, f32 ----
+// ---- Stage 2: the GEMM for f32 weights ----
 
 template <typename T, typename Out>
 struct TileArgs {
@@ -203,7 +203,7 @@ void RunGemm(const Gemm& p, Stream& stream) {
   RunTiles(p, stream);
 }
 
-// ---- Stage 3 ----
+// ---- Stage 3: the epilogue pass ----
 
 template <typename In, typename Out>
 struct EpilogueArgs {
@@ -314,8 +314,9 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
          vectors ? EpilogueKernel<In, Out, kWidth> : EpilogueKernel<In, Out, 1>, a);
 }
 
-// Whether stage 2 (cuBLASLt, or TileGemm for f32) can compute the whole epilogue; otherwise
-// stage 3 (EpilogueKernel) does all of it except alpha.
+// Whether the GEMM of stage 2 (cuBLASLt, or TileGemm for f32) can compute the whole epilogue. If
+// not, it computes only alpha * x W^T, and a separate kernel (stage 3, EpilogueKernel) applies
+// bias, activation and residual.
 bool GemmSupportsEpilogue(const LinearArgs& a, DType type) {
   if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;

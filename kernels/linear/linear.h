@@ -86,8 +86,8 @@ class LinearWeight {
 
   // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major.
   const void* panels() const { return panels_.data(); }
-  // Data for each channel if W is quantised. CPU: scales and sums (linear_cpu.h). GPU: scales [n]
-  // f32.
+  // The data of each output channel of a quantised W. CPU: scales and sums of weights, as described
+  // in linear_cpu.h. GPU: scales [n] f32.
   const void* channels() const { return channels_.data(); }
 
  private:
@@ -175,16 +175,17 @@ bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
 // up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Maximum number of rows of a GEMM that writes a NormOutput.
+// Maximum number of rows of a GEMM that writes a NormOutput (the first half of a split RMSNorm).
 constexpr int64_t kMostNormRows = 512;
-// Returns the number of partial sums per row that a GEMM of `rows` rows writes to
-// NormOutput::squares: at most w.n() / 16, or 0 if it cannot write a NormOutput. The number is
+// Returns the number of partial sums of squares per row that a GEMM of `rows` rows writes to
+// NormOutput::squares: at most w.n() / 16. Returns 0 if this GEMM cannot write a NormOutput (the
+// first half of a split RMSNorm, which its epilogue computes for the next GEMM). The number is
 // nonzero only on a GPU, with bf16 weights and few rows of x: up to 8, on Hopper up to 64 (more if
 // rows * n * k is small, split_k.cu). In calls that write a NormOutput or have x_squares, rows of
 // all tensors must begin on 16-byte boundaries.
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a GEMM of `rows` rows supports LinearArgs::x_squares; for up to eight rows only if k >
-// 1024.
+// Whether a GEMM of `rows` rows can compute the second half of a split RMSNorm of x
+// (LinearArgs::x_squares). With up to eight rows it can do so only if k > 1024.
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Size of LinearArgs::scratch in bytes. It grows with `rows`, but on the CPU only up to about a
 // quarter of the L2 cache of a core.

@@ -107,9 +107,10 @@ class PersistentConsumer {
     }
   }
 
-  // Epilogue: each warp writes its 16 rows of y in boxes of 64 columns (128 bytes), alternately
-  // through two staging buffers in shared memory. A warp overwrites a buffer two boxes later, after
-  // the __syncwarp of the box between them, so all lanes of the warp have read the buffer by then.
+  // Epilogue: each warp writes its 16 rows of y in boxes of 64 columns (128 bytes). Box i goes
+  // through staging buffer i % 2 in shared memory, with one __syncwarp per box, between the writes
+  // to the buffer and the reads. One is enough: box i + 2 overwrites the buffer of box i after the
+  // __syncwarp of box i + 1, and by then all lanes of the warp have read box i.
   template <Activation kOf>
   __device__ __forceinline__ void FinishAs() {
     constexpr int kInBox = S::kBoxColumns / 8;  // groups of eight columns
@@ -169,8 +170,9 @@ class PersistentConsumer {
     }
   }
 
-  // Computes the four output values that this thread has in columns [8 * eight, 8 * eight + 8) of
-  // the tile, from its accumulators. They are in the order of the wgmma accumulator fragment.
+  // Computes four values of y from the accumulators of this thread: those that it has in the group
+  // of eight columns with index `eight` of the tile, in the order of the wgmma accumulator
+  // fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll

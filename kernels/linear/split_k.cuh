@@ -148,8 +148,9 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
 }
 
 // Split-K GEMM: y = activation(alpha x W^T + bias) (gated: * up) + residual. K and V may be stored
-// in the KV cache instead of in y. With split RMSNorm (NormOutput) the kernel computes the second
-// half of the norm of x, the first half of the norm of y, or both.
+// in the KV cache instead of in y. With split RMSNorm (an RMSNorm between two GEMMs, each of which
+// computes one half; see NormOutput) the kernel computes the second half of the norm of x, the
+// first half of the norm of y, or both.
 // Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
 // and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds

@@ -56,8 +56,8 @@ struct SplitKArgs {
 // so the time to fetch the instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
-// Compile-time sizes of the kernel. kHalves_: whether it supports split RMSNorm (x_squares,
-// next_norm).
+// Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm, of which
+// one GEMM computes the first half (next_norm) and the next GEMM the second half (x_squares).
 template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
 struct SplitKTile {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;

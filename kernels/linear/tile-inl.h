@@ -6,6 +6,7 @@
 //   Columns(rows)      vectors of a panel row that one pass over the groups computes for a block
 //                      of `rows` rows; divides kVectors
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
+//                      operations on these vectors
 //
 // Accumulation: each accumulator is one chain over the groups in ascending order, whatever the
 // number of rows in its block. Bound: rows x 32 multiply-adds per group against 128 bytes of
@@ -90,8 +91,9 @@ HWY_INLINE void RunPanelGemm(const cpu::PanelGemm& p) {
   for (int64_t g = 0; g < p.groups; g += most) {
     const int64_t groups = most < p.groups - g ? most : p.groups - g;
     const char* panel = p.panel + g * kPanelBytes;
-    // If there is a next panel and x has several blocks of rows, each block prefetches an equal
-    // part of the next panel. Otherwise a block prefetches the next groups of its own panel.
+    // Choose the weights to prefetch while a block of rows is multiplied. If there is a next panel
+    // and x has several blocks, each block prefetches an equal part of the next panel. Otherwise
+    // the block prefetches the weights of the current panel that are kAhead bytes further on.
     const int64_t share = groups * kPanelBytes / x.blocks;
     const bool asks = p.next != nullptr && x.blocks > 1;
     const int64_t step = asks ? (share + groups - 1) / groups : kPanelBytes;

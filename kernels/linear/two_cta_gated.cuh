@@ -75,7 +75,8 @@ class TwoCtaGatedProducer {
     constexpr int kWarps = S::kConsumerThreads / 32;
     for (int stage = 0; stage < S::kWStages; ++stage) {
       BarrierInit(SharedAddress(&tail_.w_full[stage]), 1);
-      // The consumer warps of both CTAs release a stage of W.
+      // A stage of W is free once the consumer warps of both CTAs have released it, because each
+      // load of W writes to both CTAs.
       BarrierInit(SharedAddress(&tail_.w_empty[stage]), 2 * kWarps);
     }
     for (int stage = 0; stage < S::kXStages; ++stage) {

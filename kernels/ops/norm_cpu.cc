@@ -40,7 +40,9 @@ float SumRow(const float* x, size_t d, float shift) {
   return Sum(hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
 }
 
-// y = (x - mean) * scale * gamma [+ beta]
+// The last step of a norm: y = (x - mean) * scale * gamma, plus beta if there is one. `scale` is
+// the reciprocal of the row's standard deviation (RMSNorm: mean 0, reciprocal of the root mean
+// square).
 struct Affine {
   float mean, scale;
   const float* gamma;

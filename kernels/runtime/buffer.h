@@ -1,4 +1,5 @@
-// Owning memory buffer for weights, caches and workspaces. Allocated at load, never in a step.
+// Owning memory buffer for weights, caches and workspaces. Buffers are allocated while a model
+// loads, never during a step of the engine.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// Levels of x86-64; each level includes those before it. On other architectures only kBest is
-// meaningful.
+// Values of QUINTET_CPU_ISA: limits on the instruction sets of x86-64. Each level includes those
+// before it; kBest is no limit and is the only value that means something on other architectures.
 enum class CpuIsa : uint8_t {
   kBaseline,    // "baseline": SSE only, no fused multiply-add
   kAvx2,        // "avx2": AVX2 and FMA
@@ -21,7 +21,8 @@ enum class CpuIsa : uint8_t {
 // error if the value is unknown. Every ThreadPool calls it, so it runs before any op.
 void ApplyCpuIsaLimit();
 
-// For tests: sets another limit, for ops that start after the call. Not thread safe.
+// For tests: replaces the limit on instruction sets that QUINTET_CPU_ISA has set. It applies to ops
+// that start after the call. Not thread safe.
 void SetCpuIsaForTest(CpuIsa isa);
 
 // Whether kernels may use AVX-512 VNNI, AVX-512 BF16 or AMX, which no Highway target covers: the

@@ -27,8 +27,8 @@ inline bool Recorded(cudaError_t error, const char* what, const char* file, int 
   return false;
 }
 
-// Evaluates `call`, a call of the CUDA runtime, and returns whether it succeeded. If it failed, its
-// error becomes the sticky error of the device.
+// Evaluates `call`, a call of the CUDA runtime, and returns whether it succeeded. If not, records
+// its error with the device (Device::Fail); Device::Synchronize returns it later.
 #define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
 
 // Launches a kernel in clusters of `cluster` CTAs; a cluster of one CTA means no clusters. On

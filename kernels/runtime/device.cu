@@ -238,7 +238,8 @@ bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
 
 void CudaDevice::UploadThroughStaging(const void* host, int64_t bytes) {
   char* const slot = staging_.as<char>() + uploads_ % kStagingSlots * kStagingSlotBytes;
-  // Number of the previous upload that this staging slot belongs to; 0 if there is none.
+  // Staging slots are used in rotation, so upload `before` was the last that may have used this
+  // slot (0: there was none). The copy into the slot waits until that upload has finished.
   const int64_t before = std::max(uploads_ - kStagingSlots, int64_t{0});
   QT_CUDA(*this, cudaStreamWaitEvent(copy_stream_, uploaded_[before % kTrackedUploads]));
   QT_CUDA(*this, cudaMemcpyAsync(slot, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,

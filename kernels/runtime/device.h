@@ -49,7 +49,8 @@ class Device {
   int64_t l2_bytes() const { return l2_bytes_; }
   virtual int64_t free_bytes() const = 0;
 
-  // The calling thread becomes the engine thread.
+  // Makes the calling thread the engine thread: the only thread that may call member functions,
+  // except Write.
   virtual void Use() = 0;
 
   // Number of device allocations so far. Tests use it to check that steps allocate nothing.
@@ -100,7 +101,8 @@ class Device {
   // two events, 0 and 1.
   virtual void RecordEvent(int index) = 0;
   virtual absl::Status WaitForEvent(int index) = 0;
-  // Records an error of a launch or a copy; Synchronize returns the first one from then on.
+  // Records an error of a launch or a copy. The first recorded error is kept: from then on, every
+  // call of Synchronize and WaitForEvent returns it.
   void Fail(absl::string_view what);
   absl::Status status() const { return status_; }
 

@@ -80,7 +80,8 @@ class CudaDevice final : public Device {
   CudaDevice() : pinned_(std::make_shared<PinnedBuffers>()) {}
   absl::Status Start(int ordinal);
   const void* DevicePtrOf(const void* host) const override;
-  // Whether an upload goes through the copy stream.
+  // Whether an upload goes through the copy stream and a staging slot, or only through the compute
+  // stream.
   bool UsesCopyStream(const void* host, int64_t bytes) const;
   void UploadThroughStaging(const void* host, int64_t bytes);
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }

@@ -17,7 +17,7 @@ inline constexpr bool kCudaBuilt = false;
 //
 //     Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream)(args, stream);
 //
-// A build without CUDA does not reference kOnCuda.
+// A build without CUDA does not reference kOnCuda, so the CUDA functions need not be linked.
 template <auto kOnCpu, auto kOnCuda>
 auto Dispatch(const Stream& stream) {
   if constexpr (kCudaBuilt) {
@@ -27,7 +27,8 @@ auto Dispatch(const Stream& stream) {
   return kOnCpu;
 }
 
-// For ops that exist only on the CPU.
+// Dispatch for an op that exists only on the CPU: returns kOnCpu. The backend of `stream` must be
+// the CPU.
 template <auto kOnCpu>
 auto Dispatch(const Stream& stream) {
   QT_CHECK(stream.backend() == Backend::kCpu);

@@ -53,12 +53,12 @@ constexpr std::chrono::microseconds kSpin{50};
 
 }  // namespace
 
-// A loop (one call of ParallelFor) is open from the first of the caller's two stores to `open` to
-// the second. A worker first increments `inside`, then checks whether the loop is open; the caller
-// first closes the loop, then waits until `inside` is 0. All these accesses are sequentially
-// consistent, so either the worker sees a closed loop and leaves without running a task, or the
-// caller sees the worker and waits for it. A late worker may find the next loop open instead and
-// join it, which is correct, too.
+// Protocol of a loop (one call of ParallelFor). `open`: whether workers may join the loop.
+// `inside`: number of workers that are in it or about to check `open`. The caller opens the loop,
+// runs tasks, closes the loop and then waits until `inside` is 0. A worker increments `inside` and
+// then checks `open`. All these accesses are sequentially consistent, so either the worker sees a
+// closed loop and leaves without running a task, or the caller sees the worker and waits for it. A
+// late worker may find the next loop open instead and join it, which is correct, too.
 struct ThreadPool::State {
   std::mutex turn;  // held by the caller whose loop runs
 

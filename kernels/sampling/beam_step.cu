@@ -71,7 +71,8 @@ __global__ void BeamStepKernel(const __grid_constant__ BeamStepParams c) {
   }
 }
 
-// biases[row] = from[row] >= 0 ? scores[from[row]] : known[row].
+// biases[row] = from[row] >= 0 ? scores[from[row]] : known[row]: the running score of each row's
+// beam, from the results of the previous step on the device or from the value that the host knows.
 // Shapes: scores f32, one per beam of the previous step; known, from and biases [rows].
 // Mapping: one thread per row.
 // Bound: latency of two dependent reads.

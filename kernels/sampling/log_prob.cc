@@ -21,7 +21,8 @@ void CheckShapes(const TargetLogProbArgs& a, const Stream& stream) {
   QT_CHECK_EQ(a.targets.dim[0], rows);
   QT_CHECK(a.log_probs.rank == 1 && a.log_probs.dtype == DType::kF32);
   QT_CHECK_EQ(a.log_probs.dim[0], rows);
-  // Index tensors can be read on the host for every backend.
+  // `targets` can be checked here for both backends: index tensors are in host memory (on a GPU
+  // pinned, with a device copy).
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t target = a.targets.as<int32_t>()[r * a.targets.stride[0]];
     QT_CHECK(target >= 0 && target < head.n());

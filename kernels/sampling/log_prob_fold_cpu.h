@@ -28,8 +28,9 @@ struct RowSummary {
 // candidates.
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);
-// Merges `from` and its candidates `from_best` into `summary` and `best` [top]. Both belong to the
-// same row of logits; `from` summarizes tokens with higher ids.
+// Merges the summary `from` and its candidates `from_best` into `summary` and `best` [top]. Both
+// summaries belong to the same row of logits; all tokens of `from` have higher ids than those of
+// `summary`.
 void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
                   RowSummary* summary, TokenLogit* best);
 

@@ -22,9 +22,9 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// The rules of one row of logits, applied in the order in which the members are declared. If
-// `forced` is not empty, only `keep`, `forced` and `banned` are applied. To ban a token is to set
-// its logit to -inf.
+// The rules of one row of logits, applied in the order in which the members are declared. To ban a
+// token is to set its logit to -inf. If tokens are forced (`forced` is not empty), only three of
+// the rules are applied: `keep` (copy the unmodified row), `forced` and `banned`.
 struct RowRules {
   int32_t row = 0;          // row of `logits`
   int32_t sequence = 0;     // row of `history`

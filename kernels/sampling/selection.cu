@@ -1,8 +1,9 @@
 // Log-sum-exp and exact top-k on a GPU, by retrieve-and-rerank as in selection_cpu.cc. Phase one
 // (SummaryKernel) reads the logits once and stores the maximum of every group of 128 consecutive
-// tokens and, optionally, sums of exponentials. Phase two (RankKernel) derives a lower bound of the
-// k-th best value of a request from these maxima, rereads only the groups whose maximum reaches the
-// bound, and ranks the values found there.
+// tokens and, optionally, sums of exponentials. Phase two (RankKernel) finds the k best values of
+// each request, which is one or more consecutive rows: it derives a lower bound of the request's
+// k-th best value from these maxima, rereads only the groups whose maximum reaches the bound, and
+// ranks the values found there.
 //
 // Results of a row do not depend on the other rows of the launch: how a row is split into tiles,
 // and the order in which its exponentials are added, depend only on the vocabulary size.
@@ -152,8 +153,8 @@ class RequestValues {
   __device__ int rows() const { return rows_; }
   __device__ int groups() const { return rows_ * row_groups_; }
 
-  // Key of a group's maximum after shift and bias. Rounding is monotonic, so this is also the
-  // maximum of the keys of all values of the group.
+  // Sort key (KeyOf) of a group's maximum after the row's shift and bias have been applied.
+  // Rounding is monotonic, so this is also the maximum of the sort keys of all values of the group.
   __device__ unsigned GroupKey(int group) const {
     const int row = begin_ + group / row_groups_;
     return Transformed(

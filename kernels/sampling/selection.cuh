@@ -57,8 +57,8 @@ struct Requests {
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
                    const RowSummaries& out, Stream& stream);
 
-// Arguments of RankRows (phase two). The pointers are the data of the members of the same names in
-// TopKArgs; null if that member is an undefined tensor or an empty span.
+// Arguments of RankRows (phase two). The pointers point to the data of the members of the same
+// names in TopKArgs; null if the caller has left that optional tensor or span empty.
 struct RankParams {
   LogitRows logits;
   RowSummaries summaries;
