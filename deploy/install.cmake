@@ -10,8 +10,9 @@ function(run)
 endfunction()
 
 set(prefix "${CMAKE_INSTALL_PREFIX}")
-# With prefix /usr, configuration goes to /etc and zsh completions to the folder for packages; with
-# any other prefix, to PREFIX/etc and the folder for the administrator's own completions.
+# With prefix /usr, which Debian packages use, configuration goes to /etc and the zsh completions to
+# vendor-completions, zsh's folder for packages. With any other prefix they go to PREFIX/etc and to
+# site-functions, the folder for what the administrator installs.
 if(prefix STREQUAL "/usr")
   set(etc /etc)
   set(zsh vendor-completions)

@@ -25,7 +25,7 @@ file(WRITE ${CMAKE_BINARY_DIR}/package/changelog.Debian
      "quintet (${PROJECT_VERSION}-${debian_release}) unstable; urgency=medium\n\n"
      "  * Built from the sources of ${PROJECT_VERSION}; changelog.gz lists the changes.\n\n"
      " -- ${CPACK_PACKAGE_CONTACT}  ${debian_date}\n")
-# Installs /usr/share/doc/PACKAGE in the Debian packages, but not in `cmake --install`.
+# Adds /usr/share/doc/PACKAGE to each of the Debian packages. `cmake --install` does not install it.
 foreach(component quintet model)
   set(name quintet)
   if(component STREQUAL model)

@@ -12,7 +12,8 @@ namespace quintet {
 
 struct AnswerSpan {
   int64_t first = 0, last = 0;  // tokens, inclusive
-  // softmax(start logits)[first] * softmax(end logits)[last], both over the tokens of the context.
+  // Probability of the span: softmax(start logits)[first] * softmax(end logits)[last]. Each softmax
+  // is over the tokens of the context only.
   double probability = 0;
 };
 

@@ -27,10 +27,11 @@ class BatchBuilder {
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences are the beams of one request, with one new token each, and the
-  // device reorders them (DecodeBatch::moves): beam b takes over the cache slots of all earlier
-  // positions from its parent beam. Model::parent_beams()[row + b] is the index of that parent
-  // among these beams.
+  // The next `beams` sequences to be added are the beams of one request, with one new token each.
+  // The host does not know their parents yet; the device therefore reorders them
+  // (DecodeBatch::moves): beam b takes over the cache slots of all earlier positions from its
+  // parent beam. The index of that parent among these beams is Model::parent_beams()[row + b],
+  // where `row` is the request's first row in the previous sampling batch.
   void ReorderNext(int32_t beams, int32_t row);
   // Requests the final hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
@@ -65,7 +66,8 @@ class BatchBuilder {
   std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
   std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
   std::vector<uint64_t> owners_;             // [groups]
-  // The groups' owners when sources_ was last built; sources_ is rebuilt only when they change.
+  // The table sources_ of cache slots is rebuilt only when the owners of the groups change. These
+  // are the owners for which it was last built.
   std::vector<uint64_t> filled_owners_;
 };
 

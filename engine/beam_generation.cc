@@ -32,8 +32,8 @@ void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
 
 // Treats the only token of the prompt as if a step had chosen it for every beam. The first step
 // then has one row per beam, with the running scores 0, -1e9, ..., and takes its candidates from
-// all these rows, as Hugging Face's search does. Otherwise it has a single row
-// (BeamSearch::CompleteFirst).
+// all these rows, as Hugging Face's search does. Without this call the first step has a single row,
+// and BeamSearch::CompleteFirst adds the candidates of the other beams.
 void BeamGeneration::StartFannedOut() {
   if (prompt_len_ != 1 || !DeviceCanSelect() || SamplesBeams()) return;
   prefilled_ = prompt_len_;
@@ -107,7 +107,8 @@ void BeamGeneration::ReorderBeams() {
   bool moves = false;
   for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
-    // Keys and values stay in place: each beam copies the tokens and the slot table of its parent.
+    // Keys and values stay in place in the KV cache: each beam copies only the token list of its
+    // parent and the table of the parent's cache slots.
     for (int64_t seq = 0; seq < num_sequences_; ++seq) {
       const int64_t from = parents[seq] * max_len_, to = seq * max_len_;
       std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);

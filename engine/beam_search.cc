@@ -22,8 +22,8 @@ BeamSearch::BeamSearch(const DecodingOptions& options)
   QT_CHECK_LT(beams_, 64);
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   candidates_ = std::max(2, 1 + eos) * beams_;
-  // `patience` scales the number of finished hypotheses at which EarlyStopping::kFirst ends the
-  // search.
+  // `patience` scales a threshold: the number of finished hypotheses at which the search ends with
+  // EarlyStopping::kFirst.
   pool_size_ = std::max(1, static_cast<int32_t>(std::lround(beams_ * options.patience)));
   scores_.assign(beams_, kDead);
   scores_[0] = 0.0f;
@@ -54,8 +54,9 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Moves all candidates with score -inf to the end. Those of beam 0 would otherwise stay ahead of
-  // the finite candidates of the other beams, whose scores are near -1e9.
+  // Moves all candidates with score -inf to the end. `ranked` lists the candidates of beam 0 first,
+  // and those with score -inf would stay ahead of the finite candidates of the other beams, whose
+  // scores are near -1e9.
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -101,7 +102,8 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   const bool none = std::all_of(hits_of_eligible.begin(), hits_of_eligible.end(),
                                 [](Hit h) { return h == Hit::kNone; });
   if (none) return;
-  // The sequence's length for the penalty: new tokens with the eos, without the prompt.
+  // The length penalty divides by a power of the number of new tokens, which counts the eos but not
+  // the prompt.
   const float penalty =
       static_cast<float>(std::pow(static_cast<double>(new_tokens_ + 1), length_penalty_));
   merged_ = pool_;
@@ -128,8 +130,8 @@ bool BeamSearch::PoolFull() const {
 }
 
 void BeamSearch::UpdateOpen() {
-  // The search stays open while the best running beam can still beat the worst hypothesis in the
-  // pool.
+  // Closes the search once the best running beam can no longer get a better score than the worst
+  // hypothesis in the pool of finished ones.
   const bool longest = early_stopping_ == EarlyStopping::kNever && length_penalty_ > 0.0;
   const int64_t length = longest ? max_new_tokens_ : new_tokens_;
   const float best =

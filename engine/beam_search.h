@@ -37,19 +37,21 @@ class BeamSearch {
   int32_t beams() const { return beams_; }
   // K, the number of ranked candidates that Step takes: max(2, 1 + number of eos ids) * beams.
   int32_t candidates() const { return candidates_; }
-  // Running scores, best first. At the start beam 0 has score 0 and all others -1e9.
+  // Scores of the running (unfinished) beams, best first. Before the first step beam 0 has score 0
+  // and all others have -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
   // For the first step, in which all beams are still equal and only beam 0 has a row. `ranked`
-  // holds all candidates of that row, best first. If fewer than K of them are possible (score not
-  // -inf), candidates with the same tokens for the other beams, with -1e9 added to their scores,
-  // are inserted behind them, and the list is cut to the K best. These are the candidates that
-  // Hugging Face's search ranks.
+  // holds all candidates of that row, best first. If fewer than K = candidates() of them are
+  // possible (score not -inf), candidates with the same tokens for the other beams, with -1e9 added
+  // to their scores, are inserted behind the possible ones, and the list is cut to the K best.
+  // These are the candidates that Hugging Face's search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
-  // Runs one step. `ranked`: K candidates (fewer if the rows have no more, but at least beams()),
-  // best first; beam sampling passes them in the order in which they were drawn. `hits[k]`: whether
-  // candidate k ends its sequence, and why. Returns false when the search has ended.
+  // Runs one step. `ranked`: the candidates() best continuations of the running beams (fewer if
+  // there are no more, but at least beams()), best first; beam sampling passes them in the order in
+  // which they were drawn. `hits[k]`: whether candidate k ends its sequence, and why. Returns false
+  // when the search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.
@@ -60,7 +62,7 @@ class BeamSearch {
   // its end (Hugging Face returns them, with scores near -1e9); if there are only such hypotheses,
   // returns the best one.
   std::vector<BeamHypothesis> Finished() const;
-  // Number of steps so far; every running beam has as many new tokens.
+  // Number of steps so far. This is also the number of new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }
   // Returns the number of new tokens in the common prefix of all running beams and all finished
   // sequences; every result begins with that prefix. `known`: an earlier return value, or 0. The

@@ -13,8 +13,9 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // Upper bounds, known at submission. sequences: sequences of this task in one decoder step.
-  // pages_needed: KV cache pages for its decoder tokens, without those for the encoded input.
+  // Upper bounds, known when the request is submitted. sequences: how many sequences this task has
+  // in one decoder step. pages_needed: KV cache pages for its decoder tokens, without those for the
+  // encoded input.
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
   // Gives the task its pages_needed() KV cache pages. The span outlives the task.

@@ -44,7 +44,7 @@ absl::Status Decoder::Allocate() {
   QT_ASSIGN_OR_RETURN(labels_,
                       model_->stream().Allocate(LabelBytes(model_->config(), model_->limits())));
   QT_RETURN_IF_ERROR(sampler_.Allocate());
-  // There are at most max_step_sequences jobs, because every job has at least one sequence.
+  // `jobs` has at most max_step_sequences elements, because every job has at least one sequence.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
@@ -72,8 +72,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   next_slot_.reset();  // all its sequences have ended
   Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // If all inputs fit one sampling batch, that batch is planned before the decoder step is
-  // enqueued.
+  // If all sampling inputs fit into one batch, that batch is planned on the host before the decoder
+  // step is enqueued.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
   if (planned) sampler_.Plan(inputs_, StepSlot::kFirst, /*whole_step=*/true);
   const int64_t sequences = batch_.sequences();
@@ -110,8 +110,8 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   AddMembers(jobs);
 }
 
-// Adds the tasks of members_ to batch_. The output rows for sampling come first, then those for
-// target scores, then those for the task head.
+// Adds the tasks of the jobs that are in this step (members_) to batch_. The output rows for
+// sampling come first, then those for target scores, then those for the task head.
 void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
@@ -138,8 +138,9 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
   }
 }
 
-// Samples in batches of as many generations as fit (CountFitting); the results of one batch are
-// applied before the next one is planned.
+// Samples the next tokens in one or more batches, each with as many generations as the sampler
+// takes at once (Sampler::CountFitting). The results of one batch are applied before the next one
+// is planned.
 int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   constexpr StepSlot kSlot = StepSlot::kFirst;
@@ -168,7 +169,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 
 // ---- Async scheduling ----
 
-// Sets slices_[i] to the slice of jobs[i] in the sampling batch of `slot`, or null. Jobs keep their
+// Sets slices_[i] to the SamplingSlice (where the generation's rows and results begin) of jobs[i]
+// in the sampling batch of `slot`, or to null if the job is not in that batch. Jobs keep their
 // order from step to step, so one pass over both lists suffices.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
@@ -184,8 +186,9 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses members_ and next_inputs_ for the step after the one in slot `current`. slices_ must be
-// those of `current`. Returns false if the next step has to be synchronous or has no job.
+// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step after the one in
+// slot `current`. Before the call, slices_ must have been set for `current` (MatchSlices). Returns
+// false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))

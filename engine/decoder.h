@@ -47,12 +47,13 @@ class Decoder {
     int64_t sequences = 0, prefill_tokens = 0;
   };
   // Runs one step for `jobs`, which all decode and are in order of admission. Every generating
-  // sequence that the throttle does not skip gets its next token, and up to `prefill_tokens` prompt
-  // and target tokens fill the rest of the model's max_step_tokens. If no job decodes in this step,
-  // StepSize::sequences is 0 and the device is left to the encoder. If the next step is already
-  // enqueued, a job that is new in `jobs` joins the step after it. `meanwhile` is called at most
-  // once: after the step is enqueued, before the host waits for it and before any result is
-  // applied. INTERNAL when the device failed, in this step or an earlier one.
+  // sequence gets its next token, unless PriorityThrottle skips its priority in this step; up to
+  // `prefill_tokens` prompt and target tokens fill the rest of the model's max_step_tokens. If no
+  // job decodes in this step, StepSize::sequences is 0 and the device is left to the encoder. If
+  // the next step is already enqueued, a job that is new in `jobs` joins the step after it.
+  // `meanwhile` is called at most once: after the step is enqueued, before the host waits for it
+  // and before any result is applied. INTERNAL when the device failed, in this step or an earlier
+  // one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
@@ -71,9 +72,9 @@ class Decoder {
   absl::Status Allocate();
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
-  // `states` holds all output rows of the step, in this order: rows for SampleAll, for Score, for
-  // ClassifyOutputs. `row`: the function's first row. SampleAll and Score return the row after
-  // their last one.
+  // These functions process the output rows of a step. `states` holds all of them, in this order:
+  // rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row`: the first row of the
+  // called function. SampleAll and Score return the row after their last one.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);

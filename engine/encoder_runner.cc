@@ -91,8 +91,8 @@ void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // Stops once more than half of the budget is spent: slices that fit into the rest would be too
-  // small to be efficient.
+  // Encoding stops once more than half of the time budget is spent: a slice of work that fits into
+  // the remaining time would be too small to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
       Encode(budget_us - spent_us);
@@ -164,11 +164,11 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Projects more inputs in the same GEMM, because one large GEMM costs less than several small ones:
-// appends to `states`, which are rows of the first of projections_, the rows of the following ones,
-// as long as they are adjacent in memory and `room` rows are not exceeded. Returns the number of
-// inputs appended. It is 0 with rotary position encoding, because keys then depend on their
-// position in the input.
+// Lets one GEMM project several inputs, because one large GEMM costs less than several small ones.
+// projections_ is the list of inputs to project. On entry `states` are the rows of its first input;
+// this function extends them by the rows of the following inputs, as long as these are adjacent in
+// memory and the total is at most `room` rows. Returns the number of inputs added. It is 0 with
+// rotary position encoding, because keys then depend on their position in the input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -185,9 +185,10 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   return joined;
 }
 
-// Computes log-probabilities for the part of a scoring job (PackedScoring) that is now encoded: as
-// many of its next target tokens as should fit `budget_us` at the measured rate. Returns true if
-// the part is complete. A device failure is reported by the caller's next Synchronize.
+// Computes log-probabilities of target tokens of one scoring job, whose current part (PackedScoring
+// splits long requests) has been encoded. Processes as many of the part's next target tokens as
+// should fit `budget_us` microseconds at the measured rate. Returns true if the part is complete. A
+// device failure is reported by the caller's next Synchronize.
 bool EncoderRunner::ScoreSome(Projection* scoring, int64_t budget_us) {
   const Job& job = *scoring->job;
   const auto predictions = job.scoring()->predictions().subspan(scoring->rows_done);

@@ -30,8 +30,8 @@ class EncoderRunner {
   // Reserves memory for `jobs` jobs. With up to that many jobs this class allocates nothing more;
   // the model still may.
   void Reserve(size_t jobs);
-  // Appends every job that is being encoded, projected or scored. After std::bad_alloc the caller
-  // ends all of them, because the batch cannot be continued.
+  // Appends to `jobs` every job that is being encoded, projected or scored. After std::bad_alloc
+  // the caller ends all of them, because the batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
   // Whether the model still encodes a batch, or holds hidden states of a batch that have not all
@@ -39,8 +39,8 @@ class EncoderRunner {
   bool active() const;
   // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
-  // Starts an encoder batch with the inputs of `jobs`. The input of a scoring job is its next part
-  // (PackedScoring).
+  // Starts an encoder batch with the inputs of `jobs`. Long scoring jobs are split into parts
+  // (PackedScoring); the input of such a job is its next part.
   void Begin(absl::Span<Job* const> jobs);
   // Adds a job whose encoder output was cached; only its projection is left to do.
   void AddCached(Job* job, EncodedStates encoded);
@@ -78,8 +78,9 @@ class EncoderRunner {
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
   Tensor EnqueueDownload(const Input& input) const;
-  // Projects or scores a block of rows, beginning with those of the first of projections_. Returns
-  // how many of projections_ this call has completed; these are the first ones of the list.
+  // Projects or scores one block of rows, beginning with the first entry of projections_, the list
+  // of encoded jobs. Returns how many entries this call has completed; they are the first ones of
+  // the list.
   int64_t Project(int64_t budget_us);
   int64_t AppendConsecutive(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);

@@ -19,13 +19,14 @@ struct EngineLimits {
   int64_t max_queue_requests = 256;
   int64_t max_queue_tokens = 262144;
   int64_t max_running_sequences = 256;  // each beam counts; capped by max_step_sequences
-  // While any sequence generates, a step may spend this fraction of its decoding time on encoding
-  // and prefill in addition. 0: no limit.
+  // While any sequence generates, a step may spend additional time on encoding and prefill: at most
+  // this fraction of the time that it spends on decoding. 0: no limit.
   double prefill_share = 0.0;
-  // While any request decodes, new requests are admitted only when at least this many sequences are
-  // free; their inputs then share encoder batches. If greater than 1, the next decoder step waits
-  // until all waiting requests that fit are encoded, because a decoder step on a GPU takes almost as
-  // long with few sequences as with many. Capped by max_running_sequences.
+  // While any request decodes, new requests are admitted only when at least this many more
+  // sequences may run (max_running_sequences minus those that run); their inputs then share encoder
+  // batches. If greater than 1, the next decoder step waits until all waiting requests that fit are
+  // encoded, because a decoder step on a GPU takes almost as long with few sequences as with many.
+  // Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -74,8 +75,8 @@ class Engine {
   // ignored.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
-  // Thread safe. Not OK once the device has failed. Running requests then end INTERNAL, queued ones
-  // UNAVAILABLE, and new ones are refused.
+  // The engine's status: not OK once the device has failed. Running requests then end INTERNAL,
+  // queued ones UNAVAILABLE, and new ones are refused. Thread safe.
   virtual absl::Status status() const = 0;
 
   // Runs one step: ends cancelled requests and those past their deadline (DEADLINE_EXCEEDED,

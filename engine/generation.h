@@ -67,7 +67,8 @@ class Generation : public DecodeTask {
   // strings, because only the host finds stop strings, and it must end a beam before the next
   // top-k.
   bool SelectsOnDevice() const { return DeviceCanSelect() && ReadyToSelect(); }
-  // Whether the step in flight chooses the last tokens of this generation (max_new_tokens).
+  // Whether the step in flight chooses the last token of each sequence of this generation, because
+  // max_new_tokens is then reached.
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
   // Whether a generation that is in the step in flight may also be in a next step that is enqueued
   // before the step in flight has finished.
@@ -109,7 +110,7 @@ class Generation : public DecodeTask {
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
-  // Whether the rules' first action is to turn a row's raw logits into log-probabilities.
+  // Whether the logits-processor rules begin by turning a row's raw logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
   // SamplesTokens: whether one token is drawn at random for each live sequence. SamplesBeams:
   // whether candidates are drawn at random from the rows of all beams together. DrawFor: the
@@ -119,7 +120,7 @@ class Generation : public DecodeTask {
   Draw DrawFor(int32_t seq) const;
   // Number of top-k candidates that Select reads. Greedy decoding: 1 per row. Sampling: 0. Beam
   // search: the length of the one list of candidates from the rows of all beams, which are ranked
-  // together by log-probability + RowBias(row).
+  // together by log-probability + RowBias(row), the running score of the row's beam.
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
   // Token ids that end a beam.
@@ -179,7 +180,8 @@ class Generation : public DecodeTask {
   std::vector<int32_t> live_sequences_;  // indices, ascending
   std::vector<int32_t> tokens_;          // [sequences, max_len] prompt and new tokens
   // [sequences, max_len] KV cache slot of each position. From position length_ on these are the
-  // sequence's own slots; before, they may be those of a beam that the sequence continues.
+  // sequence's own slots. At positions below length_ they may be slots of an earlier beam, whose
+  // tokens this sequence continues.
   std::vector<int32_t> slots_;
   LogitsProcessors processors_;
 

@@ -22,8 +22,8 @@ enum class JobState : uint8_t { kQueued, kEncoding, kDecoding, kDone, kCancelled
 struct Job {
   Request request;
 
-  // The members that every step reads, up to `needs`, are in neighbouring cache lines
-  // (PrefetchAhead).
+  // The members from here to `needs` are read by every step. They are in neighbouring cache lines,
+  // which PrefetchAhead loads.
   uint64_t id = 0;
   JobState state = JobState::kQueued;
   bool encodes = false;           // its input is encoded as a whole before anything else
@@ -35,7 +35,8 @@ struct Job {
                std::unique_ptr<PackedScoring>>
       work;
   std::vector<int32_t> source_slots;  // [input tokens] slots of the cross-attention keys
-  // Values of the generation's chosen_length() and new_tokens() when its tokens were last counted.
+  // Values of chosen_length() and new_tokens() of the job's generation when the engine last counted
+  // its new tokens; later tokens are not counted yet.
   int64_t counted_length = 0, counted_tokens = 0;
   int64_t first_token_us = 0, last_token_us = 0;
   QueuedRequest needs;  // resources, for the scheduler
@@ -73,7 +74,8 @@ struct Job {
   }
 };
 
-// Prefetches, for jobs that come shortly after jobs[i], the members that a step reads.
+// Prefetches the members that a step reads, of a job that is a few places after jobs[i] in the
+// list. A loop over `jobs` calls this for each i.
 inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;
   if (i + kJobs < jobs.size()) {

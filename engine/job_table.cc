@@ -111,8 +111,8 @@ void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<
   for (const RequestId id : admitted_ids_) admitted->push_back(jobs_.at(id).get());
 }
 
-// AssignPages runs on all threads: a GPU job admits hundreds of requests at once, each with tens of
-// kilobytes to allocate and fill.
+// AssignPages runs on all threads: when a GPU processes a large input file, one call admits
+// hundreds of requests, and each has tens of kilobytes to allocate and fill.
 void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) ReserveFor(job, now_us);
   constexpr int64_t kJobsPerTask = 16;
@@ -173,7 +173,8 @@ void JobTable::SendOutputs() {
   outputs_.SendAll(threads_, [this](Job* job) { NotifyDone(job); });
 }
 
-// Reports a job whose work has ended and whose result already has its sequences (OutputQueue).
+// Reports the end of a job to its sink. The job's work is complete, and OutputQueue has already
+// moved its sequences into its result.
 void JobTable::NotifyDone(Job* job) {
   const Generation* const generation = job->generation();
   if (generation != nullptr && !job->out_of_memory) {

@@ -44,18 +44,20 @@ class JobTable {
 
   // Admission.
   int64_t waiting() const { return scheduler_.waiting(); }
-  // Returns the numbers of free KV cache pages and free sequences; the caller sets encode_tokens.
+  // Returns the resources that are free now: KV cache pages, and how many more sequences may run.
+  // The caller sets the third field, encode_tokens.
   AdmissionBudget FreeBudget() const;
   // Takes the jobs that start now from the queue and appends them to `admitted`, in order of
   // admission.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
-  // Reserves KV cache pages and sequences for `jobs` and calls their sinks' OnStart. If an
-  // allocation for a job fails, sets its out_of_memory; the caller then finishes it.
+  // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
+  // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
   void Start(absl::Span<Job* const> jobs, int64_t now_us);
   // Adds the job to those that decode from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
-  // Returns the highest priorities of the work that competes with decoding.
+  // Returns the highest priority of the jobs in the encoder and that of the queued requests, both
+  // of which compete with decoding.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
@@ -79,7 +81,8 @@ class JobTable {
   // Moves the job to its final `state` and removes it from the scheduler's queue or, if it has
   // started, from the lists of running jobs.
   std::unique_ptr<Job> Detach(Job* job, JobState state);
-  // Removes the job from the table; releases the KV cache pages and sequences of a started job.
+  // Removes the job from the table. If the job was started, releases its KV cache pages and no
+  // longer counts its sequences as running.
   std::unique_ptr<Job> Remove(Job* job, bool started);
   void ReserveFor(Job* job, int64_t now_us);
   void NotifyDone(Job* job);
@@ -90,7 +93,8 @@ class JobTable {
   EncoderRunner* const encoder_;
   const Clock clock_;
 
-  // Statuses are made in advance, because making one allocates memory.
+  // The error statuses of finished jobs. They are made in advance, because making a status
+  // allocates memory, which may be short when a job fails.
   const absl::Status out_of_memory_;
   const absl::Status expired_in_queue_;
   const absl::Status expired_running_;
@@ -103,8 +107,8 @@ class JobTable {
   std::vector<Job*> decoding_;  // in order of admission
   OutputQueue outputs_;
   int64_t reserved_sequences_ = 0;  // of started jobs
-  // Lower bound of all jobs' deadlines. Only after it do steps look at every job (there may be
-  // thousands) for expired ones.
+  // No job has a deadline before this time. Steps look at every job (there may be thousands) for
+  // expired ones only after this time has passed.
   int64_t next_deadline_us_ = std::numeric_limits<int64_t>::max();
 
   // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.

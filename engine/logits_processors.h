@@ -30,8 +30,8 @@ class LogitsProcessors {
   // The token ids to which the token ranges of RulesAt refer; the same for every length.
   absl::Span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
-  // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller sets row,
-  // sequence, keep and log_softmax.
+  // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller must also set
+  // the fields row, sequence, keep and log_softmax of the result.
   RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:
@@ -47,7 +47,8 @@ class LogitsProcessors {
   const DecodingOptions& options_;
   std::vector<int32_t> tokens_;
   TokenRange words_, forced_bos_, forced_eos_;
-  // These three ranges are adjacent in tokens_, in this order; hence one range can cover several.
+  // The ranges eos_, suppressed_ and begin_suppressed_ are adjacent in tokens_, in this order;
+  // hence one range can cover several of them.
   TokenRange eos_, suppressed_, begin_suppressed_;
 };
 

@@ -28,8 +28,9 @@ struct MemoryPlan {
 absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool);
 
-// What the process does. A job is fastest with many sequences in each step. A server needs shorter
-// steps, because a request waits for whole steps.
+// How the process uses the model. kJob: it processes a whole file or list of inputs, which is
+// fastest with many sequences in each step. kServing: it is a server, which needs shorter steps,
+// because a request waits for whole steps.
 enum class Workload : uint8_t { kServing, kJob };
 
 // The limits that a user sets. For those that are 0 (automatic) PlanMemory chooses a value.
@@ -49,7 +50,8 @@ struct LimitRequest {
 // short decoder prompts, and for them min(max_encode_tokens, 4096) is enough.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets all of options->limits except page_size. Automatic values:
+// Sets all of options->limits except page_size. Limits that are 0 in `request` get these automatic
+// values:
 // - max_running: on a GPU 4096 for a job (2048 without an encoder) and 1024 for a server; on a CPU
 //   64 for a job and 256 for a server;
 // - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU max_running and max_batch_tokens are
@@ -57,8 +59,8 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 // - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
 //   85 % of the remaining memory of a GPU or a quarter of the memory that the process may use on a
 //   CPU.
-// RESOURCE_EXHAUSTED, with the bytes of each part, if a max_bytes above 0 leaves no room for one
-// page, or if max_bytes is 0 and the plan exceeds the free memory of the GPU.
+// RESOURCE_EXHAUSTED, with the bytes of each part: if request.max_bytes is set (above 0), when a
+// cache of one page exceeds it; if it is 0, when the plan exceeds the free memory of the GPU.
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
 

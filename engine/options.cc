@@ -15,7 +15,8 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16;
 
-// In error messages this text follows the name of a field whose value comes from a file.
+// In error messages this text follows the name of a field whose value does not come from the
+// request but from a file of the model.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
 constexpr OptionRange kPatienceRange{0.1f, 4.0}, kAlternativesRange{0, 20};
@@ -115,9 +116,10 @@ class Resolver {
     if (needs == Needs::kSampling) return options_.do_sample;
     return needs == Needs::kNothing || options_.num_beams > 1;
   }
-  // Resolves the numeric options that have an effect only in sampling, only in beam search, or
-  // always (`wanted`). A default from generation_config.json is used and checked only if it has an
-  // effect: many of these files do not enable sampling and yet set the temperature to 0.0.
+  // Resolves those numeric options whose condition is `wanted`: they have an effect only in
+  // sampling, only in beam search, or always. A default from generation_config.json is used and
+  // checked only if it has an effect: many of these files do not enable sampling and yet set the
+  // temperature to 0.0.
   void Numbers(Needs wanted) {
     VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
                                 Needs needs) {
@@ -126,8 +128,9 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // Rejects numbers that the request sets for sampling or for beam search (`wanted`) if that is
-  // off. `what`: the option that would turn it on, as error messages name it.
+  // If the mode `wanted` (sampling or beam search) is off, rejects every number of the request that
+  // has an effect only in that mode. `what`: the option that would turn the mode on, as error
+  // messages name it.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {
@@ -188,8 +191,8 @@ void Resolver::Prompt() {
   }
   check_.Id("decoder_start_token_id", start);
   options_.prompt.push_back(static_cast<int32_t>(start));
-  // The prefix may have at most max_new_tokens ids: no practical prefix is longer than the output
-  // may be.
+  // decoder_prefix may have at most max_new_tokens ids: no practical prefix is longer than the
+  // longest output.
   check_.Ids("decoder_prefix", request_.decoder_prefix, limits_.max_new_tokens);
   options_.prompt.insert(options_.prompt.end(), request_.decoder_prefix.begin(),
                          request_.decoder_prefix.end());

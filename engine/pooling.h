@@ -21,8 +21,9 @@ struct RowRange {
 };
 RowRange PooledRows(const Request& request, int64_t rows);
 
-// Pools `states` [rows, width], which consists of the rows PooledRows only, applies the request's
-// modules, and sets result->values, rows and columns. `states` may be result->values itself.
+// Pools `states` [rows, width], which holds exactly the rows that PooledRows selects, applies the
+// request's modules, and sets result->values, rows and columns. `states` may be result->values
+// itself.
 void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
                 Result* result);
 
@@ -31,7 +32,8 @@ class PoolingQueue {
  public:
   // Reserves memory for `jobs` jobs; Add allocates nothing for up to that many jobs.
   void Reserve(size_t jobs);
-  // `states.host` is being copied; it is valid after the next Synchronize of the stream.
+  // Adds a job. The copy of its hidden states to the host is in flight; `states.host` is valid
+  // after the next Synchronize of the stream.
   void Add(Job* job, const EncodedStates& states) { entries_.push_back({job, states}); }
   bool empty() const { return entries_.empty(); }
 

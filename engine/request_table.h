@@ -32,7 +32,7 @@ class RequestTable {
   // Unknown ids and repeated calls are ignored.
   void Cancel(RequestId id);
   EngineCounters counters() const;
-  // Not OK once Fail has been called.
+  // The engine's status: OK until Fail is called, then the status that was given to Fail.
   absl::Status status() const;
 
   // The stepping thread.

@@ -28,9 +28,9 @@ Sampler::Sampler(Model* model, bool async_scheduling)
       max_rows_(LogitsChunkRows(vocab_, model->limits(), model->stream())),
       async_scheduling_(async_scheduling && model->next_tokens().defined() &&
                         model->parent_beams().defined()),
-      // A batch whose key changes with every step is not worth a capture; therefore a CUDA graph is
-      // captured only at the third use of its key. At most `capacity` keys are kept, those used
-      // last.
+      // A batch is identified by its GraphKey. If keys change with every step, captures are not
+      // worth their cost; therefore a CUDA graph is captured only at the third use of its key. At
+      // most `capacity` keys are kept, the most recently used ones.
       graphs_({.threshold = 3, .capacity = 1024}),
       top_k_plan_(&model->stream()),
       logprobs_plan_(&model->stream()),
@@ -71,7 +71,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
   const auto at = [sampler](Buffer Sampler::*member) {
     return sampler == nullptr ? nullptr : &(sampler->*member);
   };
-  // Buffers whose first dimension is 2 have one half per StepSlot.
+  // Buffers whose first dimension is 2 have one half for each of the two steps that can be in
+  // flight (StepSlot).
   return {{
       // Scratch (i8) of these ops, in order: TopK; ApplyLogitsProcessors; Sample and SampleBeams.
       {at(&Sampler::topk_scratch_), top_k, Memory::kDevice},
@@ -86,7 +87,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::raw_logits_), logits, Memory::kDevice},
       // [rows] f32: beam scores after the latest BeamStep.
       {at(&Sampler::beam_scores_), values, Memory::kDevice},
-      // [rows] f32: beam scores that the next TopK adds to its rows (GatherScores).
+      // [rows] f32: running beam scores that the next TopK adds to the values of each row.
+      // GatherScores fills this buffer from the scores after the latest BeamStep.
       {at(&Sampler::row_biases_), values, Memory::kDevice},
       // [rows] f32: log-sum-exp of the raw logits.
       {at(&Sampler::log_sums_), values, Memory::kPinned},
@@ -207,8 +209,9 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), 0, slot);
-  // The key has only those fields of GraphKey that can differ between batches without beams. The
-  // addresses and slots_stride are omitted: the model has them in its own graph key.
+  // The key of the appended work has only those fields of GraphKey that can differ between batches
+  // without beams. The addresses and slots_stride are omitted: the model has them in the key of its
+  // own graph.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch,
       {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,
@@ -267,8 +270,8 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                  stream);
   }
   model_->Logits(states, Logits(states.dim[0]));
-  // The log-sum-exp of rows that TopK ranks by log-probability is not needed here: TopK computes
-  // it.
+  // TopK itself computes the log-sum-exp of the rows that it ranks by log-probability. LogSumExp is
+  // needed only for the other rows that need it.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.padded_rows), .out = LogSums(batch.padded_rows)}, stream);
   }
@@ -343,8 +346,8 @@ void Sampler::EnqueueSample(const SamplingBatch& batch, StepSlot slot) {
   Sample(args, model_->stream());
 }
 
-// Draws the candidates of beam sampling. They replace the candidates that TopK wrote for the same
-// entries.
+// Draws the candidates of beam sampling. They overwrite the candidates that TopK wrote into the
+// same requests' entries of the result buffers.
 void Sampler::EnqueueSampleBeams(const SamplingBatch& batch, StepSlot slot) {
   SampleBeamsArgs args;
   args.logits = Logits(batch.rows);
@@ -423,8 +426,9 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 }
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
-  // Appending a token takes far less time than waking a thread, but selecting beams takes more:
-  // hence the large blocks without beams.
+  // A thread processes a block of generations at a time. Without beams the blocks are large,
+  // because appending a token takes far less time than waking a thread; selecting beams takes more
+  // time than that, so blocks with beams are small.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
   ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
                   [&](int64_t i) {

@@ -114,7 +114,8 @@ class Sampler {
   static constexpr int64_t kMaxRuleTokens = 1 << 16;  // of a batch: several times a request's limit
   static constexpr int64_t kMaxEosTokens = 16;        // of one request
 
-  // Determines which kernels a batch runs. Known before its decoder step runs.
+  // The features that a batch needs. They determine which kernels it runs, and are known before the
+  // batch's decoder step runs.
   struct Needs {
     bool top_k = false;           // top-k entries
     bool adds_bias = false;       // beam scores are added to the rows of some entries
@@ -182,9 +183,9 @@ class Sampler {
   // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
   // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
-  // Returns the rows of `states` from `first` on that the batch takes, and padding rows behind
-  // them, whose values do not matter: those of PadRows, and further ones if they reduce the number
-  // of different row counts that cuBLASLt sees.
+  // Returns the batch's rows of `states`, the first of which is row `first`, followed by padding
+  // rows, whose values do not matter. These are the rows that PadRows has added, and further ones
+  // if they reduce the number of different row counts for which cuBLASLt must choose an algorithm.
   Tensor PaddedStates(const Tensor& states, int64_t first, const SamplingBatch& batch) const;
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;

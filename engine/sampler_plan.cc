@@ -56,8 +56,8 @@ void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool w
   batch.token_per_row = batch.one_sequence_per_row && !batch.beams;
   batch.advances_beams =
       async_scheduling_ && batch.one_sequence_per_row && batch.beams && !batch.needs.logprobs;
-  // EnqueueCandidateLogits reads the indices of all top-k entries; therefore TopK must fill them
-  // all.
+  // EnqueueCandidateLogits reads the token indices of all top-k entries, also of those that no
+  // request needs; therefore TopK must run and fill them all.
   if (batch.needs.logprobs && beam_draws_.size() > 0) batch.needs.top_k = true;
   batch.padded_rows = batch.rows;
   if (whole_step) PadRows(&batch);
@@ -127,7 +127,8 @@ void Sampler::PlanRules(const SamplingInput& input, int64_t rows, int64_t row, N
 
 // Adds the top-k entries of one generation: in beam search one for the rows of all beams, otherwise
 // one per row. Sampled rows and beam sampling need no top-k candidates, but another generation of
-// the batch may. They get entries with k = 1, which keep entries aligned with rows.
+// the batch may need some. They therefore get entries with k = 1, so that the numbering of entries
+// still follows that of the rows.
 void Sampler::PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs) {
   const Generation& generation = *input.generation;
   const int64_t length = generation.length() + (input.in_flight ? 1 : 0);
@@ -194,7 +195,7 @@ void Sampler::PlanBeamDraw(const SamplingInput& input, int64_t rows, const Sampl
 // On a GPU, pads a large batch of greedy rows, or of generations with equally many beams each. The
 // number of rows of such a batch changes at every step; with padding, few CUDA graphs serve all its
 // steps. The padding rows have arbitrary results, which are written behind those of the other rows.
-// The rules are padded likewise, by rules without effect.
+// The list of logits-processor rules is padded as well, with rules without effect.
 void Sampler::PadRows(SamplingBatch* batch) {
   const Needs& needs = batch->needs;
   const int64_t group = batch->uniform_group;

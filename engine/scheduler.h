@@ -60,24 +60,27 @@ class Scheduler {
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
-  // Start tag (in virtual time) of the class's next request.
+  // Virtual time at which the next request of the class may start, as computed by start-time fair
+  // queueing (its start tag).
   int64_t StartTag(int priority) const;
-  // The fraction of the capacity that the request takes of encoder tokens, of pages or of
-  // sequences, whichever is largest; in units of 1 / kWhole, at least 1.
+  // For each of three resources (encoder tokens, cache pages, sequences), the request takes a
+  // fraction of the total capacity. Returns the largest of these fractions, in units of 1 / kWhole,
+  // at least 1.
   int64_t DominantShare(const QueuedRequest& request) const;
   bool Overdue(int priority, int64_t now_us) const;
   int FirstClass(int64_t now_us) const;  // -1: the queue is empty
 
   AdmissionBudget capacity_;
   std::array<std::deque<QueuedRequest>, kPriorities> queues_;  // per class, by arrival
-  // State of start-time fair queueing. virtual_time_: start tag of the request admitted last.
-  // finish_tags_: per class, the virtual finish time of the request that it admitted last.
+  // State of start-time fair queueing, which gives each request a start and a finish time on a
+  // virtual clock. virtual_time_: start time of the request admitted last. finish_tags_: per class,
+  // the finish time of the request that it admitted last.
   int64_t virtual_time_ = 0;
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
-// The highest priorities of two kinds of work that compete with running sequences; unset: there is
-// no such work.
+// What competes with the running sequences: the highest priority of the work in the encoder, and
+// the highest priority of the requests that wait for resources. Unset: there is no such work.
 struct PriorityPressure {
   std::optional<Priority> encoding;  // jobs in the encoder, or waiting only for the encoder
   std::optional<Priority> waiting;   // queued request that waits for pages or sequences

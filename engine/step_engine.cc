@@ -50,7 +50,8 @@ bool StepEngine::Step() {
   const int64_t begin_us = clock_();
   Encode(prefill_us);
   CompleteEncodes();
-  // The status is checked here: if no job decodes, no decoder step follows that would report it.
+  // The status of the encode phase is checked here, and not only after decoding: if no job decodes,
+  // no decoder step follows that would report a failed device.
   if (!encode_status_.ok()) jobs_.FailAll(encode_status_);
   if (filling_) {
     jobs_.SendOutputs();
@@ -100,9 +101,10 @@ void StepEngine::Admit(int64_t now) {
 }
 
 // Whether the next decoder step should wait for further encoder batches: this step has admitted
-// sequences to decode, and more requests wait for those that are left. Bounded by the number of
-// sequences, so that requests without any cannot stop the decoder. `free_before`: number of free
-// sequences before this step's admission.
+// sequences to decode, more requests wait, and still more sequences may run. Every step that waits
+// for this reason starts at least one sequence. Their number is limited; hence requests without
+// sequences cannot delay the decoder for ever. `free_before`: how many more sequences could run
+// before this step's admission.
 bool StepEngine::MoreWillDecode(int64_t free_before) const {
   const int64_t free = jobs_.FreeBudget().sequences;
   return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;
@@ -173,7 +175,8 @@ void StepEngine::Encode(int64_t prefill_us) {
   }
 }
 
-// A job may be in the list twice: once for its input and once for its projection.
+// `jobs` may contain a job twice: once for its input (being encoded) and once for the projection of
+// its encoder output.
 void StepEngine::FailEncodes(std::vector<Job*>* jobs) {
   std::sort(jobs->begin(), jobs->end(), [](const Job* a, const Job* b) { return a->id < b->id; });
   jobs->erase(std::unique(jobs->begin(), jobs->end()), jobs->end());
@@ -249,7 +252,8 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
     size = decoder_->Step(jobs_.decoding(), pace_.PrefillTokens(streams, prefill_us),
                           jobs_.CurrentPressure(), [this] { jobs_.SendOutputs(); });
   } catch (const std::bad_alloc&) {
-    // It is unknown which sequences already have the step's tokens; therefore all jobs fail.
+    // An allocation has failed within the decoder step. It is unknown which sequences already have
+    // the step's tokens; therefore all decoding jobs fail.
     decoder_->Reset();
     for (Job* job : jobs_.decoding()) job->out_of_memory = true;
   }

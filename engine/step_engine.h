@@ -76,7 +76,8 @@ class StepEngine : public Engine {
   PoolingQueue pooling_;
   absl::Status encode_status_;        // device status after the encode phase
   bool continuations_first_ = false;  // before new requests in the next encoder batch
-  // The next decoder step waits for further encoder batches (EngineLimits::admission_sequences).
+  // Whether the next decoder step waits until further encoder batches have been encoded
+  // (EngineLimits::admission_sequences).
   bool filling_ = false;
 
   // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.

@@ -40,7 +40,8 @@ void StepPace::RecordDecode(bool streams, int64_t prefill_tokens, int64_t us) {
   } else if (prefill_tokens > 0) {
     decode_us_ = std::min(decode_us_, took);
   } else {
-    // A step that takes more than twice the average (another process held the CPU) counts as twice.
+    // A step that takes more than twice the average time (because another process held the CPU)
+    // enters the average with twice the average time.
     decode_us_ += 0.2 * (std::min(took, 2.0 * decode_us_) - decode_us_);
   }
 }

@@ -11,8 +11,8 @@ TeacherForcing TeacherForcing::Scoring(std::vector<int32_t> prefix,
                                        int64_t sequences, int64_t page_size) {
   QT_CHECK(!prefix.empty() && !targets.empty());
   TeacherForcing task;
-  // The last token of the prefix is not shared: each target gets it as its first input token,
-  // because the hidden state of that token predicts the target's first token.
+  // The targets share the prefix except for its last token. Each target gets that token as its own
+  // first input token, because its hidden state predicts the target's first token.
   task.first_token_ = prefix.back();
   prefix.pop_back();
   task.shared_ = std::move(prefix);

@@ -29,10 +29,11 @@ namespace quintet {
 // finished.
 enum class FreshKeys : uint8_t {
   kAny,
-  // Only the last q_len keys and values of each sequence: those of a decoder step's new tokens. No
-  // other sequence reads them.
+  // The previous op may still be writing the last q_len keys and values of each sequence (those of
+  // a decoder step's new tokens), but no others. Only the sequence itself reads them.
   kOwn,
-  // No keys and values, as in the cross-attention of a decoder step.
+  // The previous op writes no keys and values that this call reads, as in the cross-attention of a
+  // decoder step.
   kNone,
 };
 
@@ -52,8 +53,8 @@ struct AttentionArgs {
   int64_t slots_stride = 0;
   absl::Span<const int32_t> kv_lens;  // [n]
 
-  // Position of each sequence's first query; key t has position t. If empty, the first query has
-  // position kv_len - q_len; the last query then has the position of the last key.
+  // Position of each sequence's first query; key t has position t. If this array is empty, the
+  // first query has position kv_len - q_len; the last query then has the position of the last key.
   absl::Span<const int32_t> q_positions;  // [n] or empty
   bool causal = false;                    // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;

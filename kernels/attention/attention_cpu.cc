@@ -49,7 +49,8 @@ class BlockNumbers {
   // Returns the sequence that owns block `number`. [*begin, *end) are the block's rows within that
   // sequence; begin >= end if the number is surplus.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
-    // Invariant: First(low) <= number < First(high).
+    // Binary search for the sequence that owns `number`. First(s) is the first block number of
+    // sequence s. Invariant: First(low) <= number < First(high).
     int64_t low = 0, high = static_cast<int64_t>(offsets_.size()) - 1;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;

@@ -103,7 +103,8 @@ class HeadBias {
     return 0.0f;
   }
 
-  // At() for several distances at once; branches only once on the kind of bias.
+  // Sets bias[i] to the bias at distance delta[i], for several distances at once; branches only
+  // once on the kind of bias.
   template <int kCount>
   __device__ void At(const int (&delta)[kCount], float (&bias)[kCount]) const {
     if (kind_ == BiasKind::kTable) {

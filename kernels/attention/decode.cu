@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   const int owner = static_cast<int>(heads.Quotient(static_cast<uint32_t>(item)));
   const int s = min(owner, call.sequences - 1), head = item - owner * call.heads;
   const int first_warp = group << warps_log2, warps = 1 << warps_log2;
-  // Consecutive steps of keys go to different CTAs, so that even a small number of steps is divided
-  // evenly.
+  // A step is kStepKeys keys. Consecutive steps go to different CTAs, so that even a small number
+  // of steps is divided evenly.
   const int begin = ((w - first_warp) * splits + split) * kStepKeys;
   FewRowsWarp<T, kDim, kTiles> warp(call, memory[w],
                                     {s, head, begin, (splits << warps_log2) * kStepKeys});
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     return;
   }
   warp.Run(sequence);
-  // steps: number of steps of keys in the sequence. used: number of this CTA's warps for the item
-  // that process at least one step.
+  // steps: number of steps (kStepKeys keys each) in the sequence. used: how many of the warps of
+  // this CTA that work on the item process at least one step.
   const int steps = (sequence.kv_len + kStepKeys - 1) / kStepKeys;
   const int used = min(splits == 1 ? steps : (steps - split + splits - 1) / splits, warps);
   if (w - first_warp < used) warp.StoreResult(sequence.q_len);

@@ -166,8 +166,9 @@ class FewRowsWarp {
     return x;
   }
 
-  // Row index (see KeyRows) of the key that this lane looks up for the step that starts at `key`.
-  // Arbitrary if the looked-up key is past the sequence's end; CopyKeys then ignores it.
+  // Row index in K and V (see KeyRows) of one of the kStepKeys keys of the step that starts at
+  // `key`: each lane looks up another one. Arbitrary if that key is past the sequence's end;
+  // CopyKeys then ignores it.
   __device__ uint32_t RowOfLane(int key) const {
     key += Lane() % kStepKeys;
     if (key_rows_.slots == nullptr) return key_rows_.Row(key);
@@ -190,10 +191,11 @@ class FewRowsWarp {
     }
   }
 
-  // Starts the asynchronous copies of the K and V rows of one step. kKeys selects which of the
-  // step's keys are copied: all, only those before fresh_begin, or only those from fresh_begin on.
-  // Rows of keys from `end` on become zeros. Neighbouring lanes copy neighbouring 16-byte pieces,
-  // because two distant lanes that share a 32-byte sector would fetch it twice.
+  // Starts the asynchronous copies of the K and V rows of one step. The previous kernel may still
+  // be writing the keys from fresh_begin on. kKeys selects which of the step's keys are copied:
+  // all, only those before fresh_begin, or only those from fresh_begin on. Rows of keys from `end`
+  // on become zeros. Neighbouring lanes copy neighbouring 16-byte pieces, because two distant lanes
+  // that share a 32-byte sector would fetch it twice.
   template <Keys kKeys>
   __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;

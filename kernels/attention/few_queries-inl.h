@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Few-rows layout: scores s [rows][kKeyTile], k_t [head_dim][kKeyTile], o [rows][stride] ----
+// ---- Few-rows layout: scores s [rows][kKeyTile], keys k_t [head_dim][kKeyTile], outputs o (sums
+// of P V) [rows][stride] ----
 
 // s[r][j] = fma(q[r] . k[j], scale, s[r][j]) for kRows query rows r and the keys j of kVectors SIMD
 // vectors. On entry s holds the bias.
@@ -92,8 +93,8 @@ HWY_INLINE void SoftmaxRow(int64_t keys, float* s, float* row_max, float* row_su
   *row_sum = sum;
 }
 
-// s[j] = bias of query row `i` and key begin + j, for j < keys; -inf behind, up to a whole SIMD
-// vector.
+// s[j] = bias of query row `i` and key begin + j, for j < keys. The rest of the last SIMD vector of
+// s is filled with -inf.
 void FillBiasFew(const AttentionTask& task, const DistanceBias& bias, int64_t i, int64_t begin,
                  int64_t keys, float* s) {
   bias.FillStrip(begin - (task.position + i), 1, keys, s);
@@ -116,8 +117,8 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Sets those of query row `i`'s scores s [keys] to -inf whose keys the mask (mask.h) hides from it.
-// s[0] is the score of key `begin`.
+// Of the scores s [keys] of query row `i`, sets to -inf those of keys that the mask (mask.h) hides
+// from this row. s[0] is the score of key `begin`.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {

@@ -137,8 +137,10 @@ struct AlibiOperands {
   T keys[128 / 8 * 64];
 };
 
-// Shared memory for FIRE's bias: the FireTables of the current and the next work tile, the
-// FireCrossings of each consumer warp, and the FireStrip of each pipeline stage.
+// Shared memory for FIRE's bias. tables: the bias function of the current and of the next work
+// tile's head. crossings: for each consumer warp, the keys at which its queries pass from one
+// linear segment of that function to the next. strips: for each pipeline stage, the logarithms of a
+// K tile's distances.
 template <typename S>
 struct FireSharedMemory {
   FireTable tables[2];

@@ -109,7 +109,8 @@ class HopperConsumer {
     kv_state_.Advance();
   }
 
-  // True if causality lets some query of this warpgroup see some key of the tile.
+  // True if causality does not hide the whole tile from this warpgroup: some query of the warpgroup
+  // may see some key of the tile.
   __device__ __forceinline__ bool IsVisible(const KvTileInfo& tile) const {
     return tile.begin <= last_begin_;
   }
@@ -147,15 +148,16 @@ class HopperConsumer {
     if constexpr (kCached) FenceViewAsyncShared();
   }
 
-  // Computes, for one work tile, which K/V tiles this warpgroup sees and which of them are flat
-  // (IsFlat).
+  // Computes, for one work tile, which K/V tiles this warpgroup sees and in which of them the bias
+  // is the same for all (query, key) pairs (IsFlat).
   __device__ __forceinline__ void BeginWorkTile(const WorkTileInfo& work) {
     const bool any = group_ * kConsumerRows < work.rows;
     last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // flat_until_ and flat_from_ are computed from the distances (key - query position) of the
-    // pairs of a K/V tile: d - (kConsumerRows - 1) to d + kKeys - 1, where d is the distance
-    // between its first key and this warpgroup's first query.
+    // Computes the limits for IsFlat (whether all pairs of a K/V tile have the same bias) from the
+    // tile's smallest and largest distance (key - query position): d - (kConsumerRows - 1) and d +
+    // kKeys - 1, where d is the distance between the tile's first key and this warpgroup's first
+    // query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -240,7 +242,8 @@ class HopperConsumer {
   }
 
   // For ALiBi: returns the side of the diagonal on which all keys of the tile are. Returns kAcross
-  // if the diagonal crosses the tile, or if the mask hides all keys on that side.
+  // if the diagonal crosses the tile, or if all keys on that side are hidden (by causality or by
+  // asymmetric ALiBi).
   __device__ __forceinline__ TileSide SideOf(const KvTileInfo& tile) const {
     const int delta = tile.begin - position_;
     const auto& table = memory_.tables[q_state_.stage];
@@ -287,11 +290,12 @@ class HopperConsumer {
     return true;
   }
 
-  // Issues scores_ = Q K^T of the tile at kv_state_ (asynchronous). With kAlibi, an extra k-step
-  // adds the part of ALiBi's bias that depends on the key. With kFire, the GEMM adds to FIRE's
-  // bias, which the accumulators already hold.
+  // Issues scores_ = Q K^T of the tile in pipeline stage kv_state_ (asynchronous). With kAlibi, an
+  // extra k-step adds the part of ALiBi's bias that depends on the key. With kFire, the
+  // accumulators already hold FIRE's bias, and the GEMM adds Q K^T to it.
   __device__ __forceinline__ void StartQkGemm(const KvTileInfo& tile) {
-    // These descriptors are computed before the first wgmma; otherwise ptxas would insert waits.
+    // The wgmma descriptors of ALiBi's operands are computed before the first wgmma; otherwise
+    // ptxas would insert waits.
     uint64_t slopes = 0, numbers = 0;
     if constexpr (kAlibi) {
       const auto& alibi = memory_.alibi;
@@ -469,7 +473,7 @@ class HopperConsumer {
     const int row = position_ + WarpRow();
     fire_.Begin(bias, row + Lane() / 4, row, memory_.fire.tables[q_state_.stage], Crossings());
   }
-  // scores_ = FIRE's bias of the tile at kv_state_.
+  // Sets scores_ to FIRE's bias of the K tile in pipeline stage kv_state_.
   __device__ __forceinline__ void FillScores(const KvTileInfo& tile) {
     fire_.Fill(call_.bias.segments - 1, tile.begin, Crossings(),
                memory_.fire.tables[q_state_.stage], memory_.fire.strips[kv_state_.stage],
@@ -559,12 +563,14 @@ class HopperConsumer {
     }
   }
 
-  // 4 x 4 transpose among four lanes: lane t receives word t of each lane.
+  // 4 x 4 transpose among four lanes: `t` is this lane's index among the four, and the result is
+  // word t of each of them.
   __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h]: word 2 h + t % 2 of lanes t - t % 2 and t - t % 2 + 1.
+    // pairs[h] holds word 2 h + t % 2 of two lanes: of the even lane and the odd lane of this
+    // lane's pair.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
@@ -582,7 +588,8 @@ class HopperConsumer {
   int position_;    // position of the warpgroup's first query
   int kv_len_;      // keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup
-  // K/V tiles whose first key is <= flat_until_ or >= flat_from_ are flat (IsFlat).
+  // Limits for IsFlat: all pairs of a K/V tile have the same bias if the tile's first key is <=
+  // flat_until_ or >= flat_from_.
   int flat_until_, flat_from_;
 
   float scores_[kKeys / 8][4];

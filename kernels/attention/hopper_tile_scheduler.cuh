@@ -27,7 +27,8 @@ __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
 template <typename S>
 class AttentionTileScheduler {
  public:
-  // sequences [kSortedSequences]: TilesOf(call, s) of each sequence, in shared memory.
+  // sequences: an array of kSortedSequences elements in shared memory, with TilesOf(call, s) of
+  // each sequence s.
   __device__ AttentionTileScheduler(const AttentionCall& call, const SequenceTiles* sequences)
       : call_(call), sequences_(sequences) {}
 

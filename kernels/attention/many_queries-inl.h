@@ -16,10 +16,11 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Wide layout: p [keys][kGroup], q_t and o_t [head_dim][kGroup] ----
+// ---- Wide layout: scores p [keys][kGroup], queries q_t and outputs o_t (sums of P V)
+// [head_dim][kGroup] ----
 
-// p[key] = fma(q . k[key], scale, bias) for the kKeys keys from j on and for kVectors SIMD vectors
-// of queries. The bias of query i of these and of a key is strip[kKeyTile - 1 - key + i].
+// p[key][i] = fma(q[i] . k[key], scale, bias) for the kKeys keys from j on and for the queries i of
+// kVectors SIMD vectors. The bias of query i and a key is strip[kKeyTile - 1 - key + i].
 template <int kKeys, int kVectors>
 HWY_INLINE void ScoreKeys(const float* q_t, const float* k, int64_t k_stride, int64_t head_dim,
                           float scale, const float* strip, int64_t j, float* p) {
@@ -127,7 +128,7 @@ inline void AddValueTile(const float* p, const float* v, int64_t v_stride, int64
   }
 }
 
-// One group of at most kGroup queries and one tile of keys.
+// The unit of work of the functions below: at most kGroup queries and one tile of keys.
 struct WideTile {
   const AttentionTask* task;
   const DistanceBias* bias;

@@ -8,7 +8,7 @@
 
 namespace quintet::cuda {
 
-// Maximum score of each of the lane's two queries, over the lane's own keys.
+// Maximum score of each of the lane's two queries, over those keys whose scores this lane holds.
 template <int kGroups>
 __device__ __forceinline__ void LargestScores(const float (&scores)[kGroups][4],
                                               float (&largest)[2]) {
@@ -138,7 +138,8 @@ __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const 
   }
 }
 
-// AddDiagonals where the value that is added is the entry of `strip`.
+// Variant of AddDiagonals that adds the strip's entry itself: score = score * scale + strip[i],
+// where i is the key's index in the tile minus the query's index among the warp's 16 queries.
 template <int kGroups>
 __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const float* strip,
                                          float scale) {
@@ -161,8 +162,9 @@ __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const f
   return reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
 }
 
-// AddDiagonals with bias strip entries that pair(j) returns: those for the lane's first query and
-// its two keys in group j of eight keys. pair(-1) is for the lane's second query and group 0.
+// Variant of AddDiagonals that adds the bias strip's entries themselves, and gets them from
+// pair(j): the two entries for the lane's first query and its two keys in group j of eight keys.
+// pair(-1) is needed for the lane's second query in group 0.
 template <int kGroups, typename Pair>
 __device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const Pair& pair,
                                                float scale) {
