@@ -51,9 +51,9 @@ class RunningServer {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-// A server in a child process. The child runs this test program with only the hidden test case
-// `name`. That test case reads the two listen addresses from the environment (ChildOptions) and
-// serves until its process ends.
+// A server in a child process. The child runs this test program with the single test case `name`,
+// which is hidden: a run of all tests leaves it out. That test case reads the gRPC and the HTTP
+// listen address from the environment (ChildOptions) and serves until its process ends.
 class ChildServer {
  public:
   explicit ChildServer(const std::string& name);

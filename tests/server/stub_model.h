@@ -16,7 +16,8 @@ struct StubControl {
   std::atomic<int64_t> encoded_tokens{0}, steps{0};
 };
 
-// Makes `host` serve a stub model. The stub is controlled by `control` and shares its ownership.
+// Makes `host` serve a stub model. The stub follows the values in `control` and keeps `control`
+// alive.
 void UseStub(HostOptions* host, std::shared_ptr<StubControl> control);
 
 }  // namespace quintet

@@ -73,8 +73,9 @@ TEST_CASE("task queue: a large LOW task is overtaken only for a while", "[task_q
   CHECK(delay > 6 * kSecond);
   CHECK(delay < 7 * kSecond);
   int64_t now = 0;
-  // Whenever a task is removed, two small HIGH tasks arrive. The first task must still be removed
-  // soon after its delay has passed.
+  // Each round adds two small HIGH tasks and removes one task, so HIGH tasks are always waiting.
+  // The LOW task, which was added first, must still be removed after it has waited for its delay
+  // (DelayMicros) and before it has waited three times as long.
   for (int popped = -1; popped != 0;) {
     now += kSecond / 10;
     scene.Push(now, kHigh, 10);
@@ -106,8 +107,11 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       const auto smaller = [](const TaskTraits& x, const TaskTraits& y) {
         return x.priority >= y.priority && x.cost_bytes <= y.cost_bytes;
       };
-      // `a` must be removed before `b` in two cases. Either `a` did not arrive after `b`, its
-      // priority is not lower and its cost is not higher; or `b` arrived after the due time of `a`.
+      // Returns whether the queue must remove `a` before `b`. There are two such cases:
+      // - `a` arrived before or together with `b`, its priority is the same or higher, and its cost
+      //   is the same or lower.
+      // - When `b` arrived, `a` had already waited longer than the delay that its priority and cost
+      //   give it (DelayMicros).
       return (a.arrival_us <= b.arrival_us && smaller(a.traits, b.traits)) ||
              a.arrival_us + TaskQueue::DelayMicros(a.traits) < b.arrival_us;
     };

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
 
-// A Watchdog; a test sets the clock and the heartbeat counters of its engines.
+// A Watchdog with a timeout of 3 s. The test sets its clock and the heartbeat counters of the
+// engines that it watches.
 struct Scene {
   // Advances the clock by `us` microseconds at once, then ticks once.
   int64_t Tick(int64_t us) {
@@ -70,8 +71,8 @@ TEST_CASE("watchdog: time in which the process was suspended does not count", "[
   CHECK(scene.Tick(3600 * kSecond) == 3600 * kSecond);
   CHECK_FALSE(scene.watchdog.stalled());
   CHECK(scene.Tick(20 * kMilli) == 0);
-  // The 2 s of silence before the suspension still count: one more second exceeds the timeout of 3
-  // s.
+  // The 2 s without a heartbeat before the suspension still count. Together with one more second
+  // they reach the timeout of 3 s.
   scene.Ticks(kSecond);
   CHECK(scene.watchdog.stalled());
 }

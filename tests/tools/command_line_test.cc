@@ -110,7 +110,8 @@ TEST_CASE("output that cannot be written is an error") {
 
 TEST_CASE("closed standard streams are not reused for other files") {
   const std::string generate = "generate --model " + G2pModel();
-  // If descriptor 0 were reused for another file, the command would read that file as its input.
+  // Standard input is closed (<&-). If another file that the command opens got descriptor 0, the
+  // command would read that file as its input.
   CHECK(ExitUnder(generate + " <&- > /dev/null 2> /dev/null") == kExitFailed);
   CHECK(ExitUnder(generate + " <&- >&- 2>&-") == kExitFailed);
 }
@@ -284,7 +285,7 @@ TEST_CASE("rejected models exit with 3") {
     CHECK(outcome.exit_code == kExitModel);
     CHECK(outcome.out.empty());
   }
-  // The shipped model has no classification head.
+  // classify rejects the shipped model, because it has no classification head.
   CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
 }
 

@@ -168,8 +168,8 @@ TEST_CASE("a text that a normalizer makes too long fails only its line") {
       "vocab": [["<unk>", 0.0], ["o", -1.0], ["r", -1.0]]}})");
   tokenizer["normalizer"]["content"] = std::string(4000, 'o');
   WriteText(model + "/tokenizer.json", tokenizer.dump());
-  // With the class PreTrainedTokenizerFast the normalizer of tokenizer.json applies. T5Tokenizer,
-  // the class of the shipped model g2p, would ignore it.
+  // Declare the tokenizer class PreTrainedTokenizerFast, which applies the normalizer in
+  // tokenizer.json. T5Tokenizer, the class of the shipped model g2p, would ignore that normalizer.
   WriteText(model + "/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   const std::string hostile(5000, 'a');
   const Outcome outcome =

@@ -39,8 +39,9 @@ const std::map<std::string, std::vector<std::string>>& Families() {
   return *families;
 }
 
-// The files of Device::Open may include later families, because it creates the per-device state of
-// the ops: cuBLASLt and the measured GEMM choices.
+// A file may include only its own family (subfolder) and those before it in Families(). The two
+// files of Device::Open may also include later families, because Device::Open creates the
+// per-device state of the ops: cuBLASLt and the measured GEMM choices.
 bool MayIncludeLaterFamilies(const std::string& path) {
   return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
 }

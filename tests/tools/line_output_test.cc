@@ -96,7 +96,8 @@ TEST_CASE("resume keeps whole lines and cuts off the rest") {
 TEST_CASE("a compressed file can be continued wherever it was cut") {
   for (const std::string suffix : {".gz", ".zst"}) {
     const TemporaryFile file(suffix);
-    // A frame ends after 4 MiB of text, so this text of 9 MiB gives three frames.
+    // The output is a sequence of frames (gzip members or zstd frames). A frame ends after 4 MiB of
+    // text, so this text of 9 MiB gives three frames.
     std::string text;
     for (int i = 0; text.size() < (size_t{9} << 20); ++i) text += std::to_string(i * 7919) + "\n";
     {

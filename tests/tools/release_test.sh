@@ -1,6 +1,6 @@
 #!/bin/sh
-# release_test.sh RELEASE_SH: makes releases of a small repository in which a stub of package.sh
-# only writes a file.
+# release_test.sh RELEASE_SH: tests tools/release.sh, whose path is RELEASE_SH, in a small
+# repository. There package.sh is a stub that builds no packages and only writes a file.
 set -eu
 script=$1
 root=$(mktemp -d)

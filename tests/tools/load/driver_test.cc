@@ -13,8 +13,9 @@
 namespace quintet {
 namespace {
 
-// A load target that completes one request per Poll, the oldest open one, after two messages of 2
-// tokens and 1 token. Every tenth request fails. The reported event times are in the past.
+// A load target that completes one request per Poll: the one that was sent first among those that
+// are open. It streams two messages (2 tokens, then 1 token) and then the result; it rejects every
+// tenth request instead. Each event is reported with a time shortly before the report.
 class OneByOne : public LoadTarget {
  public:
   // Completes no request until `hold_until_open` requests have been open at once or `hold_us`
@@ -156,8 +157,8 @@ TEST_CASE("a padded batch runs as long as its longest row and counts only reques
     CHECK(sent >= wanted);
     CHECK(target.sent_input_[i] >= planned.ids.size());
     longer += sent > wanted && target.sent_input_[i] > planned.ids.size() ? 1 : 0;
-    // All requests of a batch have the same lengths. A request that is sent while others are open
-    // belongs to the same batch as the request before it.
+    // All requests of a batch have the same input and output length. A request that is sent while
+    // others are in flight belongs to the same batch as the request sent before it.
     if (target.open_when_sent_[i] > 1) {
       CHECK(sent == target.sent_tokens_[i - 1]);
       CHECK(target.sent_input_[i] == target.sent_input_[i - 1]);

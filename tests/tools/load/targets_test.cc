@@ -43,8 +43,8 @@ Totals TotalsOf(const LoadRecord& record) {
   return totals;
 }
 
-// Returns how many of the plan's first `requests` requests are greedy. Only these surely stream
-// tokens: beam search streams little or nothing before its end.
+// Returns how many of the plan's first `requests` requests are greedy. Only greedy requests always
+// stream tokens: a beam search may stream nothing before its end.
 int64_t GreedyRequests(int requests) {
   LoadPlan plan(Shape());
   int64_t greedy = 0;
