@@ -91,7 +91,7 @@ class CountingSink : public ResponseSink {
 absl::StatusOr<Request> MakeRequest(const Session& session, const Shape& shape,
                                     const DecodingFlags& flags, std::mt19937_64* random) {
   Request request;
-  // Skip the lowest ids, because special tokens usually have low ids.
+  // Draw no prompt token from the lowest ids, because special tokens usually have low ids.
   const int32_t first = static_cast<int32_t>(std::min<int64_t>(100, session.config.vocab / 2));
   std::uniform_int_distribution<int32_t> id(first, static_cast<int32_t>(session.config.vocab - 1));
   for (int64_t i = 0; i < shape.input_tokens; ++i) request.input.push_back(id(*random));

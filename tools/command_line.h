@@ -47,8 +47,8 @@ class CommandLine {
   // Makes a flag or positional argument mandatory. Its value may come from the command line, the
   // environment or the --config file.
   void Require(CLI::Option* option) { required_.push_back(option); }
-  // Appends the result of note() as a comment to the output of --print-config of `command`. It
-  // shows values that are chosen for this machine. An empty result adds nothing.
+  // Makes --print-config of `command` append the result of note() as a comment to its output. The
+  // comment shows values that the command chooses for this machine. An empty result adds nothing.
   void AddConfigNote(CLI::App* command, std::function<std::string()> note) {
     commands_[command].note = std::move(note);
   }

@@ -63,8 +63,9 @@ Choices ChoicesOf(const CLI::App& command) {
   return choices;
 }
 
-// Returns the choices of all subcommands, longer names first ("bench serve" before "bench"): the
-// scripts test them with a shell `case`, in which the first matching pattern wins.
+// Returns, for each subcommand, the words that may follow it. Nested subcommands come before their
+// parents ("bench serve" before "bench"), because the scripts select with a shell `case`, in which
+// the first matching pattern wins.
 std::vector<Choices> AllChoices(CLI::App* root) {
   std::vector<Choices> all = {ChoicesOf(*root)};
   for (const CLI::App* command : AllCommands(root)) all.push_back(ChoicesOf(*command));
@@ -183,8 +184,8 @@ std::string FishScript(const std::vector<Choices>& all) {
       "end\n"
       "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
   for (const Choices& choices : all) {
-    // `below`: subcommands of this command. The words of this command are not offered after them;
-    // for example the words of "bench" are not offered after "bench serve".
+    // `below`: the subcommands of this command. On a command line that contains one of them, the
+    // words of this command are not offered: after "bench serve", those of "bench" are not.
     std::vector<std::string> below;
     for (const Choices& other : all) {
       const bool is_below =

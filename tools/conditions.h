@@ -18,8 +18,8 @@ nlohmann::ordered_json MachineConditions();
 // Returns MachineConditions() together with the conditions of the session: threads, device, dtype,
 // family, parameters, bytes of weights, load time and peak memory.
 nlohmann::ordered_json SessionConditions(const Session& session);
-// Returns the GPU memory in bytes that has been taken since before the model was loaded: the free
-// memory then minus the free memory now. 0 on a CPU.
+// Returns by how many bytes the free GPU memory has shrunk since just before the model was loaded.
+// Returns 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
 
 // Prints the report if `output` is "json". Also writes it to `json_file` unless that is empty.

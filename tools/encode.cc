@@ -124,8 +124,8 @@ int Run(const EncodeFlags& flags) {
   command.parse = [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, *embedding, number, line);
   };
-  // Number of columns of binary output (--output f32 or npy). There a failed line becomes a row of
-  // NaN.
+  // Number of columns of the matrix that --output f32 and npy write. In these binary formats a
+  // failed line becomes a row of NaN.
   const int64_t columns = embedding->columns();
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());

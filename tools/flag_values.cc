@@ -117,8 +117,8 @@ std::string FlagErrorMessage(const CLI::Error& error) {
     std::regex_match(text, match, std::regex(pattern));
     return match;
   };
-  // Only boolean flags can cause this error, because the values of numeric flags are validated
-  // before CLI11 converts them.
+  // CLI11's error "Could not convert" can only come from a boolean flag, because the values of
+  // numeric flags are validated before CLI11 converts them.
   if (const std::smatch m = parts("Could not convert: (\\S+) = ([^]*)"); !m.empty()) {
     return absl::StrCat(m.str(1), ": expected true or false, got ", m.str(2));
   }

@@ -60,8 +60,8 @@ absl::Status ApplyEnvironment(CLI::App* command);
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
 // Reads a TOML file: sets every flag of `command` that has no value yet and that the file contains.
-// INVALID_ARGUMENT, which names the file and the key, for an unreadable file, an unknown section or
-// key, or a bad value.
+// Returns INVALID_ARGUMENT if the file cannot be read, a section or key is unknown, or a value is
+// bad; the message names the file and the key.
 absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
 
 // Returns the values of all flags of `command` in the format of a --config file. A flag that is not

@@ -22,8 +22,9 @@ cmake --build build-fuzz --target "fuzz_$name" >&2
 
 corpus=build-fuzz/corpus/$name log=build-fuzz/$name.log
 mkdir -p "$corpus" build-fuzz/findings
-# AddressSanitizer's container annotations would be incomplete: Debian's libraries are built without
-# sanitizers, and containers are passed to them.
+# Turn off AddressSanitizer's check for container overflows, which could report false errors:
+# containers are passed to Debian's libraries, which are built without sanitizers and therefore do
+# not update the annotations that the check relies on.
 export ASAN_OPTIONS=detect_container_overflow=0
 status=0
 "build-fuzz/tests/fuzz/fuzz_$name" "$corpus" "$seeds" -max_total_time="$seconds" \

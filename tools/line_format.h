@@ -34,8 +34,8 @@ struct LineInput {
   nlohmann::json fields;     // the JSON object; null for text lines
 };
 // Parses an input line. A JSON object may have the fields text, token_ids, id, meta and those named
-// in `fields`; any other field is INVALID_ARGUMENT. `embedding` is set by encode: its prompt is put
-// before a text, and its length limit applies to that text.
+// in `fields`; any other field is INVALID_ARGUMENT. `embedding` is null except for encode. If it is
+// given, its prompt is put before the text of a line, and its length limit applies to the text.
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
                                     const std::string& line,
                                     const std::vector<std::string>& fields = {},

@@ -18,8 +18,9 @@
 namespace quintet {
 namespace {
 
-// A compressed frame ends when it has kFrameBytes of uncompressed data or has been open for
-// kFrameTime, whichever comes first. If the process is killed, at most the last frame is lost.
+// Compressed output is a sequence of frames (gzip members or zstd frames). A frame ends when it has
+// kFrameBytes of uncompressed data or has been open for kFrameTime, whichever comes first. If the
+// process is killed, only the frame that is still open is lost.
 constexpr int64_t kFrameBytes = int64_t{4} << 20;
 constexpr std::chrono::seconds kFrameTime{10};
 constexpr size_t kReadBytes = size_t{1} << 20;
@@ -70,8 +71,8 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
   return records;
 }
 
-// Counts the lines in the complete frames at the beginning of a compressed file. Stops counting at
-// the last complete frame that ends with a newline.
+// Returns how many lines, and how many compressed bytes, the complete frames at the beginning of a
+// compressed file contain. Everything after the last frame that ends with a newline is left out.
 absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
                                           Compression compression) {
   Records records;

@@ -59,9 +59,10 @@ struct Chunk {
   bool parsed = false;  // guarded by mutex_
 };
 
-// Lines that the engine has finished and HandOver has not yet passed on. Each sink shares ownership
-// of the list, because the engine may call a sink after the run has ended. Only the engine's thread
-// uses the list.
+// Lines that the engine has finished but that have not yet been passed to the formatting threads
+// (HandOver). Each request's LineSink, which receives its result, shares ownership of the list,
+// because the engine may call the sink after the run has ended. Only the engine's thread uses the
+// list.
 using FinishedLines = std::vector<LinePtr>;
 
 class LineSink : public ResponseSink {
@@ -116,8 +117,9 @@ class LineRunner {
   int Run() {
     if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
     Start([this] { ReadLines(); });
-    // Number of parsing threads, and of formatting threads: parsing (with tokenizing) and
-    // formatting take about the same time. The remaining cores are for the engine's threads.
+    // Start `workers` parsing threads and equally many formatting threads, because parsing a line
+    // (with tokenizing) and formatting its result take about the same time. With four or more
+    // cores, at least half of them remain for the engine's threads.
     const int workers = std::clamp(AvailableCores() / 4, 1, 4);
     for (int i = 0; i < workers; ++i) {
       Start([this] { ParseChunks(); });
@@ -295,9 +297,9 @@ class LineRunner {
     }
   }
 
-  // Moves the chunks that are parsed and next in the order of the input to *parsed. If `busy` is
-  // false (the engine has no work), waits for one. Returns false after Stop, or when all lines have
-  // been submitted and finished.
+  // Moves chunks of lines to *parsed, in the order of the input, up to the first chunk that is not
+  // parsed yet. If `busy` is false (the engine has no work), waits until there is a parsed chunk.
+  // Returns false after Stop, or when all lines have been submitted and finished.
   bool TakeParsed(bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
     parsed->clear();
     std::unique_lock lock(mutex_);
@@ -418,8 +420,8 @@ class LineRunner {
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {
       state_.total_lines = std::max<int64_t>(0, total - kept);
     } else if (reader_.total_bytes() > 0 && state_.lines > 0) {
-      // bytes_read_ includes the bytes of lines in flight, which are not done. Multiply it by the
-      // share of the lines read that have been written.
+      // bytes_read_ includes the bytes of lines in flight, which are not done. Multiply it by
+      // (lines written) / (lines read).
       const double lines = static_cast<double>(kept + state_.lines);
       state_.fraction = static_cast<double>(bytes_read_) /
                         static_cast<double>(reader_.total_bytes()) * lines /
@@ -456,8 +458,8 @@ class LineRunner {
 
   std::mutex mutex_;
   std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
-  // Queues of chunks and lines between the threads. mutex_ guards these and the following members
-  // up to error_.
+  // Queues that pass chunks and lines from one thread to the next. mutex_ guards the queues and the
+  // members after them, up to and including error_.
   std::deque<std::shared_ptr<Chunk>> to_parse_;   // read, not parsed
   std::deque<std::shared_ptr<Chunk>> to_submit_;  // not submitted, in input order
   std::deque<LinePtr> to_format_;                 // finished by the engine, or failed
@@ -468,9 +470,9 @@ class LineRunner {
 
   std::atomic<int64_t> total_lines_{-1};  // lines of the input; -1: unknown
   std::atomic<bool> counting_ends_{false};
-  // Used only by the engine's thread: the list that LineSink fills.
+  // Lines that the engine has finished; LineSink adds them. Used only by the engine's thread.
   std::shared_ptr<FinishedLines> finished_ = std::make_shared<FinishedLines>();
-  // The next two members are used only by the writing thread.
+  // While the threads run, only the writing thread uses progress_ and state_.
   Progress progress_;
   Progress::State state_;
 };

@@ -4,8 +4,9 @@ Face's tokenizers library uses.
 
 Each part of that library implements its own version of Unicode. Therefore this script queries the
 library itself, code point by code point, instead of reading the data files of one Unicode version.
-Only grapheme cluster properties, which the library hardly exposes, are taken from the `regex`
-package, except for marks that the library does not know yet. Needs: tokenizers, regex.
+There is one exception: grapheme cluster properties, which the library hardly exposes, are taken
+from the `regex` package. Marks that the library does not join to the letter before them, because
+its Unicode version is older, get no such property. Needs: tokenizers, regex.
 Usage: tools/make_unicode_tables.py > models/tokenizers/unicode_tables.cc
 """
 
@@ -75,9 +76,9 @@ def changed_by(normalizer, extra=()):
 
 def combining_classes():
     nfd = nm.NFD()
-    # One known mark of each combining class, in ascending order of class. In canonical order a mark
-    # is sorted before another one exactly when its class is lower, which gives the classes of all
-    # other marks.
+    # {combining class: one mark of that class}, in ascending order. NFD swaps two adjacent marks
+    # exactly when the class of the second one is lower. Comparing any other mark with these marks
+    # therefore gives its class.
     marks = {
         1: 0x334,
         6: 0x16FF0,
@@ -172,8 +173,8 @@ def compositions(decomposed):
     for c, text in decomposed.items():
         if 0xAC00 <= c < 0xD7A4 or nfc.normalize_str(chr(c)) != chr(c):
             continue
-        # The first of the pair is the composite of all code points of the full decomposition but
-        # the last; the second is the last one.
+        # `text` is the full decomposition of c. The first element of the pair is the composition of
+        # all code points of `text` except the last; the second element is the last code point.
         first = nfc.normalize_str(text[:-1])
         if len(first) == 1 and nfc.normalize_str(first + text[-1]) == chr(c):
             pairs[(ord(first), ord(text[-1]))] = c

@@ -94,8 +94,9 @@ std::string Options(const CLI::App& command) {
   return text;
 }
 
-// The text at the end of --help as troff. A block with a heading becomes a section, in which line
-// breaks are kept. Any other block becomes a paragraph of the description.
+// The text at the end of --help, converted to troff. A block (lines up to an empty line) that has a
+// heading becomes a section, in which line breaks are kept. Any other block becomes a paragraph of
+// the description.
 struct Footer {
   std::string paragraphs, sections;
 };

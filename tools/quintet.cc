@@ -25,8 +25,8 @@ void HoldStandardStreams(int, char**, char**) {
   }
 }
 
-// Runs HoldStandardStreams before the constructors of shared libraries run, because gRPC's
-// constructors open files.
+// Runs HoldStandardStreams, which reserves the descriptors 0 to 2, before the constructors of
+// shared libraries: gRPC's constructors open files, which could get these descriptors.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**,
                                                                    char**) = HoldStandardStreams;
 

@@ -94,8 +94,9 @@ def clean_ones(file):
 
 
 def groups_of(args, names, expected, done):
-    """Returns [(path, tool, cases)], the processes to run, without the cases in `done`; ordered by
-    expected time, longest or shortest first."""
+    """Returns [(path, tool, cases)], the processes to run, without the cases in `done`. The process
+    with the longest expected time comes first; with args.shortest_first, the one with the
+    shortest."""
     groups = []
     for path in args.paths:
         for tool in args.tools:

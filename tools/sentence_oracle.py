@@ -90,7 +90,7 @@ def cases(width: int) -> dict:
     }
 
 
-# Arguments of each call of encode in every case.
+# Every case makes one call of encode with each of these sets of arguments.
 CALLS = [{}, {"normalize_embeddings": True}, {"prompt": "some prompt "}]
 NAMED = {"instructor": ["query", "title", "document"], "default-prompt": ["p", "query"]}
 

@@ -62,7 +62,8 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$state" = installed ] || missing+=("$package")
 done
-# Use plain ifs: on the left of ||, a command that fails would not end the script.
+# Use `if`, not `[ ... ] && install_packages || true`: set -e does not apply on the left of ||, so a
+# failed installation would not end the script.
 if [ ${#missing[@]} -gt 0 ]; then
   install_packages "${missing[@]}"
 fi

@@ -116,8 +116,8 @@ def time_long_words(kind, folder, dump):
     return {"milliseconds": words, "largest_growth_at_twice_the_bytes": round(growth, 2)}
 
 
-# Kinds whose files are small enough for the repository: few contain the normalisation rules.
-# (GPT-2's files are in the repository already.)
+# Kinds of tokenizers whose files are small enough for the repository. Most of them do not contain
+# Unicode normalisation rules, which are large. (GPT-2's files are in the repository already.)
 FIXTURES = [
     "sp-unigram-nmt_nfkc",
     "sp-unigram-identity-bytes",

@@ -22,9 +22,9 @@ if ! command -v mmdebstrap >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap
 fi
 
-# All mounts are made in a mount namespace that ends with its last process. It ends before the
-# chroot is removed, so that no folder of the host is still mounted there. An interrupt ends these
-# processes first.
+# The script calls itself in a new mount namespace and makes all mounts there. The namespace and its
+# mounts end with its last process. At the end, and after an interrupt, all its processes are
+# killed, so that no folder of the host is still mounted in the chroot; then the chroot is removed.
 if [ $# -eq 1 ]; then
   root=$(mktemp --directory "/var/tmp/quintet-$suite.XXXXXX")
   unshare --mount --propagation private --pid --fork --kill-child --mount-proc \

@@ -29,7 +29,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   exit 1
 fi
 
-# Let containers use the host's network, and limits that even a restricted host allows.
+# Let containers use the host's network. Set their limits of open files and processes low enough for
+# a host that restricts these limits.
 cat >"$work/containers.conf" <<'CONF'
 [containers]
 netns = "host"

@@ -256,8 +256,8 @@ std::vector<MaskFamily> MaskFamilies(int64_t part) {
   };
 }
 
-// Returns the fraction of all n * n (query, key) pairs that remain visible under the mask,
-// including its causality.
+// Returns the fraction of all n * n (query, key) pairs that remain visible under the mask. If the
+// mask is causal, keys after their query are hidden, too.
 double Seen(const MaskFamily& family, int64_t n) {
   double seen = 0;
   for (int64_t j = 0; j < n; ++j) {
@@ -284,7 +284,8 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
     const int64_t values[4] = {c.lower_begin, c.lower_end, c.upper_begin, c.upper_end};
     for (int i = 0; i < 4; ++i) columns[i].push_back(static_cast<int32_t>(values[i]));
   }
-  // Leave out a mask vector that hides no query of any key, as real callers do.
+  // A column mask is four vectors with one value per key. As real callers do, leave out each vector
+  // whose values all mean that nothing is hidden.
   const int64_t nothing[4] = {-1, n, 0, 0};
   absl::Span<const int32_t> spans[4];
   for (int i = 0; i < 4; ++i) {

@@ -4,12 +4,12 @@
 //   bench_kernels [--filter TEXT] [--threads N] [--busy] [--json FILE [--commit ID]] [--onednn]
 //
 // Times on one thread are CPU time of that thread, so that other processes on the machine disturb
-// them little; times on several threads, or with --busy, are wall time. --busy also measures every
-// case while another thread on each core keeps that core busy. A slowdown by a factor of two is
-// then fair; what exceeds it is the cost of threads that wait for each other. "cold" cases rotate
-// through copies of the weights that exceed the caches, like the layers of a decoder. --onednn (if
-// oneDNN was found at build time) measures only large GEMMs: each with Quintet and then with
-// oneDNN, which runs on one thread.
+// them little; times on several threads, or with --busy, are wall time. --busy measures every case
+// once more while another thread on each core keeps that core busy. The case then gets half of each
+// core, so it should take twice as long; any further slowdown is the cost of threads that wait
+// for each other. "cold" cases rotate through several copies of the weights, which together do not
+// fit into the caches, like the layers of a decoder. --onednn (if oneDNN was found at build time)
+// measures only large GEMMs: each with Quintet and then with oneDNN, which runs on one thread.
 #include <pthread.h>
 
 #include <atomic>

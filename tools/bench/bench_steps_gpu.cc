@@ -187,8 +187,9 @@ Decoder::Decoder(const ModelShape& shape, Device* device) : model(shape), memory
 class Step {
  public:
   // flags.measures: choose the GEMM algorithms by measuring them, as loading a model does;
-  // otherwise use the library's default. flags.whole_norms: run every RMSNorm as one op; otherwise
-  // split it between the GEMM before and the GEMM after it (NormOutput).
+  // otherwise use the library's default. flags.whole_norms: run every RMSNorm as one op. Otherwise
+  // the GEMM before the norm computes the first half of it, and the GEMM after the norm the second
+  // half (NormOutput).
   Step(const Decoder& decoder, const StepSize& size, const Flags& flags, Device* device);
   // Returns the median time in microseconds of a step that omits all ops of kind `left_out` ("":
   // omits none).
@@ -217,9 +218,9 @@ class Step {
   Stream& stream_;
   Tensor x_, qkv_, normed_, hidden_, states_, logits_, values_, indices_, scratch_, topk_scratch_;
   Tensor log_sums_, row_bias_;
-  // The partial sums of x^2 of a split RMSNorm. The previous GEMM wrote them, and x * gamma to
-  // normed_. If that GEMM did not begin an RMSNorm, this is an undefined tensor (Tensor::defined()
-  // is false).
+  // Partial sums of x^2 for an RMSNorm that is split between two GEMMs: the first GEMM wrote these
+  // sums here and x * gamma to normed_; the second one divides its result by the root mean square.
+  // Tensor::defined() is false if the previous GEMM wrote no sums.
   Tensor squares_;
   Tensor square_memory_;
   KvCache cache_;
@@ -344,9 +345,10 @@ void Step::Normed(const char* kind, LinearArgs args) {
   Do(kind, [&] { Linear(args, stream_); });
 }
 
-// Enqueues the GEMM x_ += x W^T, where x_ is the residual stream. `next` is the GEMM whose input is
-// the RMSNorm of the new x_; null if there is none. If split RMSNorms are on and both GEMMs support
-// them, the enqueued GEMM also writes the first half of that RMSNorm (NormOutput).
+// Enqueues the GEMM x_ += x W^T, where x_ is the residual stream. `next` is the weight of the GEMM
+// whose input is the RMSNorm of the new x_; null if there is none. Without --whole-norms, and if
+// both GEMMs support it, the enqueued GEMM also computes the first half of that RMSNorm: x_ * gamma
+// and partial sums of x_^2 (NormOutput).
 void Step::Residual(const char* kind, const Tensor& x, const LinearWeight& w,
                     const LinearWeight* next) {
   LinearArgs args = {.x = x, .w = &w, .residual = x_, .y = x_, .scratch = scratch_};

@@ -7,9 +7,10 @@ usage: memory.py encode MODEL_DIR [--lengths 8192 16384 32768 65536] [--out FILE
 encode: peak resident bytes while encoding one input of each length. MODEL_DIR has T5-small's shape
 and is created by tools/bench/peers.py. Memory is linear if the bytes beyond those of the loaded
 model grow in proportion to the length.
-load: seconds and bytes per second of loading a directory that is in the page cache; and the peak of
-resident bytes while loading, relative to the sum of the weights, which stay resident, and an idle
-process. MODEL_DIR must be an output of quintet convert.
+load: seconds and bytes per second of loading a directory that is in the page cache. Also the peak
+of resident bytes while loading, divided by the bytes that are needed afterwards: those of the
+weights plus those of a quintet process without a model. MODEL_DIR must be an output of quintet
+convert.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Breaks down the time of a decode step on a GPU, for every generate row of the table of goals
-(GOALS); for rows that miss their goal also by kind of op.
+"""Breaks down the time of a decode step on a GPU. There is one row for every model, batch size and
+number of beams that has a goal in GOALS (milliseconds per step). A row that misses its goal also
+shows the time of each kind of op.
 
 Models of the real shapes with random weights in bf16; 128 input tokens, 64 output tokens, as in
 peers_gpu.py. For each row, in milliseconds per step:

@@ -5,8 +5,8 @@ compared with transformers in the same run.
 The models have real shapes and random bf16 weights, the same for both engines. A call encodes 32
 inputs of 128 random tokens (GPT-2's prompts) and decodes exactly 64 tokens of each, once with each
 of DECODINGS. Figures are medians of whole calls; tokens/s count generated tokens. The claim holds
-if without beams the host works for at most 50 us per step (host_us_per_step of quintet bench: the
-time in which the host does not wait for the GPU).
+if the host works for at most 50 us per step (host_us_per_step of quintet bench: the time in which
+the host does not wait for the GPU). The claim does not cover beam search.
 
 usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base]
            [--peer-repetitions 0] [--out FILE]

@@ -68,12 +68,13 @@ class QueueTimer {
   cudaEvent_t begin_, end_;
 };
 
-// A CUDA graph of several calls of one benchmark case, equally many for each copy of its inputs. It
-// has enough calls to take about ten milliseconds, but no more than about 20, or one per copy if
-// there are more than 20 copies.
+// A CUDA graph of several calls of one benchmark case, the same number for each copy of its inputs.
+// It has enough calls to take about ten milliseconds, but at most about 20 calls. A case with more
+// than 20 copies of its inputs has one call for each copy.
 class Recording {
  public:
-  // `once` is the measured time in seconds of of.copies calls, one for each copy of the inputs.
+  // `of` is the benchmark case. `once` is the measured time, in seconds, of one call for each copy
+  // of its inputs.
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =
@@ -131,8 +132,8 @@ Tensor GpuBench::Values(const std::vector<float>& values, std::initializer_list<
 }
 
 Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
-  // Number of random values, which are repeated. It is large enough that the values look random,
-  // and small enough that they are generated fast.
+  // Every tensor is filled by repeating the same kPattern random values. kPattern is large enough
+  // that the contents look random, and small enough that the values are generated fast.
   constexpr int64_t kPattern = (1 << 20) - 3;
   static const std::vector<float>& pattern = *[] {
     auto* values = new std::vector<float>(kPattern);

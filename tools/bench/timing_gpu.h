@@ -29,8 +29,9 @@ struct Ceilings {
   double matrix_flops = 0;  // operations per second of a large bf16 GEMM
 };
 
-// The bytes that one call must move and the operations that it performs. A call takes at least the
-// time that one of them takes at the measured Ceilings, whichever is longer.
+// The bytes that one call must move and the operations that it performs. The shortest possible time
+// of a call is the larger of two times: that of moving the bytes at the measured copy bandwidth,
+// and that of performing the operations at the measured GEMM throughput (Ceilings).
 struct Work {
   double bytes = 0, flops = 0;
 };

@@ -1,4 +1,5 @@
-// Shared by `bench serve` and `bench engine`: the flags of a load, running it, and its report.
+// What `bench serve` and `bench engine` share: the flags that describe a load, and functions that
+// run the load and report its results.
 #pragma once
 
 #include <string>

@@ -65,7 +65,7 @@ void LoadPlan::FillPrompt(uint64_t prompt, PlannedRequest* request) const {
     return;
   }
   std::mt19937_64 random = Generator(shape_.seed, prompt + 2);
-  // Skip the lowest ids, because special tokens usually have low ids.
+  // Draw no prompt token from the lowest ids, because special tokens usually have low ids.
   const int64_t first = std::min<int64_t>(100, shape_.vocab / 2);
   std::uniform_int_distribution<uint32_t> id(static_cast<uint32_t>(first),
                                              static_cast<uint32_t>(shape_.vocab - 1));

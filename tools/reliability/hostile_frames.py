@@ -3,9 +3,10 @@
 metadata, invalid te and :scheme headers, endless CONTINUATION frames, 100,000 stream resets within
 10 s, random bytes.
 
-Neither haproxy nor the server may end, and other clients must be served afterwards. --direct 1
-bypasses haproxy. This is not a supported setup for untrusted clients, because Debian's gRPC 1.51
-lacks fixes for some of these attacks. The row makes no claim about it; it only reports figures.
+Both haproxy and the server must keep running, and other clients must be served afterwards.
+--direct 1 sends the traffic to the server without haproxy. A server without haproxy is not a
+supported setup for untrusted clients, because Debian's gRPC 1.51 lacks fixes for some of these
+attacks; for it the script only reports figures and checks no claim.
 """
 
 import os

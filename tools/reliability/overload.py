@@ -3,9 +3,10 @@
 must stay near its peak, rejections must be fast and carry a RetryInfo, every request must get
 exactly one response, and memory must stay constant.
 
-The server has one core, the load another. The capacity is the rate of a closed loop with as many
-requests as may run at once. The peak goodput is the best of several open loops at rates around the
-capacity. A request counts as goodput if it ends with OK within --limit-ms after its scheduled time.
+The server runs on one core, the clients on another. The server's capacity is the request rate that
+a closed loop reaches with as many requests in flight as may run at once. The peak goodput is the
+highest goodput of several open loops at rates around the capacity. A request counts as goodput if
+it ends with OK within --limit-ms after its scheduled time.
 """
 
 from serving import LOAD_CORE, SERVER_CORE, Samples, Server, Verdict, arguments, count, load, lost

@@ -4,11 +4,12 @@ most 0.5 % of the throughput.
 
 The whole server is pinned to one core and kept busy, so its throughput is the inverse of the CPU
 time per token. The kernel counts CPU time in nanoseconds, and unlike wall time CPU time does not
-include other jobs on the machine. A closed loop of equal requests runs all the time. It is divided
-into slots of half a second: one without the reader of /metrics, two with it, one without, and so
-on. In each such group of four slots a steady drift cancels out. The result is the trimmed mean
-(without 10 % at each end) of the groups' ratios of CPU time with and without the reader. Its
-standard error must be small enough to detect a change of half a per cent.
+include other jobs on the machine. A closed loop of equal requests runs during the whole
+measurement. The measurement is divided into slots of half a second and groups of four slots: one
+slot without the reader of /metrics, two with it, one without. In each group a steady drift cancels
+out. For each group the CPU time per token with the reader is divided by that without it. The result
+is the trimmed mean of these ratios (without 10 % at each end). Its standard error must be small
+enough to detect a change of half a per cent.
 """
 
 import math
