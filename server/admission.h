@@ -43,19 +43,20 @@ class Admission {
     int64_t requests_ = 0, tokens_ = 0;
   };
 
-  // Reserves room for `requests` requests with about `tokens` tokens in total. The result is not
-  // held() if either limit would be exceeded. An empty queue accepts any number of tokens, so that
-  // one large request is not rejected forever.
+  // Reserves room for `requests` requests with about `tokens` tokens in total. If either limit
+  // would be exceeded, reserves nothing: held() of the returned object is then false. An empty
+  // queue accepts any number of tokens, so that one large request is not rejected forever.
   //
-  // No priority class can starve another one: LOW requests may use only three quarters of both
-  // limits, and each class may always hold 1 / kShares of both limits, even if the queue is full.
+  // No priority class can starve another one: LOW requests may use only three quarters of each
+  // limit, and each class may always hold 1 / kShares of each limit, even if the queue is full.
   Reservation TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
   int64_t requests() const;
   int64_t tokens() const;
 
   // Returns the largest number of requests (or tokens) that all calls together can hold if their
-  // limit is `limit`: the limit plus the share that each class may hold even if the queue is full.
+  // limit is `limit`: the limit, plus, for each priority class, the share of 1 / kShares of the
+  // limit that this class may hold even if the queue is full.
   static int64_t WithShares(int64_t limit) { return limit + kClasses * (limit / kShares); }
 
  private:

@@ -28,8 +28,9 @@ class EncodeStream final : public RpcHandler, public std::enable_shared_from_thi
 
  private:
   class Item;
-  // Maximum number of items that are in progress or wait to be written. At this number the server
-  // stops reading, so that HTTP/2 flow control slows the client down.
+  // Maximum number of items (input messages of one stream) that are being processed or whose
+  // response waits to be written. At this number the server stops reading the stream, so that
+  // HTTP/2 flow control slows the client down.
   static constexpr size_t kMaxItems = 64;
 
   void ItemEnded(std::shared_ptr<Item> item, RpcOutcome outcome);

@@ -42,8 +42,9 @@ void Executor::Run(bool short_only) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
-      // While the executor stops, threads for short tasks run long ones too: the other threads end
-      // as soon as the queue is empty, and a task that still runs may then post a long task.
+      // When the executor stops, the threads that otherwise run only short tasks run long ones too.
+      // The other threads end as soon as they find the queue empty; if a task that is still running
+      // posts a long task after that, one of these threads must run it.
       task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }

@@ -21,9 +21,9 @@ struct ExecutorOptions {
   Clock clock = MonotonicMicros;
 };
 
-// Starts tasks in the order that TaskQueue defines. At most `threads` threads run long tasks, those
-// of more than TaskQueue::kMaxShortBytes. If `short_task_threads` > 0, a short task never waits for
-// a long one.
+// Starts tasks in the order that TaskQueue defines. A task of more than TaskQueue::kMaxShortBytes
+// is long; at most `threads` threads run long tasks at the same time. If `short_task_threads` > 0,
+// that many more threads run only short tasks, so that a short task never waits for a long one.
 class Executor {
  public:
   explicit Executor(const ExecutorOptions& options);

@@ -67,7 +67,7 @@ void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
     if (cut_off) return rpc()->TryCancel();
     context().writer->Post([rpc = rpc()] { rpc->Wake(); });
   } catch (const std::bad_alloc&) {
-    // A chunk is lost, so the stream must not continue.
+    // Out of memory: this chunk of the output may be lost, so the RPC is cancelled.
     rpc()->TryCancel();
   }
 }

@@ -52,8 +52,9 @@ constexpr int kReservedDescriptors = 8;
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// A coroutine that starts suspended; the owner of the handle destroys it. asio::awaitable would
-// destroy its running frame if Asio failed to allocate; this one throws std::bad_alloc instead.
+// The type of the coroutine that serves a connection. It starts suspended; the owner of its handle
+// destroys it. If an allocation in Asio fails, the coroutine gets std::bad_alloc. An
+// asio::awaitable would instead destroy its own frame while it runs.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -141,8 +142,9 @@ class BeastServer : public HttpServer {
   void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Returns the connection that has been in its phase longest, or null. Skips `except`, connections
-  // in kHandling and, if `writing_only`, connections that are not in kWriting.
+  // Returns the connection that has been in its current phase longest, or null. Skips `except`,
+  // connections whose handler is running (kHandling) and, if `writing_only`, all connections that
+  // are not sending a response (kWriting).
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.
@@ -218,7 +220,8 @@ class BeastServer::WorkerResult {
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
       response_ = server_->RunHandler(route_, request_);
-      // Only this post resumes the connection, so it is retried if its allocation fails.
+      // Nothing but this post to the I/O thread resumes the connection. Therefore the post is
+      // retried until its allocation succeeds.
       for (bool posted = false; !posted;) {
         try {
           asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });

@@ -46,8 +46,9 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// Returns the lowest descriptor of the reserve. The kernel assigns the lowest free descriptor; a
-// new descriptor at or above the returned one therefore means that only the reserve is left.
+// Returns the lowest of the file descriptor numbers that the listener keeps in reserve. The kernel
+// assigns the lowest free number; if a new descriptor has a reserved number, only reserved ones are
+// left.
 int FirstReservedDescriptor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1 << 30;

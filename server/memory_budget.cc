@@ -25,8 +25,8 @@ int64_t MemoryBudget::TurnBytes() {
   return 0;
 }
 
-// Gives a rejected call of `total` bytes a turn, unless another call has one or the last one was
-// not used.
+// Starts a turn for a rejected call of `total` bytes: memory is kept free until its client retries.
+// Does nothing while another call has a turn, and for kPauseMicros after a turn that was not used.
 void MemoryBudget::BeginTurn(int64_t total) {
   const int64_t now = clock_();
   if (now < next_turn_us_.load(std::memory_order_relaxed)) return;
@@ -36,7 +36,8 @@ void MemoryBudget::BeginTurn(int64_t total) {
   next_turn_us_.store(now + kTurnMicros + kPauseMicros, std::memory_order_relaxed);
 }
 
-// The call with the turn of `turn` bytes, or another of about that size or more, has been admitted.
+// Ends the turn that keeps `turn` bytes free. Called when a call of nearly that size or more has
+// been admitted: the rejected call itself, or another one in its place.
 void MemoryBudget::EndTurn(int64_t turn) {
   if (!turn_bytes_.compare_exchange_strong(turn, 0, std::memory_order_relaxed)) return;
   next_turn_us_.store(0, std::memory_order_relaxed);

@@ -35,7 +35,8 @@ class MemoryBudget {
  private:
   friend class MemoryReservation;
   static constexpr int64_t kTurnMicros = 5'000'000, kPauseMicros = 25'000'000;
-  // Calls of less than 1 / kLargeShare of the limit have and need no turn.
+  // Calls of less than 1 / kLargeShare of the limit never get a turn, and the turns of other calls
+  // do not restrict them.
   static constexpr int64_t kLargeShare = 64;
 
   // Takes `bytes` of the free memory if there is enough. `total`: bytes that the call would then

@@ -181,7 +181,7 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
 }
 
 void ModelMetrics::MakeHistograms() {
-  // Makes a histogram whose vLLM alias has the same name after the prefix.
+  // Makes a histogram whose vLLM name differs from the native name only in the prefix.
   const auto same = [&](const std::string& name, const std::string& help,
                         const std::vector<double>& buckets) {
     return make_.Histogram(name, help, buckets, {name});

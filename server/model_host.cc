@@ -79,7 +79,7 @@ absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
     state_.store(State::kFailed, std::memory_order_release);
     return status;
   }
-  // If draining has started meanwhile, the model never becomes ready.
+  // If draining started while the model was being loaded, the model never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
   metrics_->Ready(ready());

@@ -68,8 +68,8 @@ class RpcHandler {
 
 class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<Rpc> {
  public:
-  // `context` is owned by gRPC and valid until OnDone. `open` must outlive the reactor.
-  // `max_priority` is the highest priority that requests of this RPC may have.
+  // `context` is owned by gRPC and valid until OnDone. `open`, the registry of open RPCs, must
+  // outlive the reactor. `max_priority` is the highest priority that requests of this RPC may have.
   Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
       RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
       Priority max_priority);

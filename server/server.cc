@@ -104,9 +104,9 @@ class ServerProcess {
   int64_t last_watch_us_ = 0;
 };
 
-// Logs only the first libprotobuf message about a malformed request, because any client can cause
-// more. The message names a field but does not quote its text. Since version 22, libprotobuf writes
-// these messages to the Abseil log.
+// Makes libprotobuf log only its first message about a malformed request in the life of the
+// process, because any client can cause such messages without limit. The message names a field but
+// does not quote its text. Since version 22, libprotobuf writes these messages to the Abseil log.
 void LogMalformedRequestsOnce() {
 #if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(

@@ -56,8 +56,9 @@ Parts Sum(absl::Span<const ModelHostMemory> models) {
   return parts;
 }
 
-// A memory limit of the process (resident memory or address space), and the bytes that already
-// count against it. Tightest returns the limit that leaves fewer bytes for the plan.
+// A memory limit of the process (on resident memory or on address space), and the bytes that
+// already count against it. Of these two limits, Tightest returns the one that leaves fewer bytes
+// for the plan.
 struct Bound {
   const MemoryLimit* limit = nullptr;
   int64_t used = 0;

@@ -51,7 +51,8 @@ class TaskQueue {
   };
   static bool Later(const Entry& a, const Entry& b);
 
-  // Two heaps, ordered by Later. The first entry of each is the task of its kind that starts next.
+  // A heap of the short tasks and one of the long tasks, both ordered by Later. The first entry of
+  // each heap is its task with the earliest due time.
   std::vector<Entry> short_, long_;
   uint64_t pushed_ = 0;
 };
