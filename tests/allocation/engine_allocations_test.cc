@@ -1,9 +1,10 @@
 // A failed allocation ends one request. A set of mixed requests runs repeatedly on small models of
-// every kind. In each run another allocation fails (operator new or mmap): in Submit, in the steps
-// of the engine, in text and results, or in the model. Only the request that made the allocation
-// ends, with OutOfMemory(); if the allocation serves a whole batch, the requests of that batch end.
-// All other results are bit-identical to a run without failures, nothing stays reserved, and the
-// engine keeps working. Allocations of sinks do not fail, because they belong to the server.
+// every kind. In each run another allocation fails (operator new or mmap): in Submit, in a step of
+// the engine, while text is decoded or a result is built, or in the model. Only the request that
+// made the allocation ends, with OutOfMemory(); if the allocation serves a whole batch, the
+// requests of that batch end. All other results are bit-identical to a run without failures, no
+// memory or KV cache page stays reserved, and the engine keeps working. Allocations of sinks do not
+// fail, because they belong to the server.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

@@ -20,7 +20,8 @@ int64_t OpenFiles() {
   return std::distance(begin(files), end(files));
 }
 
-// Calls `load` with every `stride`-th allocation failing in turn, until none is left to fail.
+// Calls `load` repeatedly. In each call one allocation fails, `stride` allocations later than in
+// the call before, until a call ends before it reaches the allocation that would fail.
 void FailEach(int64_t stride, const std::function<absl::Status()>& load) {
   REQUIRE(load().ok());
   const int64_t files = OpenFiles();
@@ -33,7 +34,8 @@ void FailEach(int64_t stride, const std::function<absl::Status()>& load) {
       CHECK(status.ok());
       break;
     }
-    // Some failures are recovered: if a slab cannot be mapped, each of its blocks is mapped alone.
+    // Loading may succeed in spite of the failed allocation: if a slab (one mapping for many
+    // buffers) cannot be mapped, each buffer gets a mapping of its own.
     if (!status.ok()) {
       INFO(status);
       REQUIRE(absl::IsResourceExhausted(status));

@@ -1,5 +1,6 @@
-// Requests with all kinds of rules, sampling and beams, to compare the tokens that an engine
-// chooses alone and in mixed batches, with and without async scheduling, on a CPU and on a GPU.
+// Requests with all kinds of logits processors, sampling and beams, to compare the tokens that an
+// engine chooses alone and in mixed batches, with and without async scheduling, on a CPU and on a
+// GPU.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,8 @@ std::unique_ptr<Model> LoadChoosing(const std::string& folder, Device* device, T
 
 std::vector<Request> RandomChoices(const ModelConfig& config, int count, uint32_t seed);
 
-// Returns random requests like RandomChoices, but most with beam search and none with
-// log-probabilities. The decoder schedules their steps asynchronously.
+// Returns random requests like those of RandomChoices, except that most use beam search and none
+// asks for log-probabilities. The decoder therefore schedules their steps asynchronously.
 std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t seed);
 
 // Runs the requests in a new engine and returns their results. Submits one more request in every

@@ -63,8 +63,8 @@ TEST_CASE(
   }
 }
 
-// On a GPU, sampling batches of 256 rows or more are padded. The batches of this test have more
-// rows, with and without rules.
+// A sampling batch holds the rows of logits of one decoder step. On a GPU, sampling batches of 256
+// rows or more are padded. Those of this test have more rows, with and without logits processors.
 TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   auto device = Device::Open(0);
   if (!device.ok()) {
@@ -102,8 +102,8 @@ TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   }
 }
 
-// There are so many steps of one shape that most of them run as one CUDA graph that also holds
-// their sampling batch.
+// So many steps have the same shape that most of them are launched as one CUDA graph, which
+// contains the decoder step and the sampling that follows it.
 TEST_CASE("on a GPU, steps captured as one graph choose the same tokens as steps captured as two") {
   auto device = Device::Open(0);
   if (!device.ok()) {

@@ -36,8 +36,8 @@ class RandomLanguage {
   std::map<std::vector<int32_t>, std::vector<float>> rows_;
 };
 
-// Returns the longest common prefix, without the prompt, of all running histories and all finished
-// sequences.
+// Returns the longest common prefix of all sequences of a search, without the prompt: of the
+// running beams, whose tokens `histories` holds, and of the finished sequences.
 std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
                                      const std::vector<std::vector<int32_t>>& histories) {
   std::vector<int32_t> common(histories[0].begin() + prompt, histories[0].end());
@@ -247,14 +247,16 @@ TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates"
   options.num_beams = 2;
   options.eos_token_ids = {1};
   BeamSearch search(options);
-  // The candidates of ranks 0 and 1 continue. The eos has rank 2, so its sequence is dropped.
+  // Ranks count from 0, and the search has two beams. The candidates of ranks 0 and 1 continue
+  // them. The candidate with the eos token has rank 2, so the sequence that it would finish is
+  // dropped.
   const std::vector<BeamCandidate> ranked{
       {-1.0f, 0, 5, 0}, {-2.0f, 0, 6, 0}, {-3.0f, 0, 1, 0}, {-4.0f, 0, 7, 0}};
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
   CHECK(search.Finished().empty());
   CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
-  // The eos now has rank 1: its sequence is finished and kept. The candidate of rank 2 continues in
-  // its place.
+  // Now the candidate with the eos token has rank 1: its sequence is finished and kept. The
+  // candidate of rank 2 continues in its place.
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kEos, Hit::kNone, Hit::kNone}));
   REQUIRE(search.Finished().size() == 1);
   CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});

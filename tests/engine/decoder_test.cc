@@ -7,8 +7,8 @@
 namespace quintet {
 namespace {
 
-// Decodes a request for 20 tokens, and submits `second` as a request for 8 tokens meanwhile.
-// Returns the number of input tokens that the model took from device memory.
+// Decodes a request for 20 tokens. While it runs, submits another request for 8 tokens with the
+// options `second`. Returns the number of input tokens that the model took from device memory.
 int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
   ThreadPool pool(1);
   FakeModel model({.causal = causal, .eos_bonus = -1000.0f}, &pool);

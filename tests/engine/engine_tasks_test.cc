@@ -183,8 +183,8 @@ TEST_CASE("score: every target has the log-probabilities that it has alone") {
 struct Passes {
   int64_t batches, tokens;
 };
-// Scores `request` alone with a causal model. Returns the number of encoder batches and of tokens
-// in them.
+// Scores `request` alone with a causal model, which processes prompt and targets in encoder batches
+// and not in decoder steps. Returns the number of these batches and of the tokens in them.
 Passes PassesOf(const FakeOptions& options, Request request) {
   ThreadPool pool(1);
   FakeModel model(options, &pool);

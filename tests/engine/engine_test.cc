@@ -91,7 +91,8 @@ struct SequencesPerStep : StepObserver {
   std::vector<int64_t> sequences;
 };
 
-// Ten requests of 4 tokens, of which an encoder batch holds two, and room for six of them.
+// Runs ten requests of 4 input tokens each and returns the number of sequences in each decoder
+// step. An encoder batch can hold two of the requests, a decoder step six.
 std::vector<int64_t> SequencesOfTenRequests(int64_t admission_sequences) {
   FakeOptions fake;
   fake.limits.max_encode_tokens = 8;

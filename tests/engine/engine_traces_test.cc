@@ -108,7 +108,8 @@ void CheckAddsUp(const EngineCounters& c) {
   REQUIRE((c.running >= 0 && c.waiting >= 0 && c.pages_used >= 0));
 }
 
-// Returns a request with the same input and plain greedy decoding. It keeps the stop strings.
+// Returns a generate request with the input and the stop strings of `request`, but otherwise with
+// plain greedy decoding.
 Request Greedy(Request request, const Model& model) {
   DecodingOptions options;
   options.prompt = model.config().has_encoder() ? std::vector<int32_t>{0} : request.input;
@@ -124,8 +125,8 @@ Request Greedy(Request request, const Model& model) {
   return request;
 }
 
-// Returns the request without beams and log-probabilities, so that the device can choose its
-// tokens.
+// Returns `request` as a generate request without beams and log-probabilities. The device can then
+// choose its tokens without the host.
 Request Independent(Request request, const Model& model) {
   if (request.kind != RequestKind::kGenerate) return Greedy(request, model);
   DecodingOptions& options = request.decoding;
@@ -137,8 +138,8 @@ Request Independent(Request request, const Model& model) {
   return request;
 }
 
-// Returns the request with random numbers of beams, without log-probabilities and stop strings, so
-// that the device can advance the beams.
+// Returns `request` with a random number of beams, and without log-probabilities and stop strings.
+// The device can then advance the beams without the host.
 Request BeamsAhead(Request request, const Model& model, std::mt19937* random) {
   request = Independent(request, model);
   DecodingOptions& options = request.decoding;

@@ -19,9 +19,9 @@ struct FakeOptions {
   int64_t labels = 3;
   int64_t max_positions = 0;
   float eos_bonus = 0.0f;  // added to the logit of token 1
-  // A simulated clock, in microseconds. It advances by encode_us per unit of encoding, project_us
-  // per row of projected keys and values, decode_us per decoder call, and token_us per token of a
-  // decoder call.
+  // A simulated clock, in microseconds. It advances by encode_us per unit of encoder work (see
+  // Model::EncodeSlice), project_us per row of states that is projected to keys and values,
+  // decode_us per decoder call, and token_us per token of a decoder call.
   int64_t* clock_us = nullptr;
   int64_t encode_us = 0, project_us = 0, decode_us = 0, token_us = 0;
   Device* device = nullptr;  // device of the stream; the work itself runs on the CPU

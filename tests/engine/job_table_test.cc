@@ -28,7 +28,7 @@ struct Scene {
         jobs(std::make_unique<JobTable>(capacity, &requests, &encoder, &pool,
                                         [this] { return now_us; })) {}
 
-  // Submits a request with a prompt of 2 tokens that needs (2 + new_tokens) / 4 pages.
+  // Submits a request with a prompt of 2 tokens. It needs (2 + new_tokens) / 4 pages, rounded up.
   RequestId Submit(int64_t new_tokens, Priority priority = Priority::kNormal,
                    int64_t deadline_us = 1'000'000) {
     DecodingOptions options;

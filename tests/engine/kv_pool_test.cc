@@ -73,7 +73,7 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // On average, less than one page per sequence is unused.
+          // All the needed pages together have fewer unused slots than one page per sequence.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }

@@ -153,7 +153,8 @@ struct Simulation {
     REQUIRE(encode <= 40);
     REQUIRE(free.pages >= 0);
     REQUIRE(free.sequences >= 0);
-    // If nothing runs, the first request fits and must have been admitted.
+    // If nothing runs and nothing was admitted now, no request may be waiting: the first one would
+    // fit into the free budget.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
   }
@@ -282,8 +283,8 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
         CHECK(both.longest_wait[kLowClass] <= kLowTarget);
-        // HIGH starts more than half as many sequences as NORMAL, although NORMAL alone would fill
-        // the engine.
+        // The number of sequences that HIGH starts is more than half of the number that NORMAL
+        // starts, although NORMAL alone would fill the engine.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
     }
@@ -320,8 +321,8 @@ TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share ad
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// Returns the lowest class that runs in each of the next `steps` steps, while the running jobs and
-// the pressure stay the same.
+// Returns for each of the next `steps` steps the lowest priority class that runs in it. The set of
+// running jobs, and the work that competes with them (`pressure`), stay the same.
 std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
                                     const std::vector<Priority>& running,
                                     const PriorityPressure& pressure, int steps) {

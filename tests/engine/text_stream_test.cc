@@ -54,7 +54,8 @@ class SpacedTokenizer : public Tokenizer {
 
  private:
   static void Flush(std::string* run, std::string* text) {
-    // Accepts the two- and three-byte characters that the byte pieces below can form.
+    // A simplified UTF-8 check, which accepts characters of one to three bytes: the byte pieces of
+    // this test form no four-byte characters.
     bool valid = true;
     for (size_t i = 0; i < run->size();) {
       const uint8_t c = (*run)[i];
@@ -122,7 +123,8 @@ StreamRun Run(const Tokenizer& tokenizer, const TextOptions& options,
   return run;
 }
 
-// The final text of all ids: cut at the earliest stop string.
+// Returns `text` cut at its earliest stop string. Ignores stop strings that begin before byte
+// `from`.
 std::string Cut(std::string text, size_t from, const TextOptions& options) {
   size_t best = std::string::npos, end = 0;
   for (const std::string& stop : options.stops) {

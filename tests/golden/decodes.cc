@@ -12,7 +12,8 @@
 namespace quintet {
 namespace {
 
-// A request in flight: one row of one option set.
+// A submitted request and the recorded result that it must reproduce. One request decodes one input
+// row of the case with one of its option sets.
 struct Pending {
   std::string where;
   GoldenDecode::Row golden;
@@ -62,7 +63,8 @@ absl::StatusOr<Pending> SubmitRow(const GoldenCase& c, const GoldenDecode& decod
   return pending;
 }
 
-// The output tensor of Hugging Face: prompt and new tokens, padded with the first EOS id.
+// Returns the sequences of `result` in the form of the output tensor of Hugging Face's generate():
+// prompt and new tokens, padded to equal length with the first EOS id.
 TokenRows AsTensor(const Result& result, const Pending& pending) {
   TokenRows rows;
   size_t longest = 0;

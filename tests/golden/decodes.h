@@ -10,8 +10,9 @@
 
 namespace quintet {
 
-// If the smallest margin of the decisions in a row's search is below this value, a different result
-// of the row is only a warning.
+// Every decision of a search compares scores. If the smallest difference between two compared
+// scores in the search of a row is below this value, a result of the row that differs from the
+// recorded one is only a warning.
 constexpr double kNearTie = 1e-4;
 
 struct DecodeResult {

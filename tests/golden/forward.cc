@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// What the second dimension of a golden tensor counts: columns of the padded input rows, decoder
-// positions, or nothing (kRow: one vector per row).
+// Meaning of an index in the second dimension of a golden tensor: a column of the padded input row,
+// a decoder position, or nothing (kRow: the tensor has one vector per row).
 enum class Axis : uint8_t { kInput, kDecoder, kRow };
 
 struct OutputKind {
@@ -55,8 +55,9 @@ class CaseRunner {
  public:
   CaseRunner(const GoldenCase& c, Model* model) : case_(c), model_(*model), runner_(model) {}
 
-  // Computes the outputs of rows [begin, end) of the case. `work` limits the encoder work and
-  // `piece` the decoder tokens of one call, so small values split the computation into slices.
+  // Computes the outputs of rows [begin, end) of the case. Each call of the model encodes at most
+  // about `work` units and decodes at most `piece` tokens of a row, so small values split the
+  // computation into slices.
   absl::StatusOr<Outputs> Run(size_t begin, size_t end, int64_t work, int64_t piece) {
     const TokenRows inputs(case_.inputs.begin() + begin, case_.inputs.begin() + end);
     const ModelConfig& config = model_.config();
@@ -220,7 +221,8 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   const auto pages = [&](int64_t tokens) {
     return (tokens + limits.page_size - 1) / limits.page_size;
   };
-  // The first term is for task heads on a decoder: they decode a shifted copy of the inputs.
+  // The decoder pages for c.inputs are needed by task heads on a decoder: the decoder then reads a
+  // shifted copy of the inputs.
   const int64_t tensors = PagesFor(c.inputs, c.inputs, limits.page_size) +
                           PagesFor(c.decoder_inputs, {}, limits.page_size);
   const int64_t request = pages(longest) + beams * (pages(prompt + new_tokens + 1) + 2);

@@ -29,8 +29,8 @@ absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
                                                        Model* model);
 
-// Model limits that fit all rows of the case packed, and decoding of a few rows with all their
-// beams.
+// Returns model limits that are large enough to run all rows of the case in one packed call, and to
+// decode a few rows at a time with all their beams.
 ModelLimits LimitsFor(const GoldenCase& c);
 
 }  // namespace quintet

@@ -42,8 +42,9 @@ struct Setting {
     return found == c.bf16.end() ? nullptr : &found->second;
   }
   // Returns the tolerance for the error of a tensor, relative to its maximum golden magnitude. In
-  // bf16 it is at least 1.5 times the recorded error of torch in mode f32_residual, which rounds
-  // the same values. The factor is needed because the error depends on the order of summation.
+  // bf16 it is at least 1.5 times the error of torch in the mode f32_residual (fat5_bf16.py), which
+  // rounds the same values as Quintet. The factor is needed because the error depends on the order
+  // of summation.
   double Tolerance(const ModelConfig& config, const GoldenCase& c, const std::string& name) const {
     if (exact()) return config.family == Family::kFat5 || device != nullptr ? 5e-5 : 1e-5;
     const Bf16Errors* rounding = Rounding(c, name);

@@ -15,8 +15,8 @@ std::vector<TensorResult> Renamed(std::vector<TensorResult> results) {
   return results;
 }
 
-// Checks the hidden states or label logits that the engine returns for every row. They are packed
-// without padding, like Outputs.
+// Checks the hidden states or label logits that the engine returns for every row. Like the tensors
+// in Outputs, they are packed: they have no padding between the rows.
 absl::StatusOr<std::vector<TensorResult>> CheckValues(const GoldenCase& c, RequestKind kind,
                                                       Model* model) {
   std::vector<Request> requests;

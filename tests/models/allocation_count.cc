@@ -12,8 +12,9 @@ namespace quintet {
 int64_t AllocationCount() { return count.load(); }
 }  // namespace quintet
 
-// operator new[] calls these functions. The nothrow form is defined here too, because that of a
-// sanitizer runtime does not call the other form, and its memory must not be passed to std::free.
+// Replacements of operator new and delete; the array forms (operator new[]) call them. The nothrow
+// form must be replaced too: that of a sanitizer runtime would not call the function below, and
+// memory from it must not be passed to std::free.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++count;
   return std::malloc(bytes == 0 ? 1 : bytes);

@@ -78,7 +78,8 @@ TEST_CASE("GPT-2: continuations share a prompt's keys and values") {
                    apart.begin() + 6 * d_model));
 }
 
-// No golden case has this head. The test makes one: the language model's tensors plus score.weight.
+// No golden case has a GPT-2 with a classification head. The test makes a checkpoint with one: the
+// language model's tensors plus score.weight.
 TEST_CASE("GPT-2: sequence classification multiplies the last hidden state by score.weight") {
   ThreadPool pool(1);
   const std::filesystem::path directory =

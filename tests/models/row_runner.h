@@ -21,14 +21,14 @@ class RowRunner {
  public:
   explicit RowRunner(Model* model) : model_(model) {}
 
-  // Encodes all rows in slices of `work` units. Returns their hidden states, packed, [total,
-  // d_model].
+  // Encodes all rows as one batch, in slices of about `work` units (one unit is one token through
+  // one layer). Returns their hidden states, packed, [total, d_model].
   std::vector<float> Encode(const TokenRows& rows, int64_t work);
   // Decodes all rows, at most `piece` tokens of each row per call. Returns their hidden states,
   // packed, [total, d_model]. In models with an encoder, row i attends to row i of the last Encode.
   std::vector<float> Decode(const TokenRows& rows, int64_t piece);
-  // Both take packed hidden states [rows, d_model]. Logits returns [rows, vocab], Classify [rows,
-  // labels].
+  // Logits returns [rows, vocab], Classify returns [rows, labels]. Both take packed hidden states
+  // [rows, d_model].
   std::vector<float> Logits(const std::vector<float>& states);
   std::vector<float> Classify(const std::vector<float>& states);
 

@@ -323,7 +323,7 @@ def test_multiprocessing_with_fork_fails_and_with_spawn_works(tmp_path):
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("other", ["grpc", "google.protobuf.descriptor", "sentencepiece", "torch"])
 def test_other_packages_may_be_imported(other, order):
-    """Packages with their own Abseil, Protobuf or CUDA libraries do not disturb the extension."""
+    """The extension works next to packages with their own Abseil, Protobuf or CUDA libraries."""
     pytest.importorskip(other)
     lines = [
         f"import {other}",

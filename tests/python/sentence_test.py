@@ -124,7 +124,9 @@ def test_the_server_gives_the_same_vectors(models):
 
 
 def test_a_pooling_flag_replaces_the_pooling_module_only(models):
-    """With --pooling, Dense and Normalize still run. --pooling none returns the hidden states."""
+    """--pooling replaces the pooling module; the modules after it (Dense, Normalize) still run.
+
+    With --pooling none no module runs: the command returns the hidden states."""
     texts = recorded("sentence-t5")["texts"]
     folder = models["sentence-t5"]
     assert encode(folder, texts=texts) == encode(folder, "--pooling", "mean", texts=texts)

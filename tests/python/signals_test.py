@@ -1,4 +1,6 @@
-"""Tests that from its start a process ignores a signal or exits with a documented code."""
+"""Tests signals that arrive at any time after the start of a process.
+
+The process must either ignore the signal or exit with a documented code."""
 
 import os
 import resource

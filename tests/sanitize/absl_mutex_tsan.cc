@@ -16,7 +16,7 @@
 
 namespace {
 
-// The next definition of a symbol: that of the shared library.
+// Returns the shared library's definition of `symbol`, which a function of this file replaces.
 template <typename Function>
 Function Next(const char* symbol) {
   void* const next = dlsym(RTLD_NEXT, symbol);

@@ -5,8 +5,8 @@
 
 namespace quintet {
 
-// Called by a thread, lets its next `skip` allocations succeed and its `count` allocations after
-// them throw std::bad_alloc.
+// Affects only the calling thread: its next `skip` allocations succeed, and the `count` allocations
+// after them throw std::bad_alloc.
 void FailAllocations(int64_t skip, int64_t count);
 
 // Returns how many allocations have failed so far, in all threads together.

@@ -524,10 +524,9 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// Each round makes one allocation of the I/O thread fail (or 20 in a row); server.skip, the number
-// of allocations that succeed before it, grows by one per round. A round begins with the response
-// to /arm and includes new connections and requests of every kind, up to the end of their
-// connections.
+// In each round one allocation of the I/O thread fails, or 20 in a row, after server.skip
+// successful ones; skip grows by one per round. A round begins when the server responds to /arm. In
+// it, the test opens connections, sends requests of every kind and waits until the connections end.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);

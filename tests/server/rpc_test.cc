@@ -343,8 +343,8 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
   rpc.reset();
   stream.Bind(raw);
 
-  // Delivers events until the RPC ends. To let timeouts expire, passes Check times up to 100 s in
-  // the future.
+  // Delivers events until the RPC ends. Between events it sometimes calls RpcRegistry::Check with a
+  // time up to 100 s in the future, so that time limits expire.
   const auto drive = [&](uint64_t own_seed) {
     std::mt19937_64 own(own_seed);
     const int hang_up_at = static_cast<int>(own() % 60);

@@ -133,8 +133,10 @@ TEST_CASE("attention equals the reference with ALiBi far from the diagonal", "[a
   }
 }
 
-// Networks with 64 knots and with more knots than the GPU kernels support, at distances where
-// several knots are passed within a few keys and where no knot is passed within hundreds of keys.
+// The FIRE bias is computed by a small network and is piecewise linear in a function of the
+// distance; a knot is a point where the slope changes. Tests networks with 64 knots and with more
+// knots than the GPU kernels support, at distances where several knots are passed within a few keys
+// and where no knot is passed within hundreds of keys.
 TEST_CASE("attention equals the reference with FIRE of few and many knots", "[attention]") {
   for (int64_t knots : {1, 33, 64, 65}) {
     for (int64_t dim : {64, 128}) {
@@ -167,7 +169,8 @@ TEST_CASE("ALiBi does not skip a distant key with a large score", "[attention]")
                          .scale = 0.125f,
                          .gap = layout.gap},
                         91, layout.dtype);
-        // In head 1 of the first sequence, key 130 becomes a multiple of query 20.
+        // Sets key 130 of head 1 in the first sequence to a multiple of query 20. The key is
+        // distant, but its score is so large that the output for query 20 is the value of this key.
         const float* query = problem.Query(20, 1);
         float* key = problem.kv_data.data() + 130 * problem.kv_stride + dim;
         for (int64_t c = 0; c < dim; ++c) key[c] = 128.0f * query[c];

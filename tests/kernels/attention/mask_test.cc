@@ -138,8 +138,8 @@ struct Columns {
     return {backend.Plan(lower_begin), backend.Plan(lower_end), backend.Plan(upper_begin),
             backend.Plan(upper_end), backend.Plan(summaries)};
   }
-  // Tile summaries that classify no tile, so that the kernel evaluates the mask for every pair of
-  // query and key.
+  // Returns tile summaries that say of no tile that the mask hides all or nothing of it. The kernel
+  // therefore evaluates the mask for every pair of query and key.
   std::vector<MaskTile> Dense() const {
     constexpr MaskRange kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
     return std::vector<MaskTile>(tiles.size(), MaskTile{kAnything, kAnything});
@@ -230,8 +230,8 @@ TEST_CASE("tiles of the paper's example mask are classified as in the paper", "[
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};
   const TileVisibility kAll = TileVisibility::kAll, kSome = TileVisibility::kSome,
                        kNone = TileVisibility::kNone;
-  // Classes of the tiles on and below the diagonal, by the column mask alone. Causality also hides
-  // a part of each diagonal tile; that is not included.
+  // How much of each tile on and below the diagonal the column mask alone leaves visible, by row of
+  // tiles. The causal mask also hides a part of each diagonal tile, which does not count here.
   const std::vector<std::vector<TileVisibility>> expected = {
       {kAll}, {kSome, kSome}, {kSome, kSome, kSome}, {kSome, kAll, kNone, kAll}};
   for (int row = 0; row < 4; ++row) {

@@ -399,7 +399,8 @@ TEST_CASE("GEMM epilogues equal the reference", "[linear][sweep]") {
   }
 }
 
-// Tests only GEMMs that guarantee this: all GEMMs on a CPU, and those with f32 weights on a GPU.
+// Tests only the GEMMs that guarantee a row the same bits in every batch: all GEMMs on a CPU, and
+// those with f32 weights on a GPU.
 TEST_CASE("a row has the same bits alone, in any batch and with any number of threads",
           "[linear][sweep]") {
   std::map<std::tuple<std::string, WeightType, int64_t>, std::vector<float>> earlier;

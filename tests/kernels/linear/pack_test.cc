@@ -40,7 +40,8 @@ TEST_CASE("e4m3 conversion round-trips, rounds to even and saturates", "[linear]
     CHECK(F8ToF32(byte) == expected);
     CHECK(F32ToF8(static_cast<float>(expected)) == byte);
     if ((byte & 0x7f) == 0x7e) continue;
-    // The midpoint between two values rounds to the even one; slightly more rounds up.
+    // The midpoint between two neighbouring e4m3 values rounds to the one with an even code. A
+    // number slightly beside the midpoint rounds to the nearer of the two.
     const auto next = static_cast<uint8_t>(byte + 1);
     const float middle = (F8ToF32(byte) + F8ToF32(next)) / 2;
     CHECK(F32ToF8(middle) == (byte % 2 == 0 ? byte : next));
@@ -61,7 +62,8 @@ TEST_CASE("packed weights equal the source for every dtype, layout and range", "
         std::vector<float> values = Random(n * k, 5);
         std::vector<uint16_t> bf16(values.size()), f16(values.size());
         std::vector<float> transposed(values.size());
-        // Values that are exact in both 16-bit dtypes, so all sources must give the same bytes.
+        // The values are exact in bf16 and in f16. Packing them from f32, bf16 or f16 must
+        // therefore give the same bytes.
         for (size_t i = 0; i < values.size(); ++i) {
           values[i] = BF16ToF32(F32ToBF16(std::round(values[i] * 64) / 64));
           bf16[i] = F32ToBF16(values[i]);

@@ -88,8 +88,8 @@ TEST_CASE("norms equal the formula in double", "[norm]") {
         for (int64_t d :
              Pick<int64_t>({1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097, 4100},
                            {15, 64, 768, 1000, 2048, 4097, 4100})) {
-          // Short rows get no offset: their variance can be close to 0, and the result would then
-          // be ill-conditioned.
+          // No constant offset is added to the values of short rows: their variance can be close to
+          // 0, and with a large mean the normalized result would then be ill-conditioned.
           CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, backend, dtype, dtype);
         }
         CheckNorm({centred, 200, 512, 0.0f}, backend, dtype, dtype);

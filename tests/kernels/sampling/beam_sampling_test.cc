@@ -30,7 +30,8 @@ struct Candidates {
   std::vector<int32_t> indices;
 };
 
-// Reference: all tokens that survive the warpers, sorted by draw key.
+// Reference: computes the random GumbelKey of every token that survives the warpers (temperature,
+// top-k, top-p, ...), sorts all of these tokens by key, and returns the first k.
 Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   struct Keyed {
     double key;
@@ -97,7 +98,8 @@ WarpOptions RandomWarp(RandomData& random, int64_t vocab, Filters filters) {
   w.top_k = static_cast<int32_t>(1 + random.Below(random.Below(4) == 0 ? vocab + 3 : 60));
   if (filters == Filters::kTopK) return w;
   if (random.Below(2) == 0) w.top_k = 0;
-  // The filters below are often so restrictive that only the `keep` most likely tokens remain.
+  // `keep` is the number of most likely tokens that every filter must leave. The filters below are
+  // often so restrictive that no other tokens remain.
   if (random.Below(2) == 0) w.top_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
   if (random.Below(3) == 0) w.min_p = 0.02f + 0.2f * static_cast<float>(random.Below(5));
   if (random.Below(3) == 0) w.typical_p = 0.02f + 0.07f * static_cast<float>(random.Below(14));
@@ -134,9 +136,9 @@ Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed)
   return p;
 }
 
-// Compares the candidates of every request with those of a full sort. On a GPU at most one request
-// may differ. If `sums`, two percent more may differ, because the filters then depend on rounded
-// sums and logarithms.
+// Compares the candidates of every request with those of a full sort. On a CPU all must be equal.
+// On a GPU one request may differ; with `sums` (the filters depend on rounded sums and logarithms),
+// one more may differ for every 50 requests.
 void CheckProblem(const Problem& p, bool sums) {
   std::vector<Candidates> expected;
   for (const BeamDraw& d : p.draws) expected.push_back(PlainDraws(p, d));

@@ -107,8 +107,9 @@ class PlainDraw {
     std::vector<Item> kept;
     for (size_t i = 0; i < p.size(); ++i) {
       const double distance = std::abs(-std::log(p[i]) - entropy);
-      // A token with the same logit as the last kept one has the same distance in any arithmetic.
-      // Rounding cannot separate the two.
+      // Typical sampling keeps the tokens whose distance from the entropy is at most `bound`. A
+      // token with the same logit as the last kept one has exactly the same distance, in any
+      // arithmetic: rounding cannot change this decision.
       if (items_[i].value != items_[order[last].second].value) Near(distance - bound);
       if (distance <= bound) kept.push_back(items_[i]);
     }

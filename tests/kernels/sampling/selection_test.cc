@@ -27,8 +27,8 @@ enum class Fill {
   kCluster,
   kInfinities
 };
-// In some of these distributions, more values tie at the lower bound of the selection than the
-// candidate buffer can hold.
+// A GPU kernel ranks only the scores that reach a lower bound of the k-th best score. In some of
+// these distributions, more scores equal this bound than the candidate buffer can hold.
 std::vector<Fill> Fills() {
   return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
                Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
@@ -102,7 +102,8 @@ Answer FullSort(const Problem& p, int64_t k_max) {
   return answer;
 }
 
-// Scores with row stride vocab + gap; `log_softmax` as in TopKArgs.
+// Options of RunTopK. Rows of scores are vocab + gap elements apart. If `log_softmax` is not empty,
+// it is passed on as TopKArgs::log_softmax.
 struct Inputs {
   int64_t gap = 0;
   std::vector<int32_t> log_softmax = {};

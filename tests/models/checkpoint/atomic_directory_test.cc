@@ -129,7 +129,8 @@ TEST_CASE("A directory caught between two renames is restored by the next run") 
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "model/a") == "old");
-  // If the target exists again, the next run does not restore a renamed directory but removes it.
+  // A killed run may leave the old directory under a temporary name (.model.quintet-old-N). If the
+  // target itself exists, the next run removes that directory instead of restoring it.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});

@@ -86,7 +86,8 @@ TEST_CASE("T5's tensors are packed into their fields", "[weights]") {
   CHECK(Values(w->decoder.final_norm) == t.at("decoder.final_layer_norm.weight").values);
   CHECK(w->logit_scale == 1.0f);
 
-  // One bias table per stack, shared by its layers.
+  // T5 has one table of relative position biases in the encoder and one in the decoder. All layers
+  // of a stack share its table.
   const auto& table = t.at("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
   const PositionBias& bias = d.bias;
   REQUIRE(bias.kind == BiasKind::kTable);
