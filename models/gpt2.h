@@ -12,7 +12,7 @@ namespace quintet {
 // If `weights` come from DescribeWeights, which allocates no matrices, only Measure may be called
 // on the model.
 //
-// Callers keep positions below config.max_positions (QT_CHECK).
+// Every position that a caller passes must be below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
                                            ModelWeights weights, const Stream& stream);
 

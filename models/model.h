@@ -107,11 +107,11 @@ struct DecodeBatch {
   // token.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
-  // Groups of beams whose parent beams the host does not know yet, because the BeamStep of the
-  // previous step, which writes them to parent_beams(), may still be running. Each of these beams
-  // has one new token. The caller passes `slots` of these beams as they were before that BeamStep.
-  // On the device each beam's slots of earlier positions are then replaced by the slots of its
-  // parent beam.
+  // Groups of beams whose parent beams the host does not know yet. BeamStep, the op of the previous
+  // step that selects the beams and writes their parents to parent_beams(), may still be running.
+  // Each of these beams has one new token. The caller passes `slots` of these beams as they were
+  // before that BeamStep. On the device each beam's slots of earlier positions are then replaced by
+  // the slots of its parent beam.
   absl::Span<const BeamMove> moves;
   // Cross-attention, encoder-decoder models only. Group g has the sequences from group_offsets[g]
   // to group_offsets[g + 1] - 1. source_slots: KV cache slots of each group's encoder input;

@@ -67,9 +67,9 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   sweep_ = Sweep::kProject;
 }
 
-// Copies the batch's mask (lower_begin, upper_end) to the device, and summaries of the mask (one
-// MaskTile per 64 keys), which are computed once for all layers. mask_ stays empty if the batch has
-// no mask.
+// Copies the batch's mask (lower_begin, upper_end) to the device. Also copies one summary per 64
+// keys (MaskTile), by which attention skips keys that are hidden from all queries of a block; the
+// summaries are computed once for all layers. mask_ stays empty if the batch has no mask.
 void PackedModel::SetMask(const EncodeBatch& batch) {
   bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
@@ -181,9 +181,11 @@ bool PackedModel::EncodeSlice(int64_t work) {
   return layer_ == depth;
 }
 
-// Runs the current layer (number layer_) over rows [begin, end) of the input batch, in one of the
-// layer's two sweeps (LayerRows). In the first layer it runs the embedding first; in the last layer
-// it runs the final norm afterwards.
+// Runs the current layer (number layer_) over rows [begin, end) of the input batch. A layer takes
+// two sweeps over the batch: the first computes queries, keys and values of all rows, the second
+// attention and feed-forward; `sweep` says which of them this call belongs to. In the first sweep
+// of the first layer it runs the embedding before the layer; in the second sweep of the last layer
+// it runs the final norm after the layer.
 void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   const StackWeights& stack = InputStack();
   const bool project = sweep == Sweep::kProject;
@@ -240,8 +242,10 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // A sequence finds its mask tiles by its number in the call (FirstMaskTile). Sequence 0 of this
-  // call is input `first` of the batch, so skip that many tiles.
+  // FirstMaskTile finds the mask tiles of a sequence from the index of the sequence's first key and
+  // the sequence's number. Keys are numbered within the batch, but sequences within this call:
+  // sequence 0 of this call is input `first` of the batch. One tile is counted per sequence, so
+  // skip `first` tiles.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;

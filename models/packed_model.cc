@@ -44,11 +44,12 @@ absl::Status PackedModel::Measure() {
   return absl::OkStatus();
 }
 
-// The shape for which step_'s arrays are allocated at load. On a CPU the arrays fit 512 tokens per
-// sequence; longer sequences make them grow, which costs only the allocation. On a GPU growing
-// would also invalidate all captured graphs. There the arrays fit 8192 tokens per sequence, or
-// fewer (at least 512) if the table of slots would exceed 16 MiB, because allocating pinned memory
-// takes a fifth of a millisecond per MiB.
+// The shape for which the index arrays of decoder calls (step_) are allocated at load. On a CPU the
+// arrays have room for sequences of 512 tokens; longer sequences make them grow, which costs only
+// the allocation. On a GPU growing would also invalidate all captured CUDA graphs. There the arrays
+// have room for sequences of 8192 tokens. If the table of KV cache slots would then exceed 16 MiB,
+// they have room for fewer tokens, but never for fewer than 512. The table is kept small because
+// allocating pinned memory takes a fifth of a millisecond per MiB.
 StepShape PackedModel::InitialShape() const {
   constexpr int64_t kUsualTokens = 512, kLongTokens = 8192, kMostSlots = int64_t{4} << 20;
   const int64_t slots = limits_.cache_pages * limits_.page_size;
@@ -268,8 +269,8 @@ Tensor PackedModel::SelfAttention(const LayerRows& rows) {
   return rows.step ? AttendStep(rows) : AttendInput(rows);
 }
 
-// Causal self-attention of a decoder step: every row of step_ attends to all earlier positions of
-// its sequence and to itself.
+// Causal self-attention of a decoder step: every row of the batch in step_ attends to all earlier
+// positions of its sequence and to itself.
 Tensor PackedModel::AttendStep(const LayerRows& rows) {
   const DecodeBatch& batch = step_.batch();
   const Tensor q = HeadsOf(rows.qkv, QkvPart::kQuery);

@@ -52,8 +52,9 @@ class PackedModel : public Model {
   // (EncodeBatch).
   //
   // A layer of an input batch takes two sweeps over all blocks of rows, because attention needs the
-  // keys and values of all rows. The first sweep has only `project` set, the second only `finish`.
-  // A decoder step has both set.
+  // keys and values of all rows. The first sweep computes queries, keys and values (only `project`
+  // is set), the second computes the rest of the layer (only `finish` is set). In a decoder step
+  // one call computes the whole layer (both are set).
   struct LayerRows {
     bool step = false;    // decoder step (keys and values in the KV cache); else an input batch
     int64_t layer = 0;    // of the decoder, or of InputStack()
@@ -84,12 +85,14 @@ class PackedModel : public Model {
   // the rows.
   virtual void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
                          absl::Span<const int32_t> rows) = 0;
-  // QT_CHECKs the family's requirements on a decoder batch, in addition to the ModelLimits.
+  // Aborts (QT_CHECK) if a decoder batch violates a requirement of the family. The caller checks
+  // the limits that hold for all families (ModelLimits).
   virtual void CheckBatch(const DecodeBatch& batch) const = 0;
-  // Carve takes tensors from the workspace, which is memory of the stream's backend. CarveArrays
-  // takes tensors that the host writes or reads (index arrays, encoder_host_) from pinned memory.
-  // To compute the total sizes, both are also called with a Carver whose base is null. Overrides
-  // call the base class first.
+  // Carve sets the addresses of the tensors in the workspace, which is memory of the stream's
+  // backend. CarveArrays sets those of the tensors that the host writes or reads (index arrays,
+  // encoder_host_), in pinned memory. A Carver splits one block of memory into pieces. If its base
+  // is null, it only adds up the sizes of the pieces; both functions are first called in this way
+  // to compute how much memory to allocate. Overrides call the base class first.
   virtual void Carve(Carver& carver);
   virtual void CarveArrays(Carver& carver);
 
@@ -106,8 +109,8 @@ class PackedModel : public Model {
   // result [rows, heads * head_dim] overwrites the query columns of rows.qkv; returns a view of
   // these columns.
   Tensor SelfAttention(const LayerRows& rows);
-  // Parts of the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns a view of one part as
-  // [rows, heads, head_dim].
+  // The queries, keys or values in the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns
+  // a view of one of these parts as [rows, heads, head_dim].
   enum class QkvPart : uint8_t { kQuery, kKey, kValue };
   Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
 
@@ -178,11 +181,11 @@ class PackedModel : public Model {
   // kPrompt: some sequences have several new tokens, and there are at most 1024 rows in all. kNone:
   // the call does not use graphs; on a CPU always.
   enum class GraphKind : uint8_t { kNone, kStep, kPrompt };
-  // Copies the batch into step_, padded to the returned StepShape. Also returns which graph cache
-  // may be used.
+  // Copies the batch into the index arrays step_, padded to the returned StepShape. Also returns
+  // which graph cache may be used.
   std::pair<StepShape, GraphKind> PrepareStep(const DecodeBatch& batch);
-  // Enqueues the decoder's layers for the rows of step_; the output rows' hidden states go to
-  // states_.
+  // Enqueues the decoder's layers for the batch that is in step_; the output rows' hidden states go
+  // to states_.
   void Forward();
   void ForwardOrLaunch(const StepShape& shape, GraphKind kind);
   // Captures Forward as a CUDA graph. If `same_offsets` is false, the graph may be launched for
@@ -191,8 +194,9 @@ class PackedModel : public Model {
   // (DecodeBatch) equal those of the current batch.
   std::unique_ptr<CudaGraph> CaptureForward(bool same_offsets);
 
-  // Progress of the current input batch: layer, first row and sweep of the next block. The batch is
-  // complete when layer_ is the number of layers of InputStack().
+  // Where the encoding of the current input batch continues: layer, first row and sweep of the next
+  // block of rows. (Each layer takes two sweeps over the rows: q, k and v, then the rest.) The
+  // batch is complete when layer_ is the number of layers of InputStack().
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
   bool bidirectional_ = false;  // EncodeBatch::bidirectional of the current input
@@ -201,18 +205,19 @@ class PackedModel : public Model {
   // CUDA graphs of short input batches (at most 1024 rows), for which enqueueing a hundred kernels
   // one by one takes longer than executing them. Key: EncodeBatch::offsets. Each entry has two
   // graphs: the first two layers, and the remaining layers. The device starts a graph only when its
-  // launch is complete, and a launch takes longer the more nodes the graph has.
+  // launch is complete, and a launch takes longer the more nodes the graph has. The small first
+  // graph therefore starts early and runs during the launch of the second.
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments of attention for one block of rows of an input batch. block_offsets_: index within
-  // the block of each sequence's first query. block_positions_: position of this query in its
-  // sequence.
+  // Arguments of attention for one block of rows of an input batch. block_offsets_: for each
+  // sequence, the index within the block of its first query in the block. block_positions_: the
+  // position of this query in its sequence.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
   // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
-  // mask_tiles_: the mask's summaries, one per 64 keys. gather_rows_: the row indices passed to
-  // EncodedRows.
+  // mask_tiles_: one summary (MaskTile) of the mask per 64 keys. gather_rows_: the row indices
+  // passed to EncodedRows.
   Tensor mask_lower_;   // [max_encode_tokens] i32
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
@@ -234,9 +239,9 @@ class PackedModel : public Model {
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
   // CUDA graphs that contain both a step with one new token per sequence and the work that
-  // DecodeAndAppend appends to it. Key: the shape and AppendedWork::key. The threshold is higher
-  // than that of the two caches above, because one capture takes as much time as some hundreds of
-  // graph launches save.
+  // DecodeAndAppend appends to it. Key: the shape and AppendedWork::key. The threshold (uses of a
+  // key before a capture) is higher than that of the two caches above, because one capture takes as
+  // much time as some hundreds of graph launches save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in all graphs above

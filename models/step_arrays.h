@@ -50,15 +50,17 @@ class StepArrays {
 
   // Copies the batch into the block, pads its arrays to `shape`, and enqueues the block's H2D copy.
   // Padding has no effect on results: it is rows with slot -1, empty sequences, and output rows
-  // that repeat row 0. QT_CHECKs that the batch is consistent and that its slots are in [0, slots).
+  // that repeat row 0. Aborts (QT_CHECK) if the batch is not consistent or has a slot outside [0,
+  // slots).
   void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
-  // Prepares a CUDA graph capture: sets the lengths of sequences and sources, in the host copy of
-  // the arrays, to the largest that the shape allows. If `same_offsets` is false, ops then plan
-  // launches that are valid for every batch of this shape with one new token per sequence. If it is
-  // true, the launches are valid for every batch of this shape whose offsets and group_offsets
-  // (DecodeBatch) equal those of the current batch. The device copy of the arrays still holds the
-  // current batch. Waits for the H2D copy that Fill enqueued.
+  // Prepares a CUDA graph capture: in the host copy of the arrays, sets the lengths of sequences
+  // and of their encoder inputs to the largest that the shape allows. Ops plan their launches from
+  // these lengths. If `same_offsets` is false, the launches are then valid for every batch of this
+  // shape with one new token per sequence. If it is true, they are valid for every batch of this
+  // shape whose offsets and group_offsets (DecodeBatch) equal those of the current batch. The
+  // device copy of the arrays still holds the current batch. Waits for the H2D copy that Fill
+  // enqueued.
   void PlanForCapture(bool same_offsets);
 
   // The batch that Fill copied; its spans and pointers refer to the block.

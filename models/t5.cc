@@ -37,9 +37,10 @@ class T5Model final : public EncoderDecoderModel {
   // do this depends only on their weights and the number of rows. SplitNorm returns this plan; no
   // state is kept between calls.
 
-  // Buffers of split norms. The encoder and the decoder have separate buffers, because decoder
-  // steps run between the slices of an input batch. If the tensors are undefined (Tensor::defined()
-  // is false), no norm of this model is ever split.
+  // Buffers for norms that are split between two GEMMs: the first GEMM writes them, the second
+  // reads them. The encoder and the decoder have separate buffers, because decoder steps run
+  // between the slices of an input batch. If the tensors are undefined (Tensor::defined() is
+  // false), no norm of this model is ever split.
   struct SplitNormBuffers {
     Tensor scaled;   // [rows, d_model] of type activations_: x * gamma
     Tensor squares;  // [rows, max parts] f32: sums of x^2
@@ -69,10 +70,11 @@ class T5Model final : public EncoderDecoderModel {
                           const NextNorm& next);
   // y = epilogue(norm(x) W^T), where norm(x) is `in`. Ignores args.x.
   void NormedGemm(const NormedInput& in, LinearArgs args);
-  // Returns norm(x), the input of layer `layer`. If that norm is split, the GEMM in LayerOutput of
-  // layer `layer` - 1 has written x * gamma and the sums of x^2. LayerInput and LayerOutput both
-  // call SplitNorm to decide this, and get the same answer: it depends only on the weights and the
-  // number of rows, and on a GPU all calls have all rows of the batch or step.
+  // Returns norm(x), the input of layer `layer`. The norm may be split between two GEMMs: then the
+  // last GEMM of layer `layer` - 1 (in LayerOutput) has already written x * gamma and the sums of
+  // x^2. LayerInput and LayerOutput both call SplitNorm to decide whether it is split. They get the
+  // same answer, because it depends only on the weights and the number of rows, and on a GPU all
+  // calls have all rows of the batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
   // x += in Wout^T, where Wout is the feed-forward output weight of layer `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);

@@ -30,10 +30,10 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 //     value(row, token) = fl(fl(scores[row, token] - row_shift[row]) + row_bias[row])
 //
 // and fl rounds to f32. If row_shift or row_bias is an undefined tensor, its term is omitted.
-// Results are ordered by value descending, then by flat index (row within the request * vocab +
-// token) ascending, as in a stable full sort. NaN is treated as -inf. Values of -inf are returned
-// only if fewer than k values are greater than -inf. If a request has fewer than k values in all
-// (rows * vocab < k), the tail is filled with value -inf and index -1.
+// Results are ordered by value descending, then by flat index ascending, as in a stable full sort.
+// The flat index is (row within the request) * vocab + token. NaN is treated as -inf. Values of
+// -inf are returned only if fewer than k values are greater than -inf. If a request has fewer than
+// k values in all (rows * vocab < k), the tail is filled with value -inf and index -1.
 //
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct TopKArgs {
@@ -42,7 +42,8 @@ struct TopKArgs {
   Tensor row_bias;   // [rows] f32, or undefined: running scores of the beams
   // Optional output, only for scores that are logits: log_sums receives the log-sum-exp of every
   // row, computed in the same pass over the scores. The rows of request i are then ranked by
-  // log-probability if log_softmax[i] != 0: log_sums replaces row_shift as their shift.
+  // log-probability if log_softmax[i] != 0, that is, log_sums is subtracted from their scores in
+  // place of row_shift.
   Tensor log_sums;                        // [rows] f32 out, or undefined
   absl::Span<const int32_t> log_softmax;  // [n], or empty; requires log_sums
   absl::Span<const int32_t> row_offsets;  // [n + 1] first row of each request

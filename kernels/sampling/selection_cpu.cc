@@ -18,8 +18,9 @@
 #define QUINTET_KERNELS_SELECTION_CPU_TYPES_
 namespace quintet::cpu {
 
-// Maps a score x to the value that is ranked: fl(fl(x - shift) + bias), with NaN replaced by -inf
-// (see TopKArgs). The default shift 0 and bias -0 are the identity for every x.
+// Maps a score x to the value that is ranked: fl(fl(x - shift) + bias), where fl rounds to f32,
+// with NaN replaced by -inf (see TopKArgs). The default shift 0 and bias -0 leave every x except
+// NaN unchanged.
 struct RowTransform {
   float shift = 0.0f, bias = -0.0f;
 
@@ -75,8 +76,9 @@ struct TopKPlan {
   }
 };
 
-// Collects the best candidates of one request. A candidate is added only if its value is >= the
-// bound; after the first Prune, or if the bound is -inf, only if its value is > the bound.
+// Collects the best candidates of one request. At first a candidate is added if its value is >= the
+// bound. If the bound is -inf, or once the buffer has been full and was pruned, a candidate is
+// added only if its value is > the bound.
 class CandidateBuffer {
  public:
   CandidateBuffer(Candidate* data, int64_t capacity, int64_t k, float bound)
@@ -138,8 +140,9 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Transforms the n scores x [n] and adds the results that the buffer's bound admits to `buffer`.
-// `index` is the flat index of x[0].
+// Computes the ranked values (RowTransform) of the n scores x [n], and adds those that pass the
+// buffer's bound to `buffer`. `index` is the flat index of x[0]: (row within the request) *
+// vocab + token.
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,
               CandidateBuffer* buffer) {
   const F32 d;
@@ -214,9 +217,9 @@ float LowerBound(const TopKPlan& plan, int64_t begin, int64_t end, int64_t k) {
   return ranked[k - 1];
 }
 
-// For a request of which only `found` < k values are above -inf: fills its results [found, k) with
-// tokens whose value is -inf, in ascending index order. Results for which there is no token, and
-// results [k, k_max), get value -inf and index -1.
+// Completes the k results of a request that has only `found` < k values above -inf. Results [found,
+// k) become tokens whose value is -inf, in ascending index order. Results for which no token is
+// left, and results [k, k_max), get value -inf and index -1.
 void FillTail(const TopKArgs& args, int64_t request, int64_t found, int64_t k) {
   const int64_t begin = args.row_offsets[static_cast<size_t>(request)];
   const int64_t end = args.row_offsets[static_cast<size_t>(request) + 1];

@@ -54,7 +54,7 @@ void Warper::KeepTopK(size_t k) {
   if (k < size_) {
     std::nth_element(kept_, kept_ + (k - 1), end, Better);
     const float threshold = kept_[k - 1].value;
-    // Tokens that tie with the k-th best survive, as in Hugging Face.
+    // As in Hugging Face, top-k also keeps all tokens whose value equals the k-th best value.
     end = std::partition(kept_ + k, end,
                          [threshold](const WarpedToken& w) { return w.value >= threshold; });
   }

@@ -43,8 +43,10 @@ struct WarperShared {
   double sums[kWarps];        // BlockSum: sum of each warp
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
-  // Results of FindBucket: found, bucket, bucket_count (values in the bucket), and above (sum of
-  // the weights before the bucket). Results of FindCrossing: found and item.
+  // Results of FindBucket, which finds the bucket where the running sum of weights exceeds a
+  // target: found, bucket, bucket_count (number of values in the bucket), and above (sum of the
+  // weights before the bucket). Results of FindCrossing, which finds the value where the sum
+  // exceeds the target: found and item (the RankByValue of this value).
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -103,8 +105,9 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
   return sum;
 }
 
-// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block.
-// exchange(low, high, ascending) must swap entries low and high if they are not in that order.
+// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block. exchange(low,
+// high, ascending) must put the smaller of the entries low and high at low and the greater one at
+// high, or the reverse if `ascending` is false.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -231,9 +234,9 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // Call after Warp. Calls visit(kept, value, token) for all surviving tokens (kept == true) and
-  // for some tokens that do not survive (kept == false). All threads of the block call visit the
-  // same number of times; therefore visit may synchronize the block.
+  // Call after Warp. Calls visit(kept, value, token) for every token that the filters kept (kept ==
+  // true), and also for some that they removed (kept == false). All threads of the block call visit
+  // the same number of times; therefore visit may contain block-wide barriers.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -328,7 +331,7 @@ class RowWarper {
   __device__ void KeepTopK() {
     const int k = max(warp_.top_k, warp_.keep);
     if (k <= kMaxListedK && GatherTopK(k)) {
-      // Tokens that tie with the k-th best survive, as in Hugging Face.
+      // As in Hugging Face, top-k also keeps all tokens whose value equals the k-th best value.
       if (listed_items_ > k) value_cut_ = s_.items[k - 1] | 0xffffffffu;
       return;
     }
@@ -484,11 +487,13 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not contain all kept values (!listed_). Fills s_.items with a range of
-  // values, consecutive in `order`, within which the running sum exceeds the target. *above
-  // receives the sum of the weights before this range. Radix selection: each pass sums the weights
-  // per bucket of the next digit and selects the bucket in which the sum exceeds the target. The
-  // passes end when the selected bucket has at most kMaxItems values.
+  // Used if s_.items does not contain all kept values (!listed_). Finds a range of values,
+  // consecutive in `order`, within which the running sum of weights exceeds the target, and stores
+  // these values in s_.items. *above receives the sum of the weights before this range. Radix
+  // selection: each pass puts the values of the current range into buckets by the next digit (11
+  // bits) of their keys, sums the weights of each bucket, and selects the bucket in which the
+  // running sum exceeds the target. The passes end when the selected bucket has at most kMaxItems
+  // values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {
@@ -565,8 +570,9 @@ class RowWarper {
     return s_.found;
   }
 
-  // Adds `mass` to a bucket if `adds` is true. All lanes of a warp must call this together. If all
-  // lanes with `adds` name the same bucket, one lane adds the sum, which avoids contended atomics.
+  // Adds one value of weight `mass` to bucket number `bucket` if `adds` is true. All lanes of a
+  // warp must call this together. If all lanes whose `adds` is true have the same bucket, one lane
+  // adds the sum of their weights, which avoids contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -594,9 +600,10 @@ class RowWarper {
   float max_ = 0.0f;
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // Bounds set by the filters. A value is kept if all of these hold: its RankByValue is <=
-  // value_cut_ (top_k, top_p); its probability is >= min_p_bound_ or its RankByValue is <=
-  // keep_cut_ (min_p); its RankByDistance is <= distance_cut_ (typical_p).
+  // Bounds set by the filters. In RankByValue the greatest value has the lowest rank; in
+  // RankByDistance the smallest |surprise - entropy| has the lowest rank. A value is kept if all of
+  // these hold: its RankByValue is <= value_cut_ (top_k, top_p); its probability is >= min_p_bound_
+  // or its RankByValue is <= keep_cut_ (min_p); its RankByDistance is <= distance_cut_ (typical_p).
   uint64_t value_cut_ = 0, keep_cut_ = 0;
   double min_p_total_ = 0.0;
   float min_p_bound_ = 0.0f;

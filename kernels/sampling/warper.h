@@ -1,5 +1,5 @@
-// The logits warpers (kernels/sampling/sampling.h) for one row on the CPU, and the draw from the
-// surviving tokens.
+// The logits warpers (kernels/sampling/sampling.h: temperature and the filters top_k, top_p, min_p,
+// typical_p) for one row on the CPU, and the draw of one of the tokens that the filters keep.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,10 @@ class Warper {
   // `scratch` has ScratchBytes(vocab) bytes, is aligned to 8 and outlives the Warper.
   Warper(void* scratch, int64_t vocab);
 
-  // Returns the tokens of `row` [vocab] that survive. Tokens with value -inf or NaN never survive.
-  // Sorted by (value descending, token ascending) if top_k or top_p is on; by token if both are off
-  // and `keep` is 1; otherwise in no particular order. Valid until the next call.
+  // Returns the tokens of `row` [vocab] that the filters keep. Tokens with value -inf or NaN are
+  // never kept. The result is sorted by value descending, then token ascending, if top_k or top_p
+  // is on. If both are off, it is sorted by token if options.keep (the number of tokens that each
+  // filter keeps at least) is 1; otherwise it is in no particular order. Valid until the next call.
   absl::Span<const WarpedToken> Warp(absl::Span<const float> row, const WarpOptions& options);
 
  private:

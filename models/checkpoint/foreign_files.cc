@@ -190,8 +190,8 @@ bool NamesForeignCode(const std::string& directory) {
 constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bpe.model",
                                             "sentencepiece.model", "source.spm", "target.spm"};
 
-// Returns a message that says how the fact that file `name` is not read could change results; empty
-// if it could not.
+// Quintet does not read the file `name`. Returns how this could change the model's results, as a
+// part of a message; empty if it could not.
 std::string Effect(const std::string& directory, const std::string& name,
                    const std::set<std::string>& shards, bool has_tokenizer) {
   if (IsAdapter(name)) {

@@ -137,9 +137,10 @@ class SafetensorsWriter {
   ~SafetensorsWriter();  // closes the file; without Finish it is incomplete
 
   // Appends the next bytes of tensor data, in pieces of any size. RESOURCE_EXHAUSTED if the disk is
-  // full. QT_CHECKs that the total size of all tensors is not exceeded.
+  // full. Aborts (QT_CHECK) if the total size of all tensors would be exceeded.
   absl::Status Append(const void* data, int64_t bytes);
-  // Checks that all bytes were appended (QT_CHECK), flushes the file to disk (fsync) and closes it.
+  // Aborts (QT_CHECK) unless all bytes of all tensors were appended. Then flushes the file to disk
+  // (fsync) and closes it.
   absl::Status Finish();
 
  private:

@@ -49,8 +49,8 @@ std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
     if (name == "ForSequenceClassification") return Head::kSequenceClassification;
     return std::nullopt;
   }
-  // Fine-tuned mT5 and UMT5 checkpoints often name a T5 class in `architectures`, so accept all
-  // three class prefixes.
+  // Fine-tuned mT5 and UMT5 checkpoints often name a T5 class in `architectures`. Therefore each of
+  // these families accepts the class prefixes T5, MT5 and UMT5.
   if (family == Family::kFat5 ? !strip("FlashT5")
                               : !(strip("T5") || strip("MT5") || strip("UMT5"))) {
     return std::nullopt;

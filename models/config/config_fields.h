@@ -22,7 +22,8 @@ class ConfigFields {
   const absl::Status& status() const { return status_; }
   // Stores `status` unless an error is stored already.
   void Fail(absl::Status status);
-  // Like Fail, with the error INVALID_ARGUMENT and the message "where: field: what".
+  // Stores an INVALID_ARGUMENT error unless an error is stored already. Its message consists of the
+  // constructor's `where` and the two arguments: "where: field: what".
   void Invalid(const std::string& field, const std::string& what);
 
   // Returns the value of a field; a null pointer if the field is absent or null.

@@ -103,7 +103,8 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
   GenerationDefaults d;
   VisitDecodingFields(&d, FieldReader(where, &fields));
   d.max_length = fields.Int("max_length", 1, kAnyCount);
-  // 20 is Hugging Face's old default, which was written into files without anyone choosing it.
+  // A max_length of 20 is ignored: it is Hugging Face's old default, which was written into files
+  // without anyone choosing it.
   if (d.max_length == 20) d.max_length = std::nullopt;
   d.min_length = fields.Int("min_length", 0, kAnyCount);
   d.unsupported_fields = FindUnsupported(where, fields);

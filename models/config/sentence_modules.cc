@@ -233,7 +233,8 @@ absl::Status ReadPooling(const std::string& directory, const std::string& folder
   return absl::OkStatus();
 }
 
-// Fails unless the module reads and writes the pooled embedding.
+// Returns an error unless the module reads the pooled embedding and writes its result back to it
+// (module_input_name and module_output_name are "sentence_embedding" or absent).
 absl::Status CheckInput(const Fields& fields) {
   for (const char* field : {"module_input_name", "module_output_name"}) {
     QT_ASSIGN_OR_RETURN(const std::string name, fields.String(field, "sentence_embedding"));

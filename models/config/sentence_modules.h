@@ -27,8 +27,9 @@ enum class Pooling : uint8_t {
   kModules,       // as SentenceModules::poolings; kMean for a model without modules.json
 };
 
-// A module after the pooling. Dense: y = f(x W^T + b), plus the residual if the module has one,
-// where f is the activation. Normalize: y = x / max(|x|, 1e-12), where |x| is the Euclidean norm.
+// A module after the pooling. Dense: y = f(x W^T + b), where f is the activation; then x itself or
+// a projection of x is added to y if the module has a residual connection. Normalize: y = x /
+// max(|x|, 1e-12), where |x| is the Euclidean norm.
 struct SentenceLayer {
   enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
   enum class Residual : uint8_t { kNone, kInput, kProjected };
@@ -64,7 +65,7 @@ absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
 // modules.json.
 absl::StatusOr<std::vector<std::string>> SentenceModuleFolders(const std::string& directory);
 
-// Applies one layer to `values` [layer.in], which becomes [layer.out].
+// Applies one Dense or Normalize module: replaces `values` [layer.in] by its result [layer.out].
 void ApplySentenceLayer(const SentenceLayer& layer, std::vector<float>* values);
 
 }  // namespace quintet

@@ -44,8 +44,8 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat("'", target, "': ", error.message()));
   }
-  // `equivalent` also detects bind mounts, which give one directory two paths without symbolic
-  // links.
+  // std::filesystem::equivalent also detects bind mounts, which give one directory two paths
+  // without symbolic links.
   if (from == to || fs::equivalent(from, to, error)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", target, "' is the model itself; convert to another directory"));
@@ -62,7 +62,8 @@ absl::Status CheckNesting(const std::string& source, const std::string& target) 
 
 absl::Status CheckLength(const fs::path& target) {
   const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  // pathconf returns -1 if the limit is unknown, for instance because the directory does not exist.
+  // pathconf returns -1 if the maximum length of a file name in the directory `parent` is unknown,
+  // for instance because this directory does not exist.
   const long longest = pathconf(parent.c_str(), _PC_NAME_MAX);
   const int64_t limit = (longest > 0 ? longest : NAME_MAX) - kTemporaryNameBytes;
   const int64_t size = static_cast<int64_t>(target.filename().native().size());

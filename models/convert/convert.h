@@ -38,10 +38,11 @@ struct ConvertOptions {
   std::optional<DType> dtype;
   // Replace an existing target, which must be a model directory or empty.
   bool replace = false;
-  // Follow symbolic links to the source's files, which hub caches use.
+  // True: follow all symbolic links to the source's files. False: follow only links within a
+  // repository's folder of a hub cache; other links are an error.
   bool follow_symlinks = false;
-  // Called after every block with the bytes written and the total bytes. Returning false stops the
-  // conversion (CANCELLED).
+  // Called after every block of weights with the number of bytes written so far and the total
+  // number of bytes. If it returns false, the conversion stops (CANCELLED).
   std::function<bool(int64_t done_bytes, int64_t total_bytes)> progress;
   // Called with the finished temporary directory before it replaces the target. If this function
   // returns an error, the temporary directory is deleted and the target is unchanged.

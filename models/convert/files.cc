@@ -113,8 +113,8 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 absl::Status WriteJson(const std::string& path, const nlohmann::json& value) {
-  // All strings were checked to be UTF-8 when they were read. error_handler_t::replace makes sure
-  // that dump cannot throw.
+  // All strings were checked to be UTF-8 when they were read. error_handler_t::replace only makes
+  // sure that nlohmann's dump, which writes the JSON text, cannot throw an exception.
   return WriteFile(path,
                    value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

@@ -173,7 +173,7 @@ absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& file
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
   // Call PlanWeights, because it checks names, shapes and dtypes as the loader does, and sets
-  // config->scale_logits. `destinations` is not used.
+  // config->scale_logits. Its other output, `destinations`, is not used.
   WeightDestinations destinations;
   QT_RETURN_IF_ERROR(PlanWeights(files, config, &destinations).status());
   RenamedWeights result;

@@ -16,7 +16,7 @@ absl::StatusOr<WeightsWriter> WeightsWriter::Create(
   QT_ASSIGN_OR_RETURN(SafetensorsWriter file,
                       SafetensorsWriter::Create(path, specs, {{"format", "pt"}}));
   WeightsWriter writer(std::move(file));
-  // Create has already written the header, so hash it first.
+  // SafetensorsWriter::Create has already written the file's header, so hash the header first.
   QT_RETURN_IF_ERROR(HashFile(path, &writer.hash_));
   writer.progress_ = std::move(progress);
   writer.result_.tensors = static_cast<int64_t>(specs.size());

@@ -117,9 +117,10 @@ std::vector<AddedTokens::Segment> AddedTokens::Split(std::string_view text, Text
     at = end;
     if (splits_special_ && token.special) continue;
     if (token.single_word && (IsWordBefore(text, begin) || IsWordAt(text, end))) continue;
-    // The segment of this token must not begin before `done`, the end of the previous segment. If
-    // the previous token has rstrip, it may have consumed the white space before this token, and
-    // even white space with which this token itself begins.
+    // With lstrip, the segment of a token includes the white space before it. The segment must not
+    // begin before `done`, the end of the previous segment. If the previous token has rstrip, its
+    // segment may already include the white space between the two tokens, and even white space with
+    // which this token itself begins.
     if (token.lstrip) begin = std::max(SpaceBegin(text, begin, done, strips_separators_), done);
     if (token.rstrip) {
       if (end >= spaces_end) spaces_end = SpaceEnd(text, end, strips_separators_);

@@ -23,10 +23,10 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // also match white space on that side
   // If true, the token is matched in the normalized text instead of the raw text.
   bool normalized = false;
-  // AddedTokens::Finish sets both fields. `decoded` is the text to which the token decodes: its
-  // content or, if `normalized` is true, its normalized content. `hidden` is true if `decoded`
-  // equals the content of a special token, as in Hugging Face's tokenizers; Decode omits hidden
-  // tokens if it is called to skip special tokens.
+  // AddedTokens::Finish sets `decoded` and `hidden`. `decoded` is the text to which the token
+  // decodes: its content or, if `normalized` is true, its normalized content. `hidden` is true if
+  // `decoded` equals the content of a special token, as in Hugging Face's tokenizers; Decode omits
+  // hidden tokens if it is called to skip special tokens.
   std::string decoded;
   bool hidden = false;
 };
@@ -40,7 +40,8 @@ class AddedTokens {
   // Applies `normalizer` (may be null) to the content of each token whose `normalized` is true.
   // INVALID_ARGUMENT if this makes the contents too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
-  // After this call lstrip and rstrip also match U+001C to U+001F, as Python's str.strip does.
+  // After this call tokens with lstrip or rstrip, which also match the white space before or after
+  // them, take U+001C to U+001F for white space, too, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }
   // After this call special tokens are not matched in texts.
   void SplitSpecialTokens() { splits_special_ = true; }

@@ -79,11 +79,12 @@ class Rewriter {
   AlignedText out_;
 };
 
-// Builds a changed copy of a text character by character. Describes each change as Hugging Face's
-// tokenizers do: `change` 0 replaces the next old character, 1 inserts a new character, and -n
-// replaces the next n + 1 old characters by one. For a deletion at the start of a text Hugging
-// Face's tokenizers pass wrong numbers, which shift their alignments. The same error is made here,
-// because Metaspace's prepend scheme "first" depends on the alignment.
+// Builds a changed copy of a text character by character. The argument `change` says how a new
+// character changes the old text, as in Hugging Face's tokenizers: 0 replaces the next old
+// character, 1 inserts a new character, and -n replaces the next n + 1 old characters by one. For a
+// deletion at the start of a text Hugging Face's tokenizers pass wrong numbers, which shift their
+// alignments. The same error is made here, because Metaspace's prepend scheme "first" depends on
+// the alignment.
 class CharacterRewriter {
  public:
   explicit CharacterRewriter(const AlignedText& in) : in_(in), rewriter_(in) {}

@@ -27,7 +27,8 @@ constexpr uint8_t kConjunctMask = 96, kConsonant = 32, kLinker = 64;
 // cluster.
 struct ClusterState {
   uint8_t previous;  // properties of the last code point
-  // Length of the run of regional indicators at the cluster's end.
+  // Number of consecutive regional indicators (characters that form a flag in pairs) at the end of
+  // the cluster.
   int regional_indicators = 0;
   bool pictographic_zwj = false;  // the cluster ends in Pictographic Extend* ZWJ
   bool pictographic = false;      // the cluster ends in Pictographic Extend*

@@ -32,12 +32,13 @@ Pattern Pattern::Literal(std::string_view text) {
 
 namespace {
 
-// Finds matches by depth-first search over states (step, position in the text). If matching failed
-// from a state once, it fails again; therefore the search visits a kSplit step at most once per
-// position. The visited set has one row of bits (one bit per kSplit step) for each text position,
-// from the start of the match to the rightmost position at which a kSplit step was visited. Rows
-// before the start are dropped, because a search never moves left of its start. The set stays
-// small, because most patterns match long words without passing a kSplit step.
+// Finds matches by depth-first search over states (step of the compiled pattern, position in the
+// text). A kSplit step has two continuations; the second is tried if the first fails. If matching
+// failed from a state once, it fails again; therefore the search visits a kSplit step at most once
+// per position. The visited set has one row of bits (one bit per kSplit step) for each text
+// position, from the start of the match to the rightmost position at which a kSplit step was
+// visited. Rows before the start are dropped, because a search never moves left of its start. The
+// set stays small, because most patterns match long words without passing a kSplit step.
 class Matcher {
  public:
   Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
@@ -71,8 +72,8 @@ class Matcher {
     return (splits + 7) / 8;
   }
 
-  // Drops the rows of visited_ for positions before `start`, if they are all rows or more than half
-  // of them.
+  // visited_ has one row of bits per text position. Drops the rows for positions before `start`, if
+  // they are all rows or more than half of them.
   void DropRows(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
     if (dropped >= visited_.size()) {
@@ -84,8 +85,9 @@ class Matcher {
     }
   }
 
-  // Marks the kSplit step number `split` as visited at text position `at`. Returns false if it was
-  // already visited there.
+  // Marks a kSplit step (a step with two continuations) as visited at byte `at` of the text.
+  // `split` is the step's number among all kSplit steps. Returns false if it was already marked
+  // there.
   bool MarkVisited(uint32_t split, size_t at) {
     const size_t row = (at - first_) * row_bytes_;
     if (row >= visited_.size()) visited_.resize(row + row_bytes_, 0);

@@ -60,8 +60,9 @@ class Pattern {
       kTextStart,
       kTextEnd,
       kMatch,
-      // Matches all following characters of class `first`; then the whole pattern matches. Replaces
-      // a loop at the end of a pattern, which never has to backtrack.
+      // Matches as many characters of one class as possible; then the whole pattern matches.
+      // `first` is the index of the class. Replaces a loop at the end of a pattern, which never has
+      // to backtrack.
       kFinalLoop,
     };
     Kind kind;

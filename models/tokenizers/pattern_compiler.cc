@@ -81,8 +81,9 @@ class PatternCompiler {
     return static_cast<uint32_t>(pattern_.classes_.size() - 1);
   }
 
-  // Finds loops over a single character class (split, class, jump back) after which the pattern
-  // ends, and replaces the split of each by kFinalLoop.
+  // Finds loops over a single character class after which the pattern ends. Such a loop consists of
+  // three steps: a split (enter the loop body or leave), the class, a jump back to the split. The
+  // split is replaced by kFinalLoop, which matches the whole loop.
   void MarkFinalLoops() {
     for (size_t i = 0; i + 3 < steps().size(); ++i) {
       const Step split = steps()[i], body = steps()[i + 1], jump = steps()[i + 2];
@@ -97,8 +98,8 @@ class PatternCompiler {
     }
   }
 
-  // Compiles alternatives. a|b|c becomes split(a, second split), a, jump(end), split(b, c), b,
-  // jump(end), c.
+  // Compiles alternatives. split(x, y) is a step that tries to continue at x and, if that fails, at
+  // y. a|b|c becomes split(a, second split), a, jump(end), split(b, c), b, jump(end), c.
   void Alternatives(int depth, bool ignore_case) {
     if (depth > kMaxDepth) return Unsupported("groups nested deeper than 16");
     const uint32_t start = here();
@@ -205,8 +206,9 @@ class PatternCompiler {
     Repeat(start, low, high);
   }
 
-  // Replaces the atom whose steps are [start, here()) by `low` to `high` copies of it (high == 0:
-  // no upper limit).
+  // Compiles a repetition of the atom (character, class or group) whose steps are [start, here()):
+  // replaces these steps by steps that match the atom `low` to `high` times. high == 0: no upper
+  // limit.
   void Repeat(uint32_t start, uint32_t low, uint32_t high) {
     const std::vector<Step> atom(steps().begin() + start, steps().end());
     steps().resize(start);

@@ -39,8 +39,8 @@ bool IsNamed(std::string_view field) {
                      [&](const auto& named) { return field == named.first; });
 }
 
-// Reads the special tokens that have a field of their own (kNamed), and all other *_token fields
-// whose value is a string or an object with "content".
+// Reads the special tokens that have a field of their own, such as bos_token (kNamed lists these
+// fields), and all other *_token fields whose value is a string or an object with "content".
 absl::Status ReadNamed(const Json& json, const std::string& where, TokenizerSettings* settings) {
   for (const auto& [field, member] : kNamed) {
     const auto value = json.find(field);
@@ -211,7 +211,8 @@ std::string NameField(const Json& json, const char* field) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
-// Returns the special tokens that have a field of their own, in the order in which they get ids.
+// Returns the special tokens that have a field of their own (bos_token to mask_token; kNamed lists
+// these fields), then settings.model_specific. This is the order in which they get ids.
 std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings) {
   std::vector<AddedToken> tokens;
   for (const auto& [field, member] : kNamed) {

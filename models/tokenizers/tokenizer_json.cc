@@ -51,8 +51,9 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json,
   return tokens;
 }
 
-// Adds `tokens` to *numbered (TokenizerSettings::numbered) and sorts the result by id. A token of
-// `tokens` replaces a token of *numbered that has the same id.
+// Adds `tokens` to *numbered, the added tokens whose ids are in the files
+// (TokenizerSettings::numbered), and sorts the result by id. A token of `tokens` replaces a token
+// of *numbered that has the same id.
 void AddNumbered(const std::vector<AddedToken>& tokens, std::vector<AddedToken>* numbered) {
   std::unordered_map<int32_t, size_t> places;
   for (size_t i = 0; i < numbered->size(); ++i) places[(*numbered)[i].id] = i;
@@ -202,7 +203,7 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
                            processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
-      // Only one processor of the sequence may add tokens around the text.
+      // Of the post-processors in a Sequence, only one may add tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {

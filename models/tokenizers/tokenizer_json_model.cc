@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> ParseTokenModel(const Json& js
                                                                   const std::string& where) {
   if (!json.is_object()) return ExpectedField(where, "field", "an object", json);
   QT_ASSIGN_OR_RETURN(std::string type, StringField(json, "type", "", where));
-  // Old files have no field "type".
+  // In old tokenizer.json files the model has no field "type".
   if (type.empty()) type = FindField(json, "merges") != nullptr ? "BPE" : "Unigram";
   if (type == "Unigram") return ParseUnigram(json, where);
   if (type == "BPE") return ParseBpe(json, where);

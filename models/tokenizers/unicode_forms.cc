@@ -71,8 +71,9 @@ class FormNormalizer : public Normalizer {
     }
   }
 
-  // Stably sorts a segment's combining characters by ascending combining class; for NFC and NFKC
-  // then composes its starter with the characters that can be composed with it.
+  // A segment is a starter (a character of combining class 0) and the combining characters after
+  // it. Stably sorts the segment's combining characters by ascending combining class; for NFC and
+  // NFKC then composes the starter with the characters that can be composed with it.
   void Finish(std::vector<Character>* segment) const {
     if (segment->size() < 2) return;
     const bool has_starter = segment->front().combining == 0;
@@ -92,8 +93,9 @@ class FormNormalizer : public Normalizer {
     segment->resize(size);
   }
 
-  // Composes two adjacent starters if possible, as in Hangul; returns whether it did. `segment`
-  // holds the first one.
+  // Composes two adjacent starters (characters of combining class 0) if possible, as in Hangul;
+  // returns whether it did. The first one is the only character of `segment`, the second one is
+  // `character`.
   static bool JoinsStarter(const Character& character, std::vector<Character>* segment) {
     return segment->size() == 1 && segment->front().combining == 0 &&
            Join(character, &segment->front());

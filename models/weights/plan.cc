@@ -55,7 +55,8 @@ class Matcher {
         if (t == nullptr) continue;
         used_.insert(name);
         if (piece.values == nullptr) piece.values = t;
-        // No break: all aliases of the parameter that the files contain count as used.
+        // Do not stop at the first name that is found: all aliases of the parameter that the files
+        // contain count as used, so that they are not reported as unexpected.
       }
       if (piece.values == nullptr) {
         missing_.push_back(source.names[0]);
@@ -202,7 +203,7 @@ absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
 }
 
 // Explains why the checkpoint is ambiguous about whether to scale logits. Returns an empty string
-// if it is not ambiguous. In both cases the rule in models/README.md decides.
+// if it is not ambiguous. Even if it is, the rule in models/README.md decides whether to scale.
 std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
   const std::optional<bool> flag = config.tie_word_embeddings;
   const std::string is = absl::StrCat("tie_word_embeddings is ", !flag   ? "absent"

@@ -69,9 +69,9 @@ struct WeightSlot {
 };
 
 // Memory into which the checkpoint's parameters are loaded. encoder_position and decoder_position
-// have one entry per layer with the position parameters, from which the PositionBias tables are
-// computed (position.h). In a layer without position parameters the entry's tensors are undefined
-// (Tensor::defined() is false).
+// have one entry per layer, which holds the layer's position parameters; the PositionBias tables
+// are computed from them (position.h). In a layer without position parameters the entry's tensors
+// are undefined (Tensor::defined() is false).
 struct WeightDestinations {
   ModelWeights weights;
   std::vector<PositionParameters> encoder_position, decoder_position;

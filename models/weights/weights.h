@@ -53,7 +53,8 @@ struct ModelWeights {
   Tensor embedding;                 // [vocab, d_model] f32|bf16|f16
   Tensor position_embedding;        // [max_positions, d_model] f32|bf16|f16, GPT-2
   StackWeights encoder, decoder;
-  // K and V of every decoder layer's cross-attention; rows in order (layer, k|v, head, head_dim).
+  // K and V of every decoder layer's cross-attention. The rows are ordered by layer, in a layer K
+  // before V, then by head, then by index within the head.
   LinearWeight cross_kv;     // [decoder_layers * 2 * I, d_model]
   LinearWeight head;         // [vocab, d_model], language models
   float logit_scale = 1.0f;  // d_model^-0.5 or 1
