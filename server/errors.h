@@ -21,9 +21,9 @@ inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
 inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// Returns the ErrorInfo.reason of a status: the one set by WithReason (or OUT_OF_MEMORY, set by
-// kernels/base/out_of_memory.h), otherwise the default of the status code ("INVALID_FIELD",
-// "QUEUE_FULL", ...). Returns "" for OK and CANCELLED.
+// Returns the ErrorInfo.reason for a status: the reason that the status carries (set by WithReason;
+// OUT_OF_MEMORY by kernels/base/out_of_memory.h), otherwise the default of its status code
+// ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
 // The final status of an RPC.

@@ -22,9 +22,9 @@ namespace quintet {
 // serialized form take at one time.
 int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
-// Upper bounds in bytes, like ResponseBytes, of the response memory of Encode and Tokenize. They
-// are computed before the inputs are tokenized, because the responses of these two methods can be
-// large.
+// Return upper bounds, in bytes, of the memory that the response takes (see ResponseBytes), for
+// Encode and Tokenize. They are computed before the inputs are tokenized, because the responses of
+// these two methods can be large.
 int64_t EncodeResponseBound(const google::protobuf::RepeatedPtrField<v1::Input>& inputs,
                             const v1::EncodeOptions& options, const ModelHost& host,
                             const InputLimits& limits);
@@ -62,7 +62,8 @@ class ClassifyHandler {
     // Byte spans of tokens. Token classification: the spans of the input's tokens, or empty if the
     // input is not text. Question answering: the spans of the context's tokens.
     std::vector<TokenSpan> spans;
-    // Question answering: the output row of the first token of the context.
+    // Question answering: index of the first token of the context in the tokenized input, and so in
+    // the rows of the model's output.
     int64_t context_begin = 0;
   };
   // Question answering: appends the tokens of the next context to `ids`, which already hold the

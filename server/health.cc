@@ -23,7 +23,7 @@ pb::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
   return status.serving() ? pb::HealthCheckResponse::SERVING : pb::HealthCheckResponse::NOT_SERVING;
 }
 
-// Handler of Check or, if `watch` is set, of Watch.
+// Handler of one RPC of the health service: Watch if `watch` is set, otherwise Check.
 class HealthCall final : public RpcHandler {
  public:
   HealthCall(HealthStatus* status, std::shared_ptr<Rpc> rpc, bool watch)

@@ -42,8 +42,8 @@ struct LogQueue::State {
   std::condition_variable changed;
   std::deque<std::string> lines;
   int64_t bytes = 0;  // sum of the sizes of `lines`
-  // Numbers of lines since the start. completed: written or dropped. reported: dropped, and counted
-  // in a report line that has been written.
+  // Numbers of lines since the start. completed: lines that were written or dropped. reported:
+  // dropped lines that a written report line already counts.
   int64_t queued = 0, completed = 0, dropped = 0, reported = 0;
   // Becomes true when a line does not fit into the queue, and false when half of the queue is free.
   bool full = false;

@@ -23,7 +23,7 @@ struct InputLimits {
   int64_t vocab = 0;
 };
 
-// The size of inputs before tokenization.
+// The size of the inputs of a call, known before tokenization.
 struct InputSize {
   // Number of bytes of text, plus 3 for each input token id. This is about three times the number
   // of tokens.

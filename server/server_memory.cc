@@ -23,8 +23,9 @@ int64_t Planned(const MemoryLimit& limit) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat((bytes + kMib - 1) / kMib); }
 
-// The parts of the plan, in bytes. `loading` is the largest loading_bytes of any model, not the
-// sum, because models are loaded one after the other.
+// The parts of the memory plan, in bytes. `loading` is memory needed only while a model is loaded:
+// the largest loading_bytes of any model, not the sum, because models are loaded one after the
+// other.
 struct Parts {
   int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
           encoder_cache = 0, grpc = 0, requests = 0;

@@ -65,7 +65,8 @@ std::vector<std::unique_ptr<WorkItem>> ListOf(std::unique_ptr<WorkItem> item) {
   return items;
 }
 
-// Pops the items of a call until none is pending, and returns them in the order of Pop.
+// Waits for all outstanding items of `call` and returns them in the order in which Pop delivers
+// them.
 std::vector<std::unique_ptr<WorkItem>> TakeAll(EngineCall* call,
                                                std::vector<TokenChunk>* chunks = nullptr) {
   std::vector<std::unique_ptr<WorkItem>> items;

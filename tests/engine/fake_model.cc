@@ -104,7 +104,8 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
     if (!upper_end_.empty() && at < upper_end_[j]) continue;
     history.push_back(encode_tokens_[j]);
   }
-  // Unless attention is bidirectional, at most `position` tokens before the row are visible to it.
+  // Unless attention is bidirectional, a row can attend to itself and to at most `position` tokens
+  // before it.
   const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
   Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
   return StateOf({}, history);

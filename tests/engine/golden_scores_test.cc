@@ -8,15 +8,16 @@ namespace quintet {
 namespace {
 
 TEST_CASE("golden: beam scores are compared relative to their size") {
-  // With a length penalty of -1, scores are large: for 24 tokens, the score is 24 times the sum of
-  // the log-probabilities.
+  // A beam score is the sum of the log-probabilities divided by length^penalty. With a penalty of
+  // -1 scores are large: for 24 tokens, 24 times the sum.
   CHECK(ScoresEqual(-450.0006, -450.0));
   CHECK(ScoresEqual(-449.9994, -450.0));
   CHECK_FALSE(ScoresEqual(-450.01, -450.0));
   CHECK_FALSE(ScoresEqual(-449.99, -450.0));
   CHECK(ScoresEqual(-1294.0019, -1294.0));
   CHECK_FALSE(ScoresEqual(-1294.01, -1294.0));
-  // For small scores the absolute tolerance applies.
+  // For scores close to 0 the absolute tolerance applies, because it is larger than the relative
+  // one.
   CHECK(ScoresEqual(-0.50009, -0.5));
   CHECK_FALSE(ScoresEqual(-0.50011, -0.5));
   CHECK_FALSE(ScoresEqual(-20.0006, -20.0));

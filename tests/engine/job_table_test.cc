@@ -17,8 +17,8 @@ struct StartSink : RecordingSink {
   int starts = 0;
 };
 
-// A job table on a fake model with 8 pages of 4 tokens and 3 sequences. The tests call it as
-// StepEngine does.
+// A job table with a fake model that has 8 KV cache pages of 4 tokens and room for 3 sequences. The
+// tests call the table as the engine does in its steps.
 struct Scene {
   explicit Scene(bool causal = true)
       : model({.causal = causal}, &pool),

@@ -17,7 +17,8 @@ std::unique_ptr<Job> MakeJob(int64_t tokens) {
   return job;
 }
 
-// A table for at most 3 requests and 100 tokens, and the jobs that were taken from it.
+// A request table that holds at most 3 requests and 100 tokens, and the jobs that a test has taken
+// from it.
 struct Scene {
   RequestId Add(int64_t tokens) {
     const auto id = table.Add(MakeJob(tokens), /*now_us=*/0);

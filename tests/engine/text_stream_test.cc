@@ -243,7 +243,8 @@ TEST_CASE("stop strings are not searched in the echo") {
 }
 
 TEST_CASE("long streams keep a short window") {
-  // 20,000 tokens would take minutes if each Push decoded everything before it.
+  // The test decodes 20,000 tokens. It would take minutes if each Push decoded all earlier tokens
+  // again.
   const SpacedTokenizer tokenizer(kSpaced);
   std::vector<int32_t> ids;
   std::mt19937 random(9);

@@ -53,8 +53,8 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
   return logits[token] - max - std::log(sum);
 }
 
-// One row to score. `target` continues the prompt; the golden logits of its first token are at
-// column `first_column`.
+// One score request, for one row of the case. `target` continues the prompt; the golden logits for
+// its first token are in column `first_column`.
 struct ScoredRow {
   size_t row;
   size_t first_column;

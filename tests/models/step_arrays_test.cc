@@ -46,7 +46,8 @@ TEST_CASE("StepShape: Rounded gives few shapes") {
   CHECK(std::unique(shapes.begin(), shapes.end()) - shapes.begin() <= 26);
 }
 
-// Two groups: sequences 0 and 1 (one new token each), and sequence 2 (two new tokens).
+// A decoder batch of two groups (sequences that share a source): sequences 0 and 1 with one new
+// token each, and sequence 2 with two new tokens.
 struct Batch {
   Ints tokens = {5, 6, 7, 8}, offsets = {0, 1, 2, 4}, kv_lens = {3, 3, 2};
   Ints slots = {10, 11, 12, 10, 11, 13, 20, 21, -1};

@@ -74,7 +74,8 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // The share that is reserved for a priority class limits its tokens, too: here to 800.
+  // In a full queue each priority class may still use its own share, which limits the tokens of the
+  // class as well as its requests, here to 800 tokens.
   reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());

@@ -35,8 +35,8 @@ TEST_CASE("A full budget rejects a reservation without changing", "[memory_budge
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
   REQUIRE(first.Resize(650).ok());
   REQUIRE(second.Resize(250).ok());
-  // 100 bytes are free in the budget of the process (1000), and 100 in the share of connection `a`
-  // (750).
+  // Of the 1000 bytes of the process, 100 are free; of the 750 that connection `a` may hold, also
+  // 100.
   CHECK(absl::IsResourceExhausted(third.Resize(101)));
   CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
   CHECK(third.bytes() == 0);

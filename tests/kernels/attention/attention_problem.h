@@ -58,8 +58,9 @@ inline std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
   return offsets;
 }
 
-// Inputs of one call. q, k and v are column ranges of one packed matrix, so that strides matter.
-// The bias is of the requested kind. Values are rounded to the dtype.
+// Inputs of one attention call. q, k and v are column ranges of one packed matrix; a wrong stride
+// in a kernel therefore changes the result. `shape` selects the kind of bias. Values are rounded to
+// the dtype.
 class Problem {
  public:
   Problem(const Shape& shape, uint32_t seed, DType dtype = DType::kF32)

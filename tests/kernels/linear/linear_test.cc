@@ -69,7 +69,8 @@ struct Scatter {
   std::vector<int64_t> row_offset, chunk_offset;
 };
 
-// A bias may be f32 or have the dtype of y. The number of rows of the case selects one of them.
+// The bias of a case may be f32 or have the dtype of y. Cases with an even number of rows use f32,
+// the others the dtype of y.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
 // Runs the op and returns its output. Fails the test if the element after the output changes.
@@ -549,7 +550,8 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // Packing must also have computed the channel sums, on which the result of a GEMM depends.
+  // A GEMM with i8 weights may also use the sum of each output channel's weights, which packing
+  // must have computed. The result shows whether it did.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

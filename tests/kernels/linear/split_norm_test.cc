@@ -96,7 +96,8 @@ class Halves {
     return {backend_.Floats(args.y), backend_.Floats(scaled_), backend_.Floats(squares_)};
   }
 
-  // Returns the arguments of the second GEMM. Its input is the result of the latest RunFirst.
+  // Returns the arguments of the second GEMM. Its input is what the latest RunFirst wrote: the rows
+  // times gamma and their sums of squares.
   LinearArgs SecondArgs(DType dtype) {
     LinearArgs args;
     args.x = scaled_;

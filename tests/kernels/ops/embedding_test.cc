@@ -10,7 +10,8 @@
 namespace quintet {
 namespace {
 
-// Row strides are larger than the rows, and multiples of 16 bytes if the row length allows it.
+// A gap follows each row. If the row length is a multiple of 8 elements, so is the row stride,
+// which keeps rows aligned to 16 bytes.
 struct Table {
   Table(DType dtype, int64_t rows, int64_t d, uint32_t seed)
       : stride(d % 8 == 0 ? d + 8 : d + 1),

@@ -22,8 +22,8 @@ struct Item {
   double value;
 };
 
-// Reference: one draw in double with full sorts. `nearest` is the smallest distance of any decision
-// to its threshold.
+// Reference: draws one token from a row of logits, in double and with full sorts. `nearest` is the
+// smallest distance between a value and the threshold with which it was compared.
 class PlainDraw {
  public:
   PlainDraw(const float* row, int64_t vocab, const Draw& draw, uint32_t position) {

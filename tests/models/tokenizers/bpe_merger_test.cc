@@ -35,8 +35,8 @@ void MergeSlowly(const MergeTable& table, std::vector<int32_t>* symbols) {
 TEST_CASE("Short and long words merge as defined", "[bpe]") {
   std::mt19937 random(5);
   for (int round = 0; round < 400; ++round) {
-    // A random merge table over few symbols. It has many merges, merges of merged symbols, and
-    // ranks in any order, some of them equal.
+    // A random merge table over few symbols. It has many merges, including merges of symbols that
+    // are themselves results of merges, and ranks in any order, some of them equal.
     MergeTable table;
     const int symbols = 2 + static_cast<int>(random() % 6);
     for (int i = 0; i < symbols * 3; ++i) {
