@@ -10,9 +10,10 @@ function(run)
 endfunction()
 
 set(prefix "${CMAKE_INSTALL_PREFIX}")
-# With prefix /usr, which Debian packages use, configuration goes to /etc and the zsh completions to
-# vendor-completions, zsh's folder for packages. With any other prefix they go to PREFIX/etc and to
-# site-functions, the folder for what the administrator installs.
+# With prefix /usr, which Debian packages use, configuration goes to /etc and the zsh completions go
+# to vendor-completions, zsh's folder for packages. With any other prefix, configuration goes to
+# PREFIX/etc and the completions go to site-functions, the folder for what the administrator
+# installs.
 if(prefix STREQUAL "/usr")
   set(etc /etc)
   set(zsh vendor-completions)

@@ -33,10 +33,10 @@ class BatchBuilder {
   // parent beam. The index of that parent among these beams is Model::parent_beams()[row + b],
   // where `row` is the request's first row in the previous sampling batch.
   void ReorderNext(int32_t beams, int32_t row);
-  // Requests the final hidden states of the last `count` tokens of the newest sequence.
+  // Requests the decoder's output hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
-  // Requests the final hidden state of the newest sequence's new token number `index` (from 0).
-  // Must be called with ascending indices.
+  // Requests the decoder's output hidden state of one new token of the newest sequence: number
+  // `index`, counted from 0. Must be called with ascending indices.
   void OutputToken(int64_t index);
 
   bool empty() const { return kv_lens_.empty(); }

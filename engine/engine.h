@@ -22,11 +22,11 @@ struct EngineLimits {
   // While any sequence generates, a step may spend additional time on encoding and prefill: at most
   // this fraction of the time that it spends on decoding. 0: no limit.
   double prefill_share = 0.0;
-  // While any request decodes, new requests are admitted only when at least this many more
-  // sequences may run (max_running_sequences minus those that run); their inputs then share encoder
-  // batches. If greater than 1, the next decoder step waits until all waiting requests that fit are
-  // encoded, because a decoder step on a GPU takes almost as long with few sequences as with many.
-  // Capped by max_running_sequences.
+  // While any request decodes, new requests are admitted only when there is room for at least this
+  // many further sequences (max_running_sequences minus those that run); their inputs then share
+  // encoder batches. If greater than 1, the next decoder step waits until all waiting requests that
+  // fit are encoded, because a decoder step on a GPU takes almost as long with few sequences as
+  // with many. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.

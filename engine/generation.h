@@ -136,8 +136,8 @@ class Generation : public DecodeTask {
   void ApplyResults(const RowResults& results);
   bool out_of_memory() const { return out_of_memory_; }
 
-  // If the request streams: passes the tokens and the text that became final since the previous
-  // call of Deliver to `sink`.
+  // If the request streams: passes to `sink` the tokens and the text that have been settled (can no
+  // longer change) since the previous call of Deliver.
   virtual void Deliver(ResponseSink* sink) = 0;
   // The finished sequences, best first.
   virtual std::vector<GeneratedSequence> TakeSequences() = 0;

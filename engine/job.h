@@ -74,7 +74,7 @@ struct Job {
   }
 };
 
-// Prefetches the members that a step reads, of a job that is a few places after jobs[i] in the
+// Prefetches the members that a step reads, of jobs that are a few places after jobs[i] in the
 // list. A loop over `jobs` calls this for each i.
 inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;

@@ -44,8 +44,8 @@ class JobTable {
 
   // Admission.
   int64_t waiting() const { return scheduler_.waiting(); }
-  // Returns the resources that are free now: KV cache pages, and how many more sequences may run.
-  // The caller sets the third field, encode_tokens.
+  // Returns the resources that are free now: KV cache pages, and the number of further sequences
+  // that the engine can run. The caller sets the third field, encode_tokens.
   AdmissionBudget FreeBudget() const;
   // Takes the jobs that start now from the queue and appends them to `admitted`, in order of
   // admission.
@@ -56,8 +56,9 @@ class JobTable {
   // Adds the job to those that decode from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
-  // Returns the highest priority of the jobs in the encoder and that of the queued requests, both
-  // of which compete with decoding.
+  // Returns the priorities of the work that competes with decoding: the highest one in the encoder
+  // (or waiting only for the encoder), and that of a queued request that waits for pages or
+  // sequences.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the

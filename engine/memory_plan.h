@@ -59,8 +59,8 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 // - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
 //   85 % of the remaining memory of a GPU or a quarter of the memory that the process may use on a
 //   CPU.
-// RESOURCE_EXHAUSTED, with the bytes of each part: if request.max_bytes is set (above 0), when a
-// cache of one page exceeds it; if it is 0, when the plan exceeds the free memory of the GPU.
+// RESOURCE_EXHAUSTED, with the bytes of each part: if request.max_bytes is above 0, when the plan
+// with a cache of one page exceeds it; if it is 0, when the plan exceeds the GPU's free memory.
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
 

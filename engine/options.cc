@@ -116,10 +116,9 @@ class Resolver {
     if (needs == Needs::kSampling) return options_.do_sample;
     return needs == Needs::kNothing || options_.num_beams > 1;
   }
-  // Resolves those numeric options whose condition is `wanted`: they have an effect only in
-  // sampling, only in beam search, or always. A default from generation_config.json is used and
-  // checked only if it has an effect: many of these files do not enable sampling and yet set the
-  // temperature to 0.0.
+  // Resolves the numeric options that take effect in the mode `wanted`: only in sampling, only in
+  // beam search, or always. A default from generation_config.json is used and checked only if it
+  // has an effect: many of these files do not enable sampling and yet set the temperature to 0.0.
   void Numbers(Needs wanted) {
     VisitNumbers(&options_, [&](const char* name, auto field, auto* value, const OptionRange& range,
                                 Needs needs) {

@@ -68,8 +68,8 @@ class ResponseSink {
   // Called first, when the request has left the queue and no longer counts against the queue
   // limits. Not called if the request ends in the queue.
   virtual void OnStart() {}
-  // Delivers new token ids and new text of sequence `index`; both are final. Called for streaming
-  // requests only, and in beam search only if one sequence is returned.
+  // Delivers new token ids and new text of sequence `index`; later calls never change them. Called
+  // for streaming requests only, and in beam search only if one sequence is returned.
   virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }

@@ -135,9 +135,9 @@ class Sampler {
     int64_t uniform_group = 0;          // rows ranked together, if equally many everywhere; else 0
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
-    // token_per_row: the batch has no beams; hence TopK or Sample chooses the final token of every
-    // row. advances_beams: BeamStep chooses the tokens and parents of the beams on the device. Each
-    // of these two flags implies one_sequence_per_row.
+    // token_per_row: the batch has no beams; hence TopK or Sample alone chooses the next token of
+    // every row. advances_beams: BeamStep chooses the tokens and parents of the beams on the
+    // device. Each of these two flags implies one_sequence_per_row.
     bool token_per_row = false, advances_beams = false;
     Needs needs;
   };

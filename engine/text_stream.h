@@ -22,9 +22,9 @@ class IncrementalText {
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
   void Push(int32_t id);
-  // Decoded text of all ids so far. Bytes before settled_bytes() are final. The others may change,
-  // because the text ends with an unfinished UTF-8 sequence, with a run of byte tokens, or with a
-  // space that the clean-up removes if punctuation follows.
+  // Decoded text of all ids so far. Later ids cannot change the bytes before settled_bytes(). They
+  // may change the other bytes, because the text ends with an unfinished UTF-8 sequence, with a run
+  // of byte tokens, or with a space that the clean-up removes if punctuation follows.
   const std::string& text() const { return text_; }
   size_t settled_bytes() const { return settled_bytes_; }
 
@@ -64,19 +64,21 @@ class TextStream {
   TextStream(const Tokenizer* tokenizer, TextOptions options);
 
   void PushEcho(int32_t id);
-  // Returns true when a stop string has appeared in the settled (final) text. Nothing may be pushed
-  // after that.
+  // Returns true when a stop string has appeared in the settled text, which later ids cannot
+  // change. Nothing may be pushed after that.
   bool Push(int32_t id);
-  // Ends the list of ids; all text is then final. Returns true if that reveals a stop string.
+  // Ends the list of ids; no text can change any more. Returns true if the text that was not
+  // settled before contains a stop string.
   bool Finish();
 
   bool stopped() const { return match_.begin != std::string::npos; }
   const std::string& matched_stop() const { return options_.stops[match_.which]; }
-  // The final text. Valid once a stop string has appeared or Finish has been called.
+  // The whole text. If a stop string has appeared, the text ends before it (with include_stop:
+  // after it). Valid once a stop string has appeared or Finish has been called.
   std::string_view FinalText() const;
 
-  // Returns the text and the ids that became final since the previous Take. Text that may be the
-  // beginning of a stop string is held back.
+  // Returns the text and the ids that have been settled (can no longer change) since the previous
+  // Take. Text that may be the beginning of a stop string is held back.
   struct Chunk {
     std::string text;
     std::vector<int32_t> ids;

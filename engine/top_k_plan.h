@@ -31,8 +31,8 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Terms selects which of the optional arrays Args sets. Args returns TopKArgs in which
-  // row_offsets, k and the selected arrays point to this plan. The caller sets all other fields.
+  // Args returns TopKArgs in which row_offsets, k and those optional arrays that are true in Terms
+  // point to this plan. The caller sets all other fields.
   struct Terms {
     bool biases = false, log_softmax = false;
   };

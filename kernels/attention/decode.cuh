@@ -166,8 +166,8 @@ class FewRowsWarp {
     return x;
   }
 
-  // Row index in K and V (see KeyRows) of one of the kStepKeys keys of the step that starts at
-  // `key`: each lane looks up another one. Arbitrary if that key is past the sequence's end;
+  // Row index in K and V (see KeyRows) of one key of the step that starts at `key`: lane l looks up
+  // the key at index l % kStepKeys of the step. Arbitrary if that key is past the sequence's end;
   // CopyKeys then ignores it.
   __device__ uint32_t RowOfLane(int key) const {
     key += Lane() % kStepKeys;

@@ -151,10 +151,11 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
       scale, [](float value, int, int) { return value; });
 }
 
-// Finds this lane's entries in a bias strip (one entry per diagonal) that is stored twice: `odd`
-// lacks the strip's first entry, so every pair of neighbours is 8-byte aligned in `even` or `odd`.
-// `before`: index in the strip of the entry for the tile's first key and the first of 16 queries.
-// Returns the address of the pair of entries for the lane's first query and its first two keys.
+// Finds this lane's entries in a bias strip, which has one entry per diagonal (key index minus
+// query index). The strip is stored twice: `even` is the whole strip, `odd` lacks the first entry,
+// so every pair of neighbours is 8-byte aligned in one of the two. `before`: index in the strip of
+// the entry for the tile's first key and the first of 16 queries. Returns the address of the pair
+// of entries for the lane's first query and its first two keys.
 __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
                                                       int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
