@@ -44,7 +44,8 @@ class EncoderRunner {
   void Begin(absl::Span<Job* const> jobs);
   // Adds a job whose encoder output was cached; only its projection is left to do.
   void AddCached(Job* job, EncodedStates encoded);
-  // Queues a scoring job whose next part waits for a later batch.
+  // Queues a scoring job that has a further part to encode (PackedScoring splits long requests into
+  // parts). The part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
   bool has_continuations() const { return !continuations_.empty(); }
   // Calls `take` for each job that AddContinuation queued, in order, and removes those for which it

@@ -23,8 +23,8 @@ class IncrementalText {
 
   void Push(int32_t id);
   // Decoded text of all ids so far. Later ids cannot change the bytes before settled_bytes(). They
-  // may change the other bytes, because the text ends with an unfinished UTF-8 sequence, with a run
-  // of byte tokens, or with a space that the clean-up removes if punctuation follows.
+  // may change the bytes after it: an unfinished UTF-8 sequence or a run of byte tokens at the end
+  // of the text, or a space there that the clean-up removes if punctuation follows.
   const std::string& text() const { return text_; }
   size_t settled_bytes() const { return settled_bytes_; }
 
