@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -30,15 +31,22 @@ bool RunsOn(const Placement& placement, WeightType type) {
 
 }  // namespace
 
+std::string CanonicalDevice(const std::string& device) {
+  absl::string_view suffix = device;
+  const bool is_alias = absl::ConsumePrefix(&suffix, "gpu") && (suffix.empty() || suffix[0] == ':');
+  return is_alias ? absl::StrCat(kGpu, suffix) : device;
+}
+
 absl::Status CheckDeviceName(const std::string& device) {
   absl::string_view number = device;
   int ordinal = 0;
-  if (device == "cpu" || device == kGpu) return absl::OkStatus();
+  if (device == kAutoPlacement || device == "cpu" || device == kGpu) return absl::OkStatus();
   if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0 &&
       ordinal < 1024) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("expected cpu, cuda or cuda:N, got ", device));
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected auto, cpu, cuda or cuda:N, got ", device));
 }
 
 absl::Status CheckDtypeName(const std::string& dtype) {
@@ -47,15 +55,21 @@ absl::Status CheckDtypeName(const std::string& dtype) {
       absl::StrCat("expected auto or one of ", absl::StrJoin(kDtypes, ", "), ", got ", dtype));
 }
 
-std::string ResolveAutoDevice(Placement* placement) {
-  if (placement->device != kAutoPlacement) return "";
+void ResolveAutoDevice(Placement* placement) {
+  if (placement->device != kAutoPlacement) return;
   const absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Open(0);
   placement->device = gpu.ok() ? kGpu : "cpu";
-  if (gpu.ok()) return absl::StrCat("device auto: cuda (", (*gpu)->name(), ")");
-  return absl::StrCat("device auto: cpu (", gpu.status().message(), ")");
+  placement->choice = gpu.ok() ? (*gpu)->name() : std::string(gpu.status().message());
+}
+
+std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& config) {
+  if (placement.choice.empty()) return "";
+  return absl::StrCat("device auto: ", placement.device, " (", placement.choice, "), dtype ",
+                      WeightTypeName(WeightTypeOf(placement, config)));
 }
 
 int DeviceOrdinal(const Placement& placement) {
+  QT_CHECK(placement.device != kAutoPlacement);
   if (placement.device == "cpu") return -1;
   absl::string_view number = placement.device;
   int ordinal = 0;

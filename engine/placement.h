@@ -15,22 +15,31 @@ namespace quintet {
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
   std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
+  // Set by ResolveAutoDevice: the name of the GPU, or the reason for the CPU. Empty if the device
+  // was given.
+  std::string choice = "";
 };
 
 inline constexpr char kAutoPlacement[] = "auto";
 // Names of weight types that --dtype and Python's `dtype` accept in addition to kAutoPlacement.
 inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
 
-// INVALID_ARGUMENT unless `device` is cpu, cuda or cuda:N with N in [0, 1024).
+// Returns cuda for gpu and cuda:N for gpu:N. Other names are returned unchanged.
+std::string CanonicalDevice(const std::string& device);
+// INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
 absl::Status CheckDeviceName(const std::string& device);
 // INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
 absl::Status CheckDtypeName(const std::string& dtype);
 
-// Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu"; leaves
-// other devices unchanged. Returns one line of text for logs; for "cpu" it has the reason. The line
-// is empty if the device was not "auto".
-std::string ResolveAutoDevice(Placement* placement);
+// Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu", and sets
+// `choice`. Other devices are unchanged.
+void ResolveAutoDevice(Placement* placement);
+// Returns one line of text for logs, such as "device auto: cuda (NVIDIA H200), dtype bf16"; empty
+// if ResolveAutoDevice did not choose the device.
+std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& config);
 
+// The functions below must not be called with the device "auto".
+//
 // Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
 // Returns the weight type that placement.dtype selects. auto: the type of a converted model

@@ -45,6 +45,9 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
       log.warn(absl::StrCat(field, ": ignored"));
     }
   }
+  if (const std::string choice = DescribeAutoDevice(flags.placement, config); !choice.empty()) {
+    log.info(choice);
+  }
   if (const std::string fallback = DtypeFallback(flags.placement, config); !fallback.empty()) {
     log.warn(fallback);
   }

@@ -66,9 +66,9 @@ struct SessionNeeds {
   bool encodes = false;  // the session makes embeddings: read modules.json
 };
 
-// Receives messages for logs: warnings, and details for debugging.
+// Receives messages for logs: warnings, the device that auto stands for, and details for debugging.
 struct SessionLog {
-  absl::FunctionRef<void(absl::string_view)> warn, debug;
+  absl::FunctionRef<void(absl::string_view)> warn, info, debug;
 };
 
 // Loads the model onto `device` (null: the CPU) and creates its engine. The status names what is

@@ -56,9 +56,10 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   QT_ASSIGN_OR_RETURN(
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   load_ = options_.load;
-  if (options_.gpu >= 0) {
-    QT_ASSIGN_OR_RETURN(device_, Device::Open(options_.gpu));
-    load_.device = device_.get();
+  QT_ASSIGN_OR_RETURN(device_, OpenDevice(options_.placement));
+  load_.device = device_.get();
+  if (const std::string choice = DescribeAutoDevice(options_.placement, config); !choice.empty()) {
+    spdlog::info("model {}: {}", options_.name, choice);
   }
   QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
   QT_ASSIGN_OR_RETURN(const MemoryPlan plan, MeasureMemory(options_.directory, load_, pool_));

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/placement.h"
 #include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
@@ -26,8 +27,8 @@ namespace quintet {
 struct HostOptions {
   std::string name;
   std::string directory;
-  LoadOptions load;  // its limits come from `limits`, the device from `gpu`
-  int gpu = -1;      // GPU number; -1: run on the CPU
+  LoadOptions load;     // its limits come from `limits`, the device from `placement`
+  Placement placement;  // after ResolveAutoDevice
   // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>

@@ -28,7 +28,7 @@ CLI::Validator InRange(T least, T most) {
     return RealInRange(least, most);
   }
 }
-// Accepts "auto", and whole numbers from `least` to `most`. `least` must be above 0.
+// Accepts "auto" and whole numbers from `least` to `most`.
 CLI::Validator AutoOrInRange(uint64_t least, uint64_t most);
 // For flags whose range is checked elsewhere. Accepts any whole number >= 0 if T is an integer
 // type, and any real number if T is a floating-point type.

@@ -16,6 +16,7 @@
 #include "models/checkpoint/find_model.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
 
@@ -176,7 +177,8 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   for (const auto& [name, bytes] : in.files) {
     std::printf("  %-40s %s\n", name.c_str(), Bytes(bytes).c_str());
   }
-  std::printf("\nmemory, weights as %s, %lld x (%lld + %lld) tokens, beams %lld\n",
+  std::printf("\nmemory on %s, weights as %s, %lld x (%lld + %lld) tokens, beams %lld\n",
+              flags.placement.device.c_str(),
               WeightTypeName(WeightTypeOf(flags.placement, in.config)),
               static_cast<long long>(flags.batch), static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
@@ -264,6 +266,10 @@ int Run(InspectFlags flags) {
     inspection->warnings.push_back(
         absl::StrCat("memory: ", flags.input_tokens, " + ", flags.output_tokens,
                      " tokens are beyond the model's ", positions, " positions"));
+  }
+  ResolveAutoDevice(&flags.placement);
+  if (const std::string choice = DescribeAutoDevice(flags.placement, config); !choice.empty()) {
+    spdlog::info("{}", choice);
   }
   const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
   if (!device.ok()) return Fail(kExitUsage, device.status());

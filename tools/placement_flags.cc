@@ -7,12 +7,30 @@
 
 namespace quintet {
 
+namespace {
+
+// Accepts the names of CheckDeviceName and their aliases. The description lists the values that the
+// completion scripts offer.
+CLI::Validator KnownDevice() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        name = CanonicalDevice(name);
+        return std::string(CheckDeviceName(name).message());
+      },
+      "{auto,cpu,cuda}");
+}
+
+}  // namespace
+
 void AddPlacementFlags(CLI::App* command, Placement* placement) {
   constexpr char kGroup[] = "Model";
+  placement->device = kAutoPlacement;
   command
       ->add_option("--device", placement->device,
-                   "Device to run the model on: cpu, cuda (the first GPU) or cuda:N.")
-      ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
+                   "Device to run the model on: cpu, cuda (or gpu, the first GPU) or cuda:N. auto: "
+                   "the first GPU if there is one and this build has CUDA, otherwise the CPU; the "
+                   "log says which.")
+      ->check(KnownDevice())
       ->type_name("DEVICE")
       ->group(kGroup);
   std::vector<std::string> dtypes = {kAutoPlacement};

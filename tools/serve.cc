@@ -70,8 +70,10 @@ int Run(const ServeFlags& flags) {
   options.log_lines_dropped = LogLinesDropped;
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
-  if (absl::Status status = OpenDevice(flags.placement).status(); !status.ok()) {
-    return Fail(kExitUsage, status);
+  for (const HostOptions& model : options.models) {
+    if (absl::Status status = OpenDevice(model.placement).status(); !status.ok()) {
+      return Fail(kExitUsage, status);
+    }
   }
   // Until here SIGTERM and SIGINT ended the process at once (tools/interrupt.h).
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2}) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
@@ -45,7 +46,9 @@ LimitRequest LimitsOf(const ServeFlags& flags) {
           .models = static_cast<int64_t>(flags.models.size())};
 }
 
-absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const std::string& argument) {
+// `placement`: that of `flags` after ResolveAutoDevice.
+absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const Placement& placement,
+                                   const std::string& argument) {
   HostOptions host;
   const size_t equals = argument.find('=');
   const std::string model = equals == std::string::npos ? argument : argument.substr(equals + 1);
@@ -60,13 +63,13 @@ absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const std::string& a
   host.load.follow_symlinks = flags.follow_symlinks;
   // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
-  host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
+  host.load.weights = WeightTypeOf(placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
-  host.gpu = DeviceOrdinal(flags.placement);
+  host.placement = placement;
   host.limits = LimitsOf(flags);
   host.engine = flags.engine;
   host.engine.encoder_cache_bytes =
-      flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
+      flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(placement));
   host.decoding = flags.decoding;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
@@ -99,27 +102,22 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 constexpr char kLimits[] = "Limits";
 
-// Adds --encoder-cache-bytes. Its default depends on --device; --help and --print-config show the
-// default for the given device.
 void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
-  const auto text = [](const Placement& placement) {
-    return absl::StrCat(DefaultEncoderCacheBytes(placement));
-  };
-  CLI::Option* const option =
-      command
-          ->add_option_function<int64_t>(
-              "--encoder-cache-bytes",
-              [flags](const int64_t& bytes) { flags->encoder_cache_bytes = bytes; },
-              "Cache of encoder outputs for repeated inputs, in host memory, per model; 0 = off. "
-              "On a GPU it costs one device-to-host copy per input, so the default is 268435456 "
-              "(256 MiB) on a CPU and 0 on a GPU.")
-          ->check(InRange(int64_t{0}, int64_t{1} << 40))
-          ->type_name("BYTES")
-          ->default_str(text(flags->placement))
-          ->group(kLimits);
-  command->get_option("--device")->each([option, text](const std::string& device) {
-    option->default_str(text({.device = device}));
-  });
+  command
+      ->add_option_function<std::string>(
+          "--encoder-cache-bytes",
+          [flags](const std::string& text) {
+            int64_t bytes = 0;
+            flags->encoder_cache_bytes.reset();
+            if (absl::SimpleAtoi(text, &bytes)) flags->encoder_cache_bytes = bytes;
+          },
+          "Cache of encoder outputs for repeated inputs, in host memory, per model; 0 = off. auto: "
+          "268435456 (256 MiB) on a CPU; 0 on a GPU, where the cache costs one device-to-host copy "
+          "per input.")
+      ->check(AutoOrInRange(0, uint64_t{1} << 40))
+      ->default_str("auto")
+      ->type_name("BYTES")
+      ->group(kLimits);
 }
 
 void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
@@ -228,15 +226,17 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions server = flags.server;
+  Placement placement = flags.placement;
+  ResolveAutoDevice(&placement);
   server.threads =
-      flags.threads == 0 ? DefaultThreads(DeviceOrdinal(flags.placement) >= 0) : flags.threads;
+      flags.threads == 0 ? DefaultThreads(DeviceOrdinal(placement) >= 0) : flags.threads;
   server.default_timeout_us = Micros(std::min(flags.default_timeout_s, flags.max_timeout_s));
   server.max_timeout_us = Micros(flags.max_timeout_s);
   server.drain_delay_us = Micros(flags.drain_delay_s);
   server.drain_timeout_us = Micros(flags.drain_timeout_s);
   server.stall_timeout_us = Micros(flags.stall_timeout_s);
   for (const std::string& model : flags.models) {
-    QT_ASSIGN_OR_RETURN(HostOptions host, HostOf(flags, model));
+    QT_ASSIGN_OR_RETURN(HostOptions host, HostOf(flags, placement, model));
     server.models.push_back(std::move(host));
   }
   return server;

@@ -20,7 +20,7 @@ struct ServeFlags {
   int threads = 0;
   ServerOptions server;
   EngineLimits engine = {.prefill_share = 0.75};
-  std::optional<int64_t> encoder_cache_bytes;  // unset: 256 MiB on a CPU, 0 on a GPU
+  std::optional<int64_t> encoder_cache_bytes;  // unset: DefaultEncoderCacheBytes
   DecodingLimits decoding;
   bool ignore_generation_fields = false;
   int64_t max_running = 0, max_batch_tokens = 0, cache_mib = 0;  // 0: automatic
@@ -31,7 +31,8 @@ struct ServeFlags {
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
-// Returns the server options that result from the flags, with all defaults resolved. Errors: those
+// Returns the server options that result from the flags, with all defaults and the device auto
+// resolved. Errors: those
 // of FindModel for the first model that is not found; the message begins with the model.
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags);
 

@@ -25,8 +25,8 @@ void KeepFreedMemory() {
 
 }  // namespace
 
-std::string LimitsNote(const std::string& model, const Placement& placement,
-                       const LimitRequest& request) {
+std::string LimitsNote(const std::string& model, Placement placement, const LimitRequest& request) {
+  ResolveAutoDevice(&placement);
   const absl::StatusOr<std::string> directory = FindModel(model);
   if (!directory.ok()) return "";
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(*directory);
@@ -135,14 +135,17 @@ CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {
 
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
                                      int* exit_code) {
-  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
+  ModelFlags resolved = flags;
+  ResolveAutoDevice(&resolved.placement);
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(resolved.placement);
   if (!device.ok()) {
     *exit_code = Fail(kExitUsage, device.status());
     return nullptr;
   }
   absl::StatusOr<std::unique_ptr<Session>> session = LoadSession(
-      flags, needs, *std::move(device),
+      resolved, needs, *std::move(device),
       {.warn = [](absl::string_view text) { spdlog::warn("{}", std::string(text)); },
+       .info = [](absl::string_view text) { spdlog::info("{}", std::string(text)); },
        .debug = [](absl::string_view text) { spdlog::debug("{}", std::string(text)); }});
   if (!session.ok()) {
     *exit_code = FailModel(flags.model, session.status());

@@ -86,6 +86,23 @@ cudaError_t CopyPinned(const void* from, void* to, int64_t bytes, cudaMemcpyKind
   return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream);
 }
 
+// Explains the errors of cudaGetDeviceCount on a machine without a usable GPU. Without a driver,
+// the error is cudaErrorInsufficientDriver and the driver's version 0.
+absl::Status CheckDriver(cudaError_t error) {
+  if (error != cudaErrorNoDevice && error != cudaErrorInsufficientDriver) return absl::OkStatus();
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  if (error == cudaErrorNoDevice || driver == 0) {
+    return absl::UnavailableError("no NVIDIA GPU was found");
+  }
+  const auto version = [](int number) {
+    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+  };
+  return absl::UnavailableError(absl::StrCat("the NVIDIA driver supports CUDA up to ",
+                                             version(driver), ", this build needs ",
+                                             version(CUDART_VERSION), ": update the driver"));
+}
+
 struct Graph final : CudaGraph {
   explicit Graph(cudaGraphExec_t e) : executable(e) {}
   ~Graph() override { cudaGraphExecDestroy(executable); }
@@ -109,6 +126,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   const std::jthread load([] { CublasLt::Get(); });
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
+  QT_RETURN_IF_ERROR(CheckDriver(error));
   if (error == cudaSuccess && (ordinal < 0 || ordinal >= count)) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": not found (this machine has ", count, ")"));

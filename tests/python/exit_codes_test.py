@@ -40,7 +40,7 @@ def run(*arguments: object) -> tuple[int, str]:
         (["--model", "/no/such/model"], 3, "/no/such/model: no such directory"),
         (["--model", G2P, "--max-memory", "5"], 1, "--max-memory allows 5 MiB"),
         (["--model", G2P, "--dtype", "fp8"], 2, "--dtype: fp8 is not supported"),
-        (["--model", G2P, "--device", "cuda:1000"], 2, "CUDA"),
+        (["--model", G2P, "--device", "cuda:1000"], 2, "use --device cpu"),
         (["--model", G2P, "--no-such-flag"], 2, "unknown flag --no-such-flag"),
         ([], 2, "--model is required"),
     ],

@@ -11,7 +11,7 @@ def test_vectors_equal_those_of_sentence_transformers(models, name):  # noqa: F8
     record = recorded(name)
     calls = [c for c in record["calls"] if not {"prompt", "prompt_name"} & set(c["arguments"])]
     assert calls
-    with quintet.Model(models[name], cache_memory=64) as model:
+    with quintet.Model(models[name], device="cpu", cache_memory=64) as model:
         for call in calls:
             normalize = bool(call["arguments"].get("normalize_embeddings"))
             found = model.encode(record["texts"], normalize=normalize)
@@ -29,7 +29,7 @@ def test_a_hub_id_and_other_names_of_data_types(models, tmp_path, monkeypatch): 
     models[NAMES[0]].rename(snapshot)
     try:
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-        with quintet.Model("me/small", dtype="float32", cache_memory=64) as model:
+        with quintet.Model("me/small", dtype="float32", device="cpu", cache_memory=64) as model:
             assert model.encode("phoneme").ndim == 1
         with pytest.raises(quintet.Error, match="hf download me/absent"):
             quintet.Model("me/absent")

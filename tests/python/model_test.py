@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import quintet
 from server_process import G2P, PACKAGE, run_quintet, words
 
 LINES = [*words(150), "ext" * 40, "a", "Straße", "日本"]
-SMALL = {"cache_memory": 64}
+SMALL = {"device": "cpu", "cache_memory": 64}
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +420,7 @@ def test_device_auto_falls_back_to_the_cpu_and_says_so():
         CUDA_VISIBLE_DEVICES="",
     )
     assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
-    assert "device auto: cpu (" in done.stderr
+    assert re.search(r"device auto: cpu \(.+\), dtype f32", done.stderr), done.stderr
 
 
 def test_progress_bar(model, capsys):
@@ -438,7 +439,7 @@ ENDLESS = {
 def test_control_c_ends_a_call(method):
     code = (
         "import os, quintet\n"
-        "model = quintet.Model(os.environ['G2P'], cache_memory=64)\n"
+        "model = quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64)\n"
         "print('ready', flush=True)\n"
         "try:\n"
         f"    {ENDLESS[method]}\n"
@@ -463,7 +464,7 @@ def test_control_c_ends_a_call(method):
 def test_a_process_with_an_open_model_ends():
     done = run_python(
         "import os, quintet, threading\n"
-        "model = quintet.Model(os.environ['G2P'], cache_memory=64)\n"
+        "model = quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64)\n"
         "source = model.generate(iter(['a'] * 10))\n"
         "next(source)\n"
         "stream = model.stream('a', ignore_eos=True)\n"

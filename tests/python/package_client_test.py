@@ -16,7 +16,7 @@ from quintet import calls, messages
 from server_process import G2P, Server, words
 
 LINES = words(150)
-SMALL = {"cache_memory": 64}
+SMALL = {"device": "cpu", "cache_memory": 64}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from quintet import (
     UnavailableError,
 )
 
-SMALL = {"cache_memory": 64}
+SMALL = {"device": "cpu", "cache_memory": 64}
 
 
 @pytest.fixture(scope="module", params=["Model", "Client"])
@@ -155,7 +155,7 @@ LOADING = [
     (TypeError, "threads", lambda: quintet.Model(G2P, threads="2")),
     (TypeError, "max_num_seqs", lambda: quintet.Model(G2P, max_num_seqs="auto")),
     (NotFoundError, "no such directory", lambda: quintet.Model("/no/such/model")),
-    (InvalidArgumentError, "device", lambda: quintet.Model(G2P, device="gpu")),
+    (InvalidArgumentError, "device", lambda: quintet.Model(G2P, device="tpu")),
     (InvalidArgumentError, "dtype", lambda: quintet.Model(G2P, dtype="double")),
     (InvalidArgumentError, "threads", lambda: quintet.Model(G2P, threads=-1)),
     (InvalidArgumentError, "max_num_seqs", lambda: quintet.Model(G2P, max_num_seqs=0)),
@@ -279,7 +279,7 @@ def run_python(code: str) -> subprocess.CompletedProcess:
 def test_a_forked_process_cannot_use_the_model():
     done = run_python(
         "import os, quintet, sys\n"
-        "model = quintet.Model(os.environ['G2P'], cache_memory=64)\n"
+        "model = quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64)\n"
         "results = model.generate(iter(['a'] * 1000))\n"
         "next(results)\n"
         "if os.fork() == 0:\n"
@@ -303,7 +303,7 @@ def test_multiprocessing_with_fork_fails_and_with_spawn_works(tmp_path):
     script.write_text(
         "import multiprocessing, os, quintet\n"
         "def work(_):\n"
-        "    with quintet.Model(os.environ['G2P'], cache_memory=64) as model:\n"
+        "    with quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64) as model:\n"
         "        return model.generate('a').text\n"
         "if __name__ == '__main__':\n"
         "    with multiprocessing.get_context('spawn').Pool(2) as pool:\n"
@@ -327,7 +327,7 @@ def test_other_packages_may_be_imported(other, order):
     pytest.importorskip(other)
     lines = [
         f"import {other}",
-        "import quintet; m = quintet.Model(os.environ['G2P'], cache_memory=64); "
+        "import quintet; m = quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64); "
         "print(m.generate('a').text)",
     ]
     if order == "after":

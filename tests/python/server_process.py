@@ -16,8 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
-# Tests import the Python package from the folder of the same build, or, with
-# QUINTET_PACKAGE=installed, from the site-packages of this Python.
+# Commands without --device run on the CPU, also on a machine with a GPU: tests compare results that
+# are exact only there.
+os.environ.setdefault("QUINTET_DEVICE", "cpu")
+# The folder of the Python package of the same build; QUINTET_PACKAGE=installed: that of this
+# Python's site-packages.
 PACKAGE = str(pathlib.Path(BINARY).resolve().parent / "python")
 if os.environ.get("QUINTET_PACKAGE") == "installed":
     PACKAGE = ""

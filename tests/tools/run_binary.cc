@@ -39,7 +39,8 @@ std::string ReadAll(int fd) {
 }
 
 std::vector<std::string> Environment(const std::map<std::string, std::string>& added) {
-  std::vector<std::string> variables;
+  std::vector<std::string> variables = {"QUINTET_DEVICE=cpu"};
+  if (added.count("QUINTET_DEVICE") > 0) variables.clear();
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
     if (text.rfind("QUINTET_", 0) != 0) variables.push_back(text);

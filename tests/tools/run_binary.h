@@ -12,8 +12,9 @@ namespace quintet {
 struct Run {
   std::vector<std::string> args;
   std::string input;  // standard input
-  std::map<std::string, std::string>
-      environment;  // added to an environment without QUINTET_ variables
+  // Added to an environment without QUINTET_ variables, except that QUINTET_DEVICE is cpu, so that
+  // commands without --device give the same results on a machine with a GPU.
+  std::map<std::string, std::string> environment;
 };
 
 struct Outcome {

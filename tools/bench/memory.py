@@ -29,6 +29,8 @@ def bench(model, *flags):
         "bench",
         "--model",
         model,
+        "--device",
+        "cpu",
         "--mode",
         "encode",
         "--batch",

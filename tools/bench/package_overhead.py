@@ -66,7 +66,7 @@ def main() -> None:
     texts = [line.split("\t")[0] for line in words.splitlines()]
     texts = (texts * (arguments.lines // len(texts) + 1))[: arguments.lines]
     quintet = [str(BUILD / "quintet")]
-    flags = ["--model", arguments.model, "--quiet"]
+    flags = ["--model", arguments.model, "--device", "cpu", "--quiet"]
     with tempfile.TemporaryDirectory() as folder:
         full, empty = pathlib.Path(folder, "lines"), pathlib.Path(folder, "none")
         full.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")

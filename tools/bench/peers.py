@@ -391,6 +391,8 @@ def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
             "bench",
             "--model",
             directory,
+            "--device",
+            "cpu",
             "--dtype",
             dtype,
             "--threads",

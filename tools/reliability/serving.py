@@ -25,6 +25,8 @@ import urllib.request
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 QUINTET = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
+# Commands without --device run on the CPU, also on a machine with a GPU.
+os.environ.setdefault("QUINTET_DEVICE", "cpu")
 G2P = SOURCE / "deploy" / "models" / "g2p"
 RESULTS = SOURCE / "tools" / "bench" / "results" / "reliability"
 

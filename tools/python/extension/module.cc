@@ -227,17 +227,13 @@ void CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
 
 class PythonModel {
  public:
-  PythonModel(const SessionOptions& given, std::string device, std::string dtype) {
+  PythonModel(const SessionOptions& given, const std::string& device, const std::string& dtype) {
     SessionOptions options = given;
-    options.placement = {.device = std::move(device), .dtype = CanonicalDtype(dtype)};
+    options.placement = {.device = CanonicalDevice(device), .dtype = CanonicalDtype(dtype)};
     const nb::gil_scoped_release release;
-    if (options.placement.device != kAutoPlacement) {
-      OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
-    }
+    OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
     OkOrThrow(Named("dtype", CheckDtypeName(options.placement.dtype)));
-    if (const std::string note = ResolveAutoDevice(&options.placement); !note.empty()) {
-      messages_.emplace_back(kInfo, note);
-    }
+    ResolveAutoDevice(&options.placement);
     absl::StatusOr<std::string> directory = FindModel(options.model, options.follow_symlinks);
     OkOrThrow(Named(options.model.c_str(), directory.status()));
     options.model = *std::move(directory);
@@ -246,12 +242,13 @@ class PythonModel {
     const SessionNeeds needs = {
         .kind = MainKind(config->head), .tokenizer = TokenizerNeed::kIfThere, .encodes = true};
     const auto warn = [this](absl::string_view text) { messages_.emplace_back(kWarning, text); };
+    const auto info = [this](absl::string_view text) { messages_.emplace_back(kInfo, text); };
     const auto debug = [this](absl::string_view text) { messages_.emplace_back(kDebug, text); };
     auto loaded = std::make_shared<Loaded>();
     absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options.placement);
     OkOrThrow(opened.status());
-    absl::StatusOr<std::unique_ptr<Session>> session =
-        LoadSession(options, needs, *std::move(opened), {.warn = warn, .debug = debug});
+    absl::StatusOr<std::unique_ptr<Session>> session = LoadSession(
+        options, needs, *std::move(opened), {.warn = warn, .info = info, .debug = debug});
     if (!session.ok()) OkOrThrow(Named(options.model.c_str(), session.status()));
     loaded->session = *std::move(session);
     const int workers = 2 * std::clamp(AvailableCores() / 4, 1, 4);

@@ -92,7 +92,7 @@ class Model:
 
         Args:
             path: directory with Hugging Face's files, or the output of `quintet convert`.
-            device: "cpu", "cuda", "cuda:N", or "auto": the first GPU, otherwise the CPU.
+            device: "cpu", "cuda" (or "gpu"), "cuda:N", or "auto": the first GPU, otherwise the CPU.
             dtype: type of the GEMM weights: "f32", "bf16", "f16", "int8", "fp8", or "auto": f32 on
                 a CPU, bf16 on a GPU, and the type of a converted directory.
             threads: compute threads on a CPU; 0: one for each physical core.
