@@ -90,9 +90,15 @@ class Call::Sink : public ResponseSink {
   void OnStart() override {
     std::lock_guard<std::mutex> lock(call_->mutex_);
     call_->started_[index_] = true;
-    if (--call_->not_started_ == 0) call_->queue_reservation_.Release();
+    if (--call_->not_started_ > 0) return;
+    call_->queue_reservation_.Release();
+    call_->started_us_ = MonotonicMicros();
   }
   void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+    {
+      std::lock_guard<std::mutex> lock(call_->mutex_);
+      call_->streamed_tokens_ += static_cast<int64_t>(ids.size());
+    }
     call_->OnTokens(index, ids, text);
   }
   void OnDone(absl::StatusOr<Result> result) override {
@@ -225,6 +231,7 @@ void Call::Submit(std::vector<Request> requests) {
     started_.resize(requests.size());
     ids_.reserve(requests.size());
     queue_reservation_.Correct(tokens);
+    input_tokens_ = tokens;
     not_started_ = requests.size();
     pending_ = requests.size() + 1;
   }
@@ -275,6 +282,7 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
     host->metrics().Finished(reason, result.ok() ? &*result : nullptr,
                              {max_new_tokens_[index], tokenized_us_ - arrival_us_});
     if (result.ok()) {
+      output_tokens_ += result->output_tokens;
       results_[index] = *std::move(result);
     } else if (failure_.ok()) {
       failure_ = result.status();
@@ -346,7 +354,29 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
   if (!outcome.status.ok() && ids_.empty()) {
     host_ != nullptr ? host_->metrics().Rejected(reason) : context_->refusals->Rejected(reason);
   }
+  LogAccess(outcome, reason);
   Ended(std::move(outcome));
+}
+
+void Call::LogAccess(const RpcOutcome& outcome, const std::string& reason) {
+  if (context_->access_log == nullptr) return;
+  const int64_t now = MonotonicMicros();
+  AccessRecord record;
+  if (IsRequestId(request_id_)) record.request_id = request_id_;
+  if (host_ != nullptr) record.model = host_->options().name;
+  record.method = name_;
+  record.code = outcome.status.error_code();
+  record.reason = reason;
+  record.total_us = now - arrival_us_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    record.input_tokens = input_tokens_;
+    record.output_tokens = std::max(output_tokens_, streamed_tokens_);
+    if (started_us_ > 0 || !ids_.empty()) {
+      record.queue_us = (started_us_ > 0 ? started_us_ : now) - tokenized_us_;
+    }
+  }
+  context_->access_log->Write(record);
 }
 
 void Call::Cancel() {

@@ -15,6 +15,7 @@
 #include "engine/request.h"
 #include "grpcpp/grpcpp.h"
 #include "quintet/v1/inference.pb.h"
+#include "server/access_log.h"
 #include "server/admission.h"
 #include "server/api_keys.h"
 #include "server/errors.h"
@@ -42,6 +43,7 @@ struct CallContext {
 
   // Counts calls that are rejected before their model is known: no API key, or no such model.
   RefusalMetrics* refusals = nullptr;
+  const AccessLog* access_log = nullptr;  // null: off
 
   // Returns the ModelHost of the named model. An empty name stands for the only model. NOT_FOUND:
   // no model has this name. INVALID_ARGUMENT: the name is empty and several models are served.
@@ -120,6 +122,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void OnResult(size_t index, absl::StatusOr<Result> result);
   void Complete();
   void EndWith(RpcOutcome outcome, const std::string& reason);
+  void LogAccess(const RpcOutcome& outcome, const std::string& reason);
 
   CallContext* const context_;
   const std::shared_ptr<Rpc> rpc_;
@@ -144,6 +147,9 @@ class Call : public std::enable_shared_from_this<Call> {
   std::vector<int64_t> max_new_tokens_;
   std::vector<Result> results_;
   std::vector<bool> started_;
+  // For the access log: when the engine started the last request (0: not yet), and the tokens of
+  // the inputs, of the results, and of the chunks of a stream.
+  int64_t started_us_ = 0, input_tokens_ = 0, output_tokens_ = 0, streamed_tokens_ = 0;
 };
 
 }  // namespace quintet

@@ -124,19 +124,23 @@ absl::Status UnknownEnumValue(const std::string& field, int value, int most) {
   return InvalidField(field, absl::StrCat("must be 0 to ", most, ", got ", value));
 }
 
+bool IsRequestId(absl::string_view text) {
+  return text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                  c == '-';
+         });
+}
+
 absl::Status CheckCallOptions(const v1::CallOptions& call) {
   if (call.model().size() > kMaxModelNameBytes) {
     return InvalidField("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes,
                                                    " bytes, got ", call.model().size()));
   }
-  if (call.request_id().size() > 64) {
-    return InvalidField("call.request_id",
-                        absl::StrCat("must be at most 64 bytes, got ", call.request_id().size()));
+  if (call.request_id().size() > kMaxRequestIdBytes) {
+    return InvalidField("call.request_id", absl::StrCat("must be at most ", kMaxRequestIdBytes,
+                                                        " bytes, got ", call.request_id().size()));
   }
-  const bool plain = std::all_of(call.request_id().begin(), call.request_id().end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-  if (!plain)
+  if (!IsRequestId(call.request_id()))
     return InvalidField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
   if (!v1::Priority_IsValid(call.priority())) {
     return UnknownEnumValue("call.priority", call.priority(), v1::Priority_MAX);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/embedding.h"
 #include "engine/request.h"
 #include "models/tokenizers/tokenizer.h"
@@ -15,7 +16,7 @@
 namespace quintet {
 
 inline constexpr int kMaxInputs = 64, kMaxTargets = 64;  // per call
-inline constexpr size_t kMaxModelNameBytes = 128;
+inline constexpr size_t kMaxModelNameBytes = 128, kMaxRequestIdBytes = 64;
 
 struct InputLimits {
   int64_t max_tokens = 4096;
@@ -39,6 +40,8 @@ InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 // known value.
 absl::Status UnknownEnumValue(const std::string& field, int value, int most);
 
+// Whether `text` is a valid CallOptions.request_id, or empty.
+bool IsRequestId(absl::string_view text);
 // Checks the fields that all calls share: model, request_id, priority.
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 

@@ -92,6 +92,7 @@ class ServerProcess {
   // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
   std::unique_ptr<Executor> preparation_, completion_, writer_;
   std::vector<std::unique_ptr<ModelHost>> hosts_;
+  const AccessLog access_log_{options_.access_log};
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
@@ -159,6 +160,7 @@ absl::Status ServerProcess::Start() {
   context_.writer = writer_.get();
   context_.memory = &memory_;
   context_.refusals = &refusals_;
+  if (options_.access_log != nullptr) context_.access_log = &access_log_;
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/access_log.h"
 #include "server/client_timeouts.h"
 #include "server/model_host.h"
 
@@ -29,6 +30,7 @@ struct ServerOptions {
   bool allow_plaintext = false;
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files; re-read when they change
   std::string api_key_file;                      // empty: no API key is required
+  AccessLog::WriteLine access_log;               // receives the lines of the access log; null: off
   // Returns the number of log lines that were lost so far.
   std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };

@@ -45,11 +45,27 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
   return opened;
 }
 
+void RpcService::LogRefused(const grpc::GenericCallbackServerContext& rpc,
+                            const absl::Status& status) const {
+  if (context_->access_log == nullptr) return;
+  const std::string reason = ReasonOf(status);
+  AccessRecord record;
+  // Only names of methods that exist: any other path is text of the client.
+  if (const auto found = methods_.find(rpc.method()); found != methods_.end()) {
+    const absl::string_view path = found->first;
+    record.method = path.substr(path.rfind('/') + 1);
+  }
+  record.code = static_cast<int>(status.code());
+  record.reason = reason;
+  context_->access_log->Write(record);
+}
+
 grpc::ServerGenericBidiReactor* RpcService::CreateReactor(grpc::GenericCallbackServerContext* rpc) {
   try {
     absl::StatusOr<std::shared_ptr<Rpc>> opened = Open(rpc);
     if (opened.ok()) return opened->get();  // the Rpc holds a reference to itself until OnDone
     context_->refusals->Rejected(ReasonOf(opened.status()));
+    LogRefused(*rpc, opened.status());
     return new RefusedRpc(ToRpcOutcome(opened.status(), "", absl::Milliseconds(200)), rpc);
   } catch (const std::bad_alloc&) {
     return new RefusedRpc(OutOfMemoryOutcome(), rpc);

@@ -25,6 +25,8 @@ class RpcService final : public grpc::CallbackGenericService {
 
  private:
   absl::StatusOr<std::shared_ptr<Rpc>> Open(grpc::GenericCallbackServerContext* rpc);
+  // Writes the line of an RPC that Open has rejected to the access log.
+  void LogRefused(const grpc::GenericCallbackServerContext& rpc, const absl::Status& status) const;
 
   CallContext* const context_;
   const ClientTimeouts timeouts_;

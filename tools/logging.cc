@@ -79,6 +79,15 @@ void QueueLog() {
       [queue = log.queue](const std::string&) { queue->CountDropped(); });
 }
 
+void LogLine(std::string line) {
+  const Log& log = TheLog();
+  if (log.queue != nullptr) {
+    log.queue->Write(std::move(line));
+  } else {
+    std::fputs(line.c_str(), stderr);
+  }
+}
+
 int64_t LogLinesDropped() {
   const Log& log = TheLog();
   return log.queue == nullptr ? 0 : log.queue->dropped_lines();
@@ -86,13 +95,10 @@ int64_t LogLinesDropped() {
 
 void LogFailure(const std::string& message) {
   const Log& log = TheLog();
-  const std::string line = "quintet: " + message + "\n";
   if (log.json) {
     spdlog::error("{}", message);
-  } else if (log.queue != nullptr) {
-    log.queue->Write(line);
   } else {
-    std::fputs(line.c_str(), stderr);
+    LogLine("quintet: " + message + "\n");
   }
   spdlog::default_logger()->flush();
 }

@@ -14,6 +14,8 @@ void SetUpLogging(const std::string& format, const std::string& level);
 // Lines that do not fit into the queue are dropped (server/log_queue.h). Call it after
 // SetUpLogging.
 void QueueLog();
+// Writes a line, which must end with a newline, as it is. After QueueLog it does not block.
+void LogLine(std::string line);
 int64_t LogLinesDropped();  // lines dropped so far; 0 before QueueLog
 
 // Logs the reason why the process fails: "quintet: MESSAGE" as text, or with format "json" a log

@@ -68,6 +68,7 @@ int Run(const ServeFlags& flags) {
   if (!resolved.ok()) return FailModel("serve", resolved.status());
   ServerOptions options = *std::move(resolved);
   options.log_lines_dropped = LogLinesDropped;
+  if (flags.access_log) options.access_log = LogLine;
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
   for (const HostOptions& model : options.models) {

@@ -192,6 +192,11 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
       ->check(CLI::IsMember({"", "vllm"}))
       ->type_name("NAMES")
       ->group(kGroup);
+  command
+      ->add_flag("--access-log", flags->access_log,
+                 "Log one JSON object per call that has ended: request id, model, method, code, "
+                 "tokens and times, without text of inputs or outputs.")
+      ->group(kGroup);
   const auto seconds = [&](const char* name, double* value, double least, const char* help) {
     command->add_option(name, *value, help)
         ->check(InRange(least, 1e6))

@@ -28,6 +28,7 @@ struct ServeFlags {
   double default_timeout_s = 60, max_timeout_s = 600;
   double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
   std::string metrics_compat;
+  bool access_log = false;
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
