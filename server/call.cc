@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
+#include "server/model_info.h"
 
 namespace quintet {
 namespace {
@@ -36,6 +36,18 @@ bool HasDeadline(const grpc::CallbackServerContext& rpc) {
   return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
 }
 
+// Returns names of the models for error messages, at most 512 bytes.
+std::string ServedNames(const std::vector<ModelHost*>& hosts) {
+  constexpr size_t kMostBytes = 512;
+  std::string names;
+  for (const ModelHost* host : hosts) {
+    const std::string& name = host->options().name;
+    if (names.size() + name.size() > kMostBytes) return absl::StrCat(names, ", ...");
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  }
+  return names;
+}
+
 FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
   if (result.ok()) {
     return result->sequences.empty() ? FinishReason::kDone : result->sequences[0].finish_reason;
@@ -48,28 +60,17 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 }  // namespace
 
 absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
-  ModelHost* found = nullptr;
   if (model.empty()) {
-    if (hosts.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("call.model: must name one of the ",
-                                                     hosts.size(), " models loaded, got none"));
-    }
-    found = hosts[0];
+    if (hosts.size() == 1) return hosts[0];
+    return absl::InvalidArgumentError(absl::StrCat("call.model: must name one of the ",
+                                                   hosts.size(), " models served, got none; served: ",
+                                                   ServedNames(hosts)));
   }
   for (ModelHost* host : hosts) {
-    if (host->options().name == model) found = host;
+    if (host->options().name == model) return host;
   }
-  if (found == nullptr) {
-    constexpr size_t kMostNames = 16;
-    std::vector<std::string> names;
-    for (const ModelHost* host : hosts) {
-      if (names.size() < kMostNames) names.push_back(host->options().name);
-    }
-    return absl::NotFoundError(absl::StrCat(
-        "call.model: no model of this name is loaded; loaded: ", absl::StrJoin(names, ", "),
-        hosts.size() > kMostNames ? ", ..." : ""));
-  }
-  return found;
+  return absl::NotFoundError(
+      absl::StrCat("call.model: no model of this name is served; served: ", ServedNames(hosts)));
 }
 
 absl::StatusOr<Priority> CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
@@ -160,6 +161,7 @@ absl::Status Call::Admit(const CallSize& size) {
     priority_ = PriorityFromProto(options_.priority());
     QT_RETURN_IF_ERROR(CheckPriority(priority_, highest));
   }
+  if (!needs_model()) return ReserveMemory(ResponseBound());
   QT_ASSIGN_OR_RETURN(host_, context_->Find(options_.model()));
   if (!host_->ready()) {
     const bool loading = host_->state() == ModelHost::State::kLoading;
@@ -193,9 +195,7 @@ absl::Status Call::Admit(const CallSize& size) {
 
 InputLimits Call::input_limits() const {
   InputLimits limits;
-  limits.max_tokens = host_->options().decoding.max_input_tokens;
-  const int64_t positions = host_->config().position_limit();
-  if (positions > 0) limits.max_tokens = std::min(limits.max_tokens, positions);
+  limits.max_tokens = MaxInputTokens(*host_);
   limits.max_text_bytes = context_->max_text_bytes;
   limits.vocab = host_->config().vocab;
   return limits;

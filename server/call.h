@@ -45,8 +45,9 @@ struct CallContext {
   RefusalMetrics* refusals = nullptr;
   const AccessLog* access_log = nullptr;  // null: off
 
-  // Returns the ModelHost of the named model. An empty name stands for the only model. NOT_FOUND:
-  // no model has this name. INVALID_ARGUMENT: the name is empty and several models are served.
+  // Returns the host of the named model. An empty name stands for the only model. NOT_FOUND: no
+  // model has this name. INVALID_ARGUMENT: the name is empty and several models are served. The
+  // messages list names of the models that are served.
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
   // Returns the highest priority that the API key of the RPC allows. UNAUTHENTICATED: no key was
   // sent. PERMISSION_DENIED: the key is unknown.
@@ -78,7 +79,10 @@ class Call : public std::enable_shared_from_this<Call> {
   void Abandon();
 
  protected:
-  // Creates the engine requests. The base class sets their deadline, priority and sink afterwards.
+  // Whether the call is one of a model, which must be ready. If false, host() must not be called
+  // and Prepare must return no requests.
+  virtual bool needs_model() const { return true; }
+  // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
   // bytes are reserved at admission. A call whose response would not fit into the memory budget is

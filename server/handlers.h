@@ -85,7 +85,5 @@ absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host
                          v1::TokenizeResponse* response);
 absl::Status WriteText(const v1::DetokenizeRequest& proto, const ModelHost& host,
                        ReserveBytes reserve, v1::DetokenizeResponse* response);
-void WriteModelInfo(const ModelHost& host, const CallContext& context,
-                    v1::GetModelInfoResponse* response);
 
 }  // namespace quintet

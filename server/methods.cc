@@ -8,6 +8,7 @@
 #include "server/encode_stream.h"
 #include "server/generate_stream.h"
 #include "server/handlers.h"
+#include "server/model_info.h"
 #include "server/unary_call.h"
 
 namespace quintet {
@@ -165,6 +166,24 @@ class GetModelInfoCall final : public UnaryCall<v1::GetModelInfoRequest, v1::Get
   }
 };
 
+class ListModelsCall final : public UnaryCall<v1::ListModelsRequest, v1::ListModelsResponse> {
+ public:
+  ListModelsCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "ListModels") {}
+
+ private:
+  bool needs_model() const override { return false; }
+  int64_t ResponseBound() override {
+    constexpr int64_t kBytesPerModel = 1024;  // the message and its serialized form
+    return kBytesPerModel * static_cast<int64_t>(context().hosts.size());
+  }
+  CallSize Size(const v1::ListModelsRequest&) const override { return {0, {}}; }
+  absl::StatusOr<std::vector<Request>> Prepare() override { return std::vector<Request>(); }
+  void Write(const std::vector<Result>&, v1::ListModelsResponse* response) override {
+    for (const ModelHost* host : context().hosts) WriteServedModel(*host, response->add_models());
+  }
+};
+
 template <typename Handler>
 Method MethodOf(const char* name, CallContext* context) {
   Method method;
@@ -187,6 +206,7 @@ std::vector<Method> InferenceMethods(CallContext* context) {
       MethodOf<TokenizeCall>("Tokenize", context),
       MethodOf<DetokenizeCall>("Detokenize", context),
       MethodOf<GetModelInfoCall>("GetModelInfo", context),
+      MethodOf<ListModelsCall>("ListModels", context),
   };
   methods.push_back(MethodOf<EncodeStream>("EncodeStream", context));
   methods.back().long_lived = true;

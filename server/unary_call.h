@@ -57,6 +57,8 @@ class UnaryCall : public Call, public RpcHandler {
   static v1::CallOptions CallOptionsOf(const RequestProto& request) {
     if constexpr (requires { request.call(); }) {
       return request.call();
+    } else if constexpr (!requires { request.model(); }) {
+      return {};
     } else {
       v1::CallOptions options;
       options.set_model(request.model());

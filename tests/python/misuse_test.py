@@ -195,6 +195,7 @@ def test_unread_answers_are_bounded(server):
 PATHS = [
     "/quintet.v1.Inference/Generate",
     "/quintet.v1.Inference/GetModelInfo",
+    "/quintet.v1.Inference/ListModels",
     "//quintet.v1.Inference/Generate",
     "/quintet.v1.Inference//Generate",
     "/quintet.v1.Inference/Generate/",

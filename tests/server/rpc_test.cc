@@ -504,6 +504,7 @@ TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]")
       {"/Generate", ToBytes(Endless(3))}, {"/GenerateStream", ToBytes(Endless(3))},
       {"/EncodeStream", ToBytes(item)},   {"/Encode", ToBytes(encode)},
       {"/Tokenize", ToBytes(tokenize)},   {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
+      {"/ListModels", ToBytes(v1::ListModelsRequest())},
   };
   for (const auto& [name, message] : calls) {
     const Method& method = Find(host, name);

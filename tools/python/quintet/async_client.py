@@ -14,7 +14,7 @@ import grpc.aio
 from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
 from quintet.messages import Batch
-from quintet.results import Chunk, ModelInfo, Tokens
+from quintet.results import Chunk, ModelInfo, ServedModel, Tokens
 from quintet.wire import Stub
 
 if TYPE_CHECKING:
@@ -174,6 +174,11 @@ class AsyncClient(Connection):
         """`Model.info`."""
         request = messages.info(self._call)
         return messages.read_info(await self._unary("GetModelInfo", request, self._timeout))
+
+    async def list_models(self) -> list[ServedModel]:
+        """`Client.list_models`."""
+        answer = await self._unary("ListModels", messages.list_models(), self._timeout)
+        return messages.read_models(answer)
 
     # ---- Calls ----
 

@@ -15,7 +15,7 @@ from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
 from quintet.errors import FailedPreconditionError
 from quintet.messages import Batch
-from quintet.results import Chunk, Generation, ModelInfo, Tokens
+from quintet.results import Chunk, Generation, ModelInfo, ServedModel, Tokens
 from quintet.wire import Stub
 
 if TYPE_CHECKING:
@@ -177,6 +177,13 @@ class Client(Connection):
         self._check_open()
         return messages.read_info(
             self._unary("GetModelInfo", messages.info(self._call), self._timeout)
+        )
+
+    def list_models(self) -> list[ServedModel]:
+        """All models of the server, in the order of its command line, also while they load."""
+        self._check_open()
+        return messages.read_models(
+            self._unary("ListModels", messages.list_models(), self._timeout)
         )
 
     # ---- Calls ----

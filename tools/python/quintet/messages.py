@@ -403,6 +403,10 @@ def info(base: Mapping[str, Any]) -> Any:
     return pb.GetModelInfoRequest(model=base["model"])
 
 
+def list_models() -> Any:
+    return pb.ListModelsRequest()
+
+
 # ---- Responses ----
 
 
@@ -481,7 +485,7 @@ def read_info(answer: Any) -> results.ModelInfo:
         model=answer.model,
         family=answer.family,
         head=answer.head,
-        device="",
+        device=answer.device,
         dtype=answer.dtype,
         parameters=answer.parameters,
         vocab=answer.vocab,
@@ -493,3 +497,21 @@ def read_info(answer: Any) -> results.ModelInfo:
         max_input_tokens=answer.limits.max_input_tokens,
         max_num_seqs=answer.limits.max_running_sequences,
     )
+
+
+def read_models(answer: Any) -> list[results.ServedModel]:
+    return [
+        results.ServedModel(
+            name=model.model,
+            ready=model.ready,
+            device=model.device,
+            dtype=model.dtype,
+            family=model.family,
+            head=model.head,
+            tasks=list(model.tasks),
+            parameters=model.parameters,
+            max_input_tokens=model.max_input_tokens,
+            max_new_tokens=model.max_new_tokens,
+        )
+        for model in answer.models
+    ]

@@ -167,7 +167,7 @@ class ModelInfo:
     model: str  # directory; of a Client: the name on the server
     family: str  # t5, mt5, umt5, flash_t5 or gpt2
     head: str
-    device: str  # cpu, cuda or cuda:N; of a Client: empty
+    device: str  # cpu, cuda or cuda:N
     dtype: str  # type of the GEMM weights
     parameters: int
     vocab: int
@@ -178,6 +178,22 @@ class ModelInfo:
     eos_token_ids: list[int]
     max_input_tokens: int
     max_num_seqs: int  # sequences decoded concurrently
+
+
+@dataclasses.dataclass(slots=True)
+class ServedModel:
+    """One model of a server. Of a model that is not ready only name, device and dtype are known."""
+
+    name: str  # the argument `model` of Client
+    ready: bool  # False while the model is being loaded and while the server drains
+    device: str  # cpu, cuda or cuda:N
+    dtype: str  # type of the GEMM weights
+    family: str  # t5, mt5, umt5, flash_t5 or gpt2
+    head: str
+    tasks: list[str]  # methods that the model supports: generate, encode, score, classify
+    parameters: int
+    max_input_tokens: int
+    max_new_tokens: int  # 0: the model cannot generate
 
 
 ClassifyResult = Classification | TokenClassification | Answers

@@ -279,6 +279,9 @@ class RpcClient:
             pb.GetModelInfoRequest(model=self._call.get("model", "")), **self._sending
         )
 
+    def list_models(self) -> Any:  # pb.ListModelsResponse
+        return self.stub.ListModels(pb.ListModelsRequest(), **self._sending)
+
     def health(self, service: str = "") -> str:
         """Health of the server or of `service`: SERVING or NOT_SERVING. Needs no API key."""
         stub = Stub(self.channel, "grpc.health.v1.Health")
