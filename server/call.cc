@@ -62,9 +62,9 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
   if (model.empty()) {
     if (hosts.size() == 1) return hosts[0];
-    return absl::InvalidArgumentError(absl::StrCat("call.model: must name one of the ",
-                                                   hosts.size(), " models served, got none; served: ",
-                                                   ServedNames(hosts)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("call.model: must name one of the ", hosts.size(),
+                     " models served, got none; served: ", ServedNames(hosts)));
   }
   for (ModelHost* host : hosts) {
     if (host->options().name == model) return host;

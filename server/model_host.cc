@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/foreign_files.h"
+#include "models/checkpoint/safetensors.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -55,6 +57,7 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
   QT_ASSIGN_OR_RETURN(
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
+  QT_RETURN_IF_ERROR(AddPrompts(config));
   load_ = options_.load;
   QT_ASSIGN_OR_RETURN(device_, OpenDevice(options_.placement));
   load_.device = device_.get();
@@ -72,6 +75,21 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   memory.loading_bytes = plan.host_loading;
   memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
   return memory;
+}
+
+absl::Status ModelHost::AddPrompts(const ModelConfig& config) {
+  if (options_.prompts.empty() && !options_.default_prompt.has_value()) return absl::OkStatus();
+  SentenceModules modules;
+  modules.columns = config.d_model;
+  if (modules_ != nullptr) modules = *modules_;
+  for (const auto& [name, prompt] : options_.prompts) modules.prompts[name] = prompt;
+  modules.default_prompt = options_.default_prompt.value_or(modules.default_prompt);
+  if (!modules.default_prompt.empty() && modules.prompts.count(modules.default_prompt) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("default-prompt-name: the model has no prompt ",
+                                                   Printable(modules.default_prompt)));
+  }
+  modules_ = std::make_unique<const SentenceModules>(std::move(modules));
+  return absl::OkStatus();
 }
 
 absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {

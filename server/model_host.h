@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ struct HostOptions {
   // Whether unsupported fields of generation_config.json are ignored with a warning. Otherwise they
   // are an error.
   bool ignore_generation_fields = false;
+  // Named texts before inputs of Encode, added to those of the model directory, and the name of the
+  // one before every text. Unset: that of the directory.
+  std::map<std::string, std::string> prompts;
+  std::optional<std::string> default_prompt;
   bool vllm_metrics = false;  // also export the metrics under their vLLM names
   std::string version;        // version of this program, for the metric build_info
 };
@@ -99,6 +104,8 @@ class ModelHost {
   // fields that Quintet does not support. Models with other heads do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
+  // Adds the prompts of the options to those of modules_.
+  absl::Status AddPrompts(const ModelConfig& config);
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();
 

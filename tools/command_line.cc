@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/runtime/cpu_features.h"
 #include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
@@ -199,13 +200,23 @@ int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) {
   return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(kind, name, hint)));
 }
 
+absl::Status CommandLine::Resolve(CLI::App* command, Common* common) {
+  QT_RETURN_IF_ERROR(ApplyEnvironment(command));
+  if (common->config.empty()) return absl::OkStatus();
+  QT_ASSIGN_OR_RETURN(std::vector<ModelSection> sections, ApplyConfigFile(command, common->config));
+  if (common->take_sections == nullptr) return absl::OkStatus();
+  common->sections = std::move(sections);
+  return common->take_sections(common->sections);
+}
+
 int CommandLine::RunParsed(CLI::App* command) {
   Common& common = commands_[command];
-  absl::Status status = ApplyEnvironment(command);
-  if (status.ok() && !common.config.empty()) status = ApplyConfigFile(command, common.config);
-  if (!status.ok()) return Fail(kExitUsage, status);
+  if (absl::Status status = Resolve(command, &common); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   if (common.print_config) {
     std::fputs(PrintConfig(*command).c_str(), stdout);
+    std::fputs(PrintModelSections(common.sections).c_str(), stdout);
     const std::string note = common.note ? common.note() : "";
     if (!note.empty()) std::fprintf(stdout, "# %s\n", note.c_str());
     return kExitDone;

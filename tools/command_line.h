@@ -1,11 +1,11 @@
 // The command line of quintet: its subcommands, and where flag values come from.
 //
 // Precedence: flag > environment > --config file > default. The environment variable of --num-beams
-// is QUINTET_NUM_BEAMS. The --config file is TOML. Its keys are flag names without the leading
-// dashes, with dashes or underscores. Keys at the top of the file apply to every subcommand that
-// has the flag; keys in a section named after a subcommand ([bench.serve] for bench serve) apply
-// only to that subcommand. CLI11 is used only to parse argv, because it would give the file
-// precedence over the environment.
+// is QUINTET_NUM_BEAMS. The file is TOML. Its keys are flag names without the leading dashes, with
+// dashes or underscores. Keys at the top of the file apply to every subcommand that has the flag;
+// keys in a section named after a subcommand ([bench.serve] for bench serve) apply to that one, and
+// sections [models.NAME] to one model of serve (model_sections.h).
+// CLI11 is used only to parse argv, because it would give the file precedence over the environment.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 
 #include "CLI/CLI.hpp"
 #include "tools/exit_code.h"
+#include "tools/model_sections.h"
 
 namespace quintet {
 
@@ -53,6 +54,13 @@ class CommandLine {
     commands_[command].note = std::move(note);
   }
 
+  // Gives the sections [models.NAME] of a --config file to `take`, which must check them, before
+  // `run` is called or the configuration is printed. Other commands ignore these sections.
+  using TakeSections = std::function<absl::Status(const std::vector<ModelSection>&)>;
+  void AddModelSections(CLI::App* command, TakeSections take) {
+    commands_[command].take_sections = std::move(take);
+  }
+
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
 
@@ -62,9 +70,13 @@ class CommandLine {
     bool print_config = false;
     std::function<int()> run;
     std::function<std::string()> note;
+    TakeSections take_sections;
+    std::vector<ModelSection> sections;
   };
 
   static void AddCommonFlags(CLI::App* command, Common* common);
+  // Sets the flags of `command` that argv does not set.
+  static absl::Status Resolve(CLI::App* command, Common* common);
   int RunParsed(CLI::App* command);
   int ReportUnknown(CLI::App* command, const std::string& word);
   // Prints the help of the subcommand `path`, for example for `quintet help bench serve`.

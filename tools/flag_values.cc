@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -44,24 +45,8 @@ bool IsCommand(CLI::App* root, const std::string& section) {
   });
 }
 
-absl::Status SetValues(CLI::Option* option, std::vector<std::string> values,
-                       const std::string& source) {
-  try {
-    if (option->get_expected_max() == 0) {  // a boolean flag
-      const std::string value = values.empty() ? "true" : values.front();
-      option->add_result(option->get_flag_value(option->get_lnames().front(), value));
-    } else {
-      option->add_result(std::move(values));
-    }
-    option->run_callback();
-  } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": ", FlagErrorMessage(error)));
-  }
-  return absl::OkStatus();
-}
-
-// Quotes a value for the config file. CLI11 accepts single and double quotes but no escapes, so a
-// value that contains double quotes or backslashes is written in single quotes.
+// Quotes a value for the config file. CLI11 reads single and double quotes but no escapes, so
+// values with double quotes or backslashes are written in single quotes.
 std::string Quoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;
@@ -137,13 +122,29 @@ std::string VariableName(const CLI::Option& option) {
   return absl::StrCat("QUINTET_", absl::AsciiStrToUpper(name));
 }
 
+absl::Status SetFlag(CLI::Option* option, std::vector<std::string> values,
+                     const std::string& where) {
+  try {
+    if (option->get_expected_max() == 0) {  // a boolean flag
+      const std::string value = values.empty() ? "true" : values.front();
+      option->add_result(option->get_flag_value(option->get_lnames().front(), value));
+    } else {
+      option->add_result(std::move(values));
+    }
+    option->run_callback();
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": ", FlagErrorMessage(error)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ApplyEnvironment(CLI::App* command) {
   for (CLI::Option* option : command->get_options()) {
     const std::string variable = VariableName(*option);
     if (option->count() > 0 || variable.empty()) continue;
     const char* value = std::getenv(variable.c_str());
     if (value == nullptr || *value == '\0') continue;
-    QT_RETURN_IF_ERROR(SetValues(option, {value}, variable));
+    QT_RETURN_IF_ERROR(SetFlag(option, {value}, variable));
   }
   return absl::OkStatus();
 }
@@ -176,15 +177,35 @@ std::vector<std::string> MisspeltVariables(CLI::App* root) {
   return warnings;
 }
 
-absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
-  std::ifstream file(path);
+namespace {
+
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
   std::error_code unknown;
   if (!file.good() || std::filesystem::is_directory(path, unknown)) {
     return absl::InvalidArgumentError(absl::StrCat("--config: cannot read ", path));
   }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
+                                                          const std::string& path) {
+  QT_ASSIGN_OR_RETURN(std::string text, ReadConfigFile(path));
+  QT_ASSIGN_OR_RETURN(std::vector<ModelSection> sections, TakeModelSections(path, &text));
+  for (ModelSection& section : sections) {
+    std::erase_if(section.settings, [&](const ModelSetting& setting) {
+      const CLI::Option* option = FindFlag(command, setting.key);
+      return option != nullptr && option->count() > 0;
+    });
+  }
   std::vector<CLI::ConfigItem> items;
   try {
-    items = CLI::ConfigTOML().from_config(file);
+    std::istringstream rest(text);
+    items = CLI::ConfigTOML().from_config(rest);
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
   }
@@ -216,9 +237,9 @@ absl::Status ApplyConfigFile(CLI::App* command, const std::string& path) {
           nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest.substr(2), "\"?")));
     }
     if (option->count() > 0) continue;
-    QT_RETURN_IF_ERROR(SetValues(option, item.inputs, where));
+    QT_RETURN_IF_ERROR(SetFlag(option, item.inputs, where));
   }
-  return absl::OkStatus();
+  return sections;
 }
 
 std::string PrintConfig(const CLI::App& command) {

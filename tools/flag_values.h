@@ -10,6 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/model_sections.h"
 
 namespace quintet {
 
@@ -59,10 +61,17 @@ absl::Status ApplyEnvironment(CLI::App* command);
 // to no flag.
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
-// Reads a TOML file: sets every flag of `command` that has no value yet and that the file contains.
-// Returns INVALID_ARGUMENT if the file cannot be read, a section or key is unknown, or a value is
-// bad; the message names the file and the key.
-absl::Status ApplyConfigFile(CLI::App* command, const std::string& path);
+// Sets a flag, with the checks of the command line. A boolean flag takes true and false.
+// INVALID_ARGUMENT begins with `where`.
+absl::Status SetFlag(CLI::Option* option, std::vector<std::string> values,
+                     const std::string& where);
+
+// Sets every flag of `command` that has no value yet from a TOML file. Returns the sections
+// [models.NAME] of the file without the settings of flags that had a value before.
+// INVALID_ARGUMENT for an unreadable file, an unknown section or key, or a bad value; the message
+// names the file and the key.
+absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
+                                                          const std::string& path);
 
 // Returns the values of all flags of `command` in the format of a --config file. A flag that is not
 // set appears as a comment with its default.

@@ -67,6 +67,9 @@ int Run(const ServeFlags& flags) {
   absl::StatusOr<ServerOptions> resolved = ServerOptionsOf(flags);
   if (!resolved.ok()) return FailModel("serve", resolved.status());
   ServerOptions options = *std::move(resolved);
+  if (absl::Status status = CheckModelSections(flags, options); !status.ok()) {
+    return Fail(kExitUsage, status);
+  }
   options.log_lines_dropped = LogLinesDropped;
   if (flags.access_log) options.access_log = LogLine;
   // Check early that the device can be opened. Each model opens it again when it is loaded, after

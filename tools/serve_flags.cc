@@ -42,14 +42,15 @@ LimitRequest LimitsOf(const ServeFlags& flags) {
           .max_batch_tokens = flags.max_batch_tokens,
           .cache_bytes = flags.cache_mib << 20,
           .max_bytes = flags.max_memory_mib << 20,
-          .max_input_tokens = flags.decoding.max_input_tokens,
-          .models = static_cast<int64_t>(flags.models.size())};
+          .max_input_tokens = flags.decoding.max_input_tokens};
 }
 
-// `placement`: that of `flags` after ResolveAutoDevice.
-absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const Placement& placement,
-                                   const std::string& argument) {
-  HostOptions host;
+// A value of --model.
+struct ModelArgument {
+  std::string name, directory;
+};
+
+absl::StatusOr<ModelArgument> FindArgument(const ServeFlags& flags, const std::string& argument) {
   const size_t equals = argument.find('=');
   const std::string model = equals == std::string::npos ? argument : argument.substr(equals + 1);
   absl::StatusOr<std::string> directory = FindModel(model, flags.follow_symlinks);
@@ -57,27 +58,40 @@ absl::StatusOr<HostOptions> HostOf(const ServeFlags& flags, const Placement& pla
     return absl::Status(directory.status().code(),
                         absl::StrCat(model, ": ", directory.status().message()));
   }
-  host.directory = *std::move(directory);
-  host.name =
-      equals == std::string::npos ? NameOf(model, host.directory) : argument.substr(0, equals);
+  ModelArgument found;
+  found.name = equals == std::string::npos ? NameOf(model, *directory) : argument.substr(0, equals);
+  found.directory = *std::move(directory);
+  return found;
+}
+
+// `flags`: those of this model, with a placement after ResolveAutoDevice.
+HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
+  HostOptions host;
+  host.name = model.name;
+  host.directory = model.directory;
   host.load.follow_symlinks = flags.follow_symlinks;
   // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
-  host.load.weights = WeightTypeOf(placement, config.ok() ? *config : ModelConfig());
+  host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
-  host.placement = placement;
+  host.placement = flags.placement;
   host.limits = LimitsOf(flags);
   host.engine = flags.engine;
   host.engine.encoder_cache_bytes =
-      flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(placement));
+      flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
   host.decoding = flags.decoding;
+  host.prompts = flags.prompts;
+  host.default_prompt = flags.default_prompt;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
   return host;
 }
 
+constexpr char kModel[] = "Model", kLimits[] = "Limits";
+// Key of a section [models.NAME] without a flag: the prompt before every text of Encode.
+constexpr char kDefaultPromptName[] = "default-prompt-name";
+
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Model";
   line.Require(
       command
           ->add_option(
@@ -87,20 +101,21 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
               "the flag to serve several models.")
           ->allow_extra_args(false)
           ->type_name("[NAME=]MODEL")
-          ->group(kGroup));
+          ->group(kModel));
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
-  AddPlacementFlags(command, &flags->placement);
-  AddThreadsFlag(command, &flags->threads)->group(kGroup);
-  AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
-                   "KV cache size per model. auto: room for --max-running sequences of usual "
-                   "length, at least 1024, within the free memory. Range [1, 16777216].")
-      ->type_name("MIB")
-      ->group(kGroup);
-  AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kGroup);
-  AddIgnoreGenerationFieldsFlag(command, &flags->ignore_generation_fields);
+  AddThreadsFlag(command, &flags->threads)->group(kModel);
 }
 
-constexpr char kLimits[] = "Limits";
+template <typename T>
+void AddLimit(CLI::App* command, const char* name, T* value, T least, T most, const char* unit,
+              const char* help) {
+  command->add_option(name, *value, help)
+      ->check(InRange(least, most))
+      ->type_name(unit)
+      ->group(kLimits);
+}
+
+constexpr int64_t kMany = int64_t{1} << 30;
 
 void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
   command
@@ -120,47 +135,103 @@ void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
       ->group(kLimits);
 }
 
-void AddLimitFlags(CLI::App* command, ServeFlags* flags) {
-  const auto add = [&](const char* name, auto* value, auto low, auto high, const char* unit,
-                       const char* help) {
-    using T = std::remove_pointer_t<decltype(value)>;
-    command->add_option(name, *value, help)
-        ->check(InRange(static_cast<T>(low), static_cast<T>(high)))
-        ->type_name(unit)
-        ->group(kLimits);
-  };
-  constexpr int64_t kMany = int64_t{1} << 30;
+// Adds the flags that a section [models.NAME] may set for one model.
+void AddPerModelFlags(CLI::App* command, ServeFlags* flags) {
+  AddPlacementFlags(command, &flags->placement);
+  AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
+                   "KV cache size per model. auto: room for --max-running sequences of usual "
+                   "length, at least 1024, within the free memory. Range [1, 16777216].")
+      ->type_name("MIB")
+      ->group(kModel);
+  AddMaxMemoryFlag(command, &flags->max_memory_mib)->group(kModel);
+  AddIgnoreGenerationFieldsFlag(command, &flags->ignore_generation_fields);
   EngineLimits* engine = &flags->engine;
-  add("--max-queue", &engine->max_queue_requests, int64_t{1}, int64_t{1} << 20, "REQUESTS",
-      "Maximum number of queued requests per model. Range [1, 1048576].");
-  add("--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
-      "Maximum number of queued input tokens per model.");
+  AddLimit(command, "--max-queue", &engine->max_queue_requests, int64_t{1}, int64_t{1} << 20,
+           "REQUESTS", "Maximum number of queued requests per model. Range [1, 1048576].");
+  AddLimit(command, "--max-queue-tokens", &engine->max_queue_tokens, int64_t{1}, kMany, "TOKENS",
+           "Maximum number of queued input tokens per model.");
   AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
                    "Maximum number of sequences decoded concurrently; each beam counts. auto: 1024 "
                    "on a GPU (fewer if memory is short), 256 on a CPU. Range [1, 4096].")
       ->type_name("SEQUENCES")
       ->group(kLimits);
   AddEncoderCacheFlag(command, flags);
-  add("--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
-      "Maximum input length. Longer inputs are rejected unless the call sets truncate.");
-  add("--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
-      "Upper limit for max_new_tokens of a request. Range [1, 1048576].");
+  AddLimit(command, "--max-input-tokens", &flags->decoding.max_input_tokens, 1u, 1u << 24, "TOKENS",
+           "Maximum input length. Longer inputs are rejected unless the call sets truncate.");
+  AddLimit(command, "--limit-new-tokens", &flags->decoding.max_new_tokens, 1u, 1u << 20, "TOKENS",
+           "Upper limit for max_new_tokens of a request. Range [1, 1048576].");
   AddAutomaticFlag(command, "--max-batch-tokens,--max-num-batched-tokens", &flags->max_batch_tokens,
                    int64_t{1} << 24,
                    "Maximum number of tokens encoded in one batch; on a GPU also of prompt tokens "
                    "per step. auto: 16384 on a GPU (fewer if memory is short), 4096 on a CPU.")
       ->type_name("TOKENS")
       ->group(kLimits);
-  add("--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
-      "Limit for encoding and prefill while sequences are being decoded, as a fraction of the "
-      "decode time of a step; 0 = no limit. It keeps the inter-token latency of running sequences "
-      "low. Range [0, 1000].");
-  add("--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany, "BYTES",
-      "Maximum size of a request message. Minimum 1024.");
-  add("--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
-      "Timeout for calls without a deadline (capped by --max-timeout).");
-  add("--max-timeout", &flags->max_timeout_s, 0.001, 1e6, "SECONDS",
-      "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
+  AddLimit(command, "--prefill-share", &engine->prefill_share, 0.0, 1000.0, "SHARE",
+           "Limit for encoding and prefill while sequences are being decoded, as a fraction of the "
+           "decode time of a step; 0 = no limit. It keeps the inter-token latency of running "
+           "sequences low. Range [0, 1000].");
+}
+
+void AddCallLimitFlags(CLI::App* command, ServeFlags* flags) {
+  AddLimit(command, "--max-message-bytes", &flags->server.max_message_bytes, int64_t{1024}, kMany,
+           "BYTES", "Maximum size of a request message. Minimum 1024.");
+  AddLimit(command, "--default-timeout", &flags->default_timeout_s, 0.001, 1e6, "SECONDS",
+           "Timeout for calls without a deadline (capped by --max-timeout).");
+  AddLimit(command, "--max-timeout", &flags->max_timeout_s, 0.001, 1e6, "SECONDS",
+           "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
+}
+
+// Applies the settings of one model to its flags.
+absl::Status ApplySection(const ModelSection& section, ServeFlags* flags) {
+  const Placement placement = flags->placement;
+  CLI::App command;
+  AddPerModelFlags(&command, flags);
+  flags->placement = placement;  // AddPlacementFlags has set the default
+  for (const ModelSetting& setting : section.settings) {
+    if (setting.key == kDefaultPromptName) {
+      flags->default_prompt = setting.value;
+      continue;
+    }
+    CLI::Option* const option = command.get_option_no_throw("--" + setting.key);
+    if (option == nullptr || setting.key == "help") {
+      std::vector<std::string> known = FlagNames(command);
+      known.push_back(absl::StrCat("--", kDefaultPromptName));
+      const std::string nearest = Nearest("--" + setting.key, known);
+      return absl::InvalidArgumentError(absl::StrCat(
+          setting.where, ": unknown key, or not a setting of one model",
+          nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest.substr(2), "\"?")));
+    }
+    QT_RETURN_IF_ERROR(SetFlag(option, {setting.value}, setting.where));
+  }
+  for (const ModelSetting& prompt : section.prompts) flags->prompts[prompt.key] = prompt.value;
+  return absl::OkStatus();
+}
+
+const ModelSection* SectionOf(const ServeFlags& flags, const std::string& name) {
+  for (const ModelSection& section : flags.sections) {
+    if (section.name == name) return &section;
+  }
+  return nullptr;
+}
+
+// Returns the hosts of the models, which share the memory of their device.
+absl::StatusOr<std::vector<HostOptions>> HostsOf(const ServeFlags& flags) {
+  std::vector<HostOptions> hosts;
+  for (const std::string& argument : flags.models) {
+    QT_ASSIGN_OR_RETURN(const ModelArgument model, FindArgument(flags, argument));
+    ServeFlags own = flags;
+    if (const ModelSection* section = SectionOf(flags, model.name); section != nullptr) {
+      QT_RETURN_IF_ERROR(ApplySection(*section, &own));
+    }
+    ResolveAutoDevice(&own.placement);
+    hosts.push_back(HostOf(own, model));
+  }
+  for (HostOptions& host : hosts) {
+    host.limits.models = std::count_if(hosts.begin(), hosts.end(), [&](const HostOptions& other) {
+      return DeviceOrdinal(other.placement) == DeviceOrdinal(host.placement);
+    });
+  }
+  return hosts;
 }
 
 void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
@@ -217,13 +288,23 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   AddModelFlags(line, command, flags);
-  AddLimitFlags(command, flags);
+  AddPerModelFlags(command, flags);
+  AddCallLimitFlags(command, flags);
   AddNetworkFlags(command, flags);
+  line.AddModelSections(command, [flags](const std::vector<ModelSection>& sections) {
+    flags->sections = sections;
+    for (const ModelSection& section : sections) {
+      ServeFlags own = *flags;
+      QT_RETURN_IF_ERROR(ApplySection(section, &own));
+    }
+    return absl::OkStatus();
+  });
   line.AddConfigNote(command, [flags] {
     std::vector<std::string> notes;
-    for (const std::string& model : flags->models) {
-      notes.push_back(
-          LimitsNote(model.substr(model.find('=') + 1), flags->placement, LimitsOf(*flags)));
+    const absl::StatusOr<std::vector<HostOptions>> hosts = HostsOf(*flags);
+    if (!hosts.ok()) return std::string();
+    for (const HostOptions& host : *hosts) {
+      notes.push_back(LimitsNote(host.directory, host.placement, host.limits));
     }
     return absl::StrJoin(notes, "\n# ");
   });
@@ -231,20 +312,30 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions server = flags.server;
-  Placement placement = flags.placement;
-  ResolveAutoDevice(&placement);
-  server.threads =
-      flags.threads == 0 ? DefaultThreads(DeviceOrdinal(placement) >= 0) : flags.threads;
+  QT_ASSIGN_OR_RETURN(server.models, HostsOf(flags));
+  const bool only_gpus =
+      std::all_of(server.models.begin(), server.models.end(),
+                  [](const HostOptions& host) { return DeviceOrdinal(host.placement) >= 0; });
+  server.threads = flags.threads == 0 ? DefaultThreads(only_gpus) : flags.threads;
   server.default_timeout_us = Micros(std::min(flags.default_timeout_s, flags.max_timeout_s));
   server.max_timeout_us = Micros(flags.max_timeout_s);
   server.drain_delay_us = Micros(flags.drain_delay_s);
   server.drain_timeout_us = Micros(flags.drain_timeout_s);
   server.stall_timeout_us = Micros(flags.stall_timeout_s);
-  for (const std::string& model : flags.models) {
-    QT_ASSIGN_OR_RETURN(HostOptions host, HostOf(flags, placement, model));
-    server.models.push_back(std::move(host));
-  }
   return server;
+}
+
+absl::Status CheckModelSections(const ServeFlags& flags, const ServerOptions& server) {
+  for (const ModelSection& section : flags.sections) {
+    const auto named = [&](const HostOptions& host) { return host.name == section.name; };
+    if (std::any_of(server.models.begin(), server.models.end(), named)) continue;
+    const std::string names =
+        absl::StrJoin(server.models, ", ",
+                      [](std::string* out, const HostOptions& host) { out->append(host.name); });
+    return absl::InvalidArgumentError(
+        absl::StrCat(section.where, ": no model of this name is served; served: ", names));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace quintet

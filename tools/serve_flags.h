@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct ServeFlags {
   double drain_delay_s = 5, drain_timeout_s = 30, stall_timeout_s = 30;
   std::string metrics_compat;
   bool access_log = false;
+  std::vector<ModelSection> sections;          // settings of models in the --config file
+  std::map<std::string, std::string> prompts;  // from a section, for its model
+  std::optional<std::string> default_prompt;   // likewise
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
@@ -36,5 +40,7 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
 // resolved. Errors: those
 // of FindModel for the first model that is not found; the message begins with the model.
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags);
+// INVALID_ARGUMENT if a section of the --config file is that of a model that is not served.
+absl::Status CheckModelSections(const ServeFlags& flags, const ServerOptions& server);
 
 }  // namespace quintet

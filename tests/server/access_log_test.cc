@@ -22,19 +22,18 @@ TEST_CASE("access log: a line is one JSON object with every field") {
   const std::string line = AccessLine(record, absl::FromUnixMillis(1'700'000'000'004));
   CHECK(std::count(line.begin(), line.end(), '\n') == 1);
   CHECK(line.back() == '\n');
-  CHECK(nlohmann::json::parse(line) ==
-        nlohmann::json{{"time", "2023-11-14T22:13:20.004Z"},
-                       {"level", "info"},
-                       {"message", "call"},
-                       {"request_id", "a-1"},
-                       {"model", "mod\"el\n\xEF\xBF\xBD"},
-                       {"method", "Generate"},
-                       {"code", "DEADLINE_EXCEEDED"},
-                       {"reason", "QUEUED"},
-                       {"input_tokens", 3},
-                       {"output_tokens", 0},
-                       {"queue_us", 17},
-                       {"total_us", 1'000'000'000'000}});
+  CHECK(nlohmann::json::parse(line) == nlohmann::json{{"time", "2023-11-14T22:13:20.004Z"},
+                                                      {"level", "info"},
+                                                      {"message", "call"},
+                                                      {"request_id", "a-1"},
+                                                      {"model", "mod\"el\n\xEF\xBF\xBD"},
+                                                      {"method", "Generate"},
+                                                      {"code", "DEADLINE_EXCEEDED"},
+                                                      {"reason", "QUEUED"},
+                                                      {"input_tokens", 3},
+                                                      {"output_tokens", 0},
+                                                      {"queue_us", 17},
+                                                      {"total_us", 1'000'000'000'000}});
 }
 
 TEST_CASE("access log: every gRPC code has its name") {

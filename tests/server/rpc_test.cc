@@ -501,9 +501,12 @@ TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]")
   v1::TokenizeRequest tokenize;
   tokenize.set_text("wagner");
   const std::pair<const char*, ByteBuffer> calls[] = {
-      {"/Generate", ToBytes(Endless(3))}, {"/GenerateStream", ToBytes(Endless(3))},
-      {"/EncodeStream", ToBytes(item)},   {"/Encode", ToBytes(encode)},
-      {"/Tokenize", ToBytes(tokenize)},   {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
+      {"/Generate", ToBytes(Endless(3))},
+      {"/GenerateStream", ToBytes(Endless(3))},
+      {"/EncodeStream", ToBytes(item)},
+      {"/Encode", ToBytes(encode)},
+      {"/Tokenize", ToBytes(tokenize)},
+      {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
       {"/ListModels", ToBytes(v1::ListModelsRequest())},
   };
   for (const auto& [name, message] : calls) {

@@ -1,0 +1,42 @@
+// The sections [models.NAME] of a --config file: settings of one model of `quintet serve`.
+//
+//   [models.g2p]                      a name with other characters than letters, digits, - and _ is
+//   dtype = "int8"                    quoted: [models."google/flan-t5-base"]
+//   default-prompt-name = "query"
+//   [models.g2p.prompts]
+//   query = "query: "
+//
+// Values are strings, numbers, true and false. Keys are written with dashes or underscores.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quintet {
+
+struct ModelSetting {
+  std::string key;    // with dashes: "max-input-tokens"; a prompt: its name
+  std::string value;  // without quotes and escapes
+  std::string where;  // for errors: "serve.toml:4: models.g2p.dtype"
+};
+
+struct ModelSection {
+  std::string name;
+  std::string where;                   // for errors: "serve.toml:3: [models.g2p]"
+  std::vector<ModelSetting> settings;  // in the order of the file
+  std::vector<ModelSetting> prompts;
+};
+
+// Takes the sections out of the text of a TOML file: their lines in *text become empty. `path` is
+// the name of the file for errors. INVALID_ARGUMENT, with file, line and key: a line that is not
+// KEY = VALUE, a key or section that is set twice, a value of another type, or text that is not
+// UTF-8.
+absl::StatusOr<std::vector<ModelSection>> TakeModelSections(const std::string& path,
+                                                            std::string* text);
+
+// Returns the sections as TOML, for --print-config. Empty without sections.
+std::string PrintModelSections(const std::vector<ModelSection>& sections);
+
+}  // namespace quintet
