@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/clock.h"
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
@@ -65,14 +66,14 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
     spdlog::info("model {}: {}", options_.name, choice);
   }
   QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
-  QT_ASSIGN_OR_RETURN(const MemoryPlan plan, MeasureMemory(options_.directory, load_, pool_));
+  QT_ASSIGN_OR_RETURN(plan_, MeasureMemory(options_.directory, load_, pool_));
   spdlog::info("model {}: {}", options_.name, DescribeLimits(options_.limits, load_, config));
-  if (load_.device != nullptr) metrics_->SetGpuMemory(plan);
+  if (load_.device != nullptr) metrics_->SetGpuMemory(plan_);
   ModelHostMemory memory;
-  memory.weights_bytes = plan.host_weights;
-  memory.cache_bytes = plan.host_cache;
-  memory.workspace_bytes = plan.host_workspace;
-  memory.loading_bytes = plan.host_loading;
+  memory.weights_bytes = plan_.host_weights;
+  memory.cache_bytes = plan_.host_cache;
+  memory.workspace_bytes = plan_.host_workspace;
+  memory.loading_bytes = plan_.host_loading;
   memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
   return memory;
 }
@@ -93,16 +94,39 @@ absl::Status ModelHost::AddPrompts(const ModelConfig& config) {
 }
 
 absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
+  const int64_t begin_us = MonotonicMicros();
   const absl::Status status = CatchOutOfMemory([&] { return LoadEngine(encoder_cache_bytes); });
   if (!status.ok()) {
     state_.store(State::kFailed, std::memory_order_release);
     return status;
   }
-  // If draining started while the model was being loaded, the model never becomes ready.
+  load_seconds_ = static_cast<double>(MonotonicMicros() - begin_us) / 1e6;
+  // If draining has started meanwhile, the model never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
   metrics_->Ready(ready());
   return absl::OkStatus();
+}
+
+std::string ModelHost::Summary() const {
+  constexpr double kMib = 1 << 20;
+  const ModelLimits& limits = model_->limits();
+  std::string device = options_.placement.device;
+  if (device_ != nullptr) absl::StrAppend(&device, " (", device_->name(), ")");
+  std::string text = absl::StrFormat("loaded in %.1f s: device %s, dtype %s; weights %.1f MiB, ",
+                                     load_seconds_, device, WeightTypeName(load_.weights),
+                                     static_cast<double>(plan_.model.weights) / kMib);
+  if (config().has_decoder()) {
+    absl::StrAppend(
+        &text, absl::StrFormat("KV cache %.1f MiB; capacity %d sequences, %d tokens in "
+                               "the cache, ",
+                               static_cast<double>(plan_.model.cache) / kMib,
+                               limits.max_step_sequences, limits.cache_pages * limits.page_size));
+  } else {
+    absl::StrAppend(&text, "capacity ");
+  }
+  absl::StrAppend(&text, limits.max_encode_tokens, " tokens in a batch");
+  return text;
 }
 
 absl::Status ModelHost::CheckDefaults() const {

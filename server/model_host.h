@@ -68,6 +68,9 @@ class ModelHost {
   // or kFailed, or kDraining if Drain was called meanwhile.
   absl::Status Load(int64_t encoder_cache_bytes);
 
+  // One line of text for logs: device, type, time of loading, memory and capacity.
+  std::string Summary() const;
+
   const HostOptions& options() const { return options_; }
   State state() const { return state_.load(std::memory_order_acquire); }
   bool ready() const { return state() == State::kReady; }
@@ -111,6 +114,8 @@ class ModelHost {
 
   const HostOptions options_;
   LoadOptions load_;  // options_.load, completed by Prepare
+  MemoryPlan plan_;   // set by Prepare
+  double load_seconds_ = 0;
   ThreadPool* const pool_;
   std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};

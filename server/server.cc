@@ -253,7 +253,7 @@ absl::Status ServerProcess::LoadModels() {
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const absl::Status status = hosts_[i]->Load(plan.encoder_cache_bytes[i]);
     if (!status.ok()) return named(*hosts_[i], status);
-    spdlog::info("model {} is loaded", hosts_[i]->options().name);
+    spdlog::info("model {}: {}", hosts_[i]->options().name, hosts_[i]->Summary());
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -181,3 +182,25 @@ def test_a_failure_is_the_last_line_of_the_log_in_its_format(fault, code, words,
     assert words in lines[-1]["message"]
     assert lines[-1]["level"] == "error"
     assert (tmp_path / "text").read_text().splitlines()[-1] == f"quintet: {lines[-1]['message']}"
+
+
+DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d info "
+LOADED = (
+    r"loaded in \d+\.\d s: device cpu, dtype f32; weights \d+\.\d MiB, KV cache 128\.0 MiB; "
+    r"capacity 5 sequences, (\d+) tokens in the cache, 777 tokens in a batch"
+)
+
+
+def test_the_log_says_what_was_loaded_and_its_capacity(tiny_models):
+    flags = {"dtype": "f32", "max_running": 5, "max_batch_tokens": 777, "max_input_tokens": 777}
+    with Server(G2P, tiny_models["t5-encoder"], **flags) as server:
+        lines = server.log().splitlines()
+    (g2p,) = [line for line in lines if "model g2p: loaded" in line]
+    match = re.fullmatch(DATE + "model g2p: " + LOADED, g2p)
+    assert match, g2p
+    assert int(match[1]) > 5 * 256
+    (encoder,) = [line for line in lines if "model t5-encoder: loaded" in line]
+    assert encoder.endswith(" MiB, capacity 777 tokens in a batch")
+    with Server(G2P, log_format="json", **flags) as server:
+        told = [json.loads(line)["message"] for line in server.log().splitlines()]
+    assert any(re.fullmatch("model g2p: " + LOADED, line) for line in told), told
