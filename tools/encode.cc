@@ -2,6 +2,7 @@
 // of the input.
 #include <unistd.h>
 
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -9,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "engine/embedding.h"
 #include "kernels/base/status_macros.h"
+#include "spdlog/spdlog.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -22,6 +25,7 @@ struct EncodeFlags {
   LineFlags lines;
   std::string pooling = "auto";
   EmbeddingOptions embedding;
+  std::string offsets_file;
 };
 
 constexpr std::pair<const char*, Pooling> kPoolings[] = {{"auto", Pooling::kModules},
@@ -72,14 +76,14 @@ std::string RawBytes(const float* values, size_t count) {
   return std::string(reinterpret_cast<const char*>(values), count * sizeof(float));
 }
 
-// Returns the 128-byte header of a NumPy file (.npy format 1.0) that contains an f32 array [rows,
-// columns].
-std::string NpyHeader(int64_t rows, int64_t columns) {
+// Returns the 128-byte header of a NumPy file (.npy format 1.0) of little-endian values. `type`: f4
+// or i8. `shape`: "2, 3" for [2, 3], "2," for [2].
+std::string NpyHeader(const char* type, const std::string& shape) {
   constexpr size_t kHeaderBytes = 128;
   constexpr char kMagic[] = "\x93NUMPY\x01\x00\x76\x00";  // version 1.0, 118 bytes of text
   std::string header(kMagic, 10);
-  absl::StrAppend(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ",
-                  columns, "), }");
+  absl::StrAppend(&header, "{'descr': '<", type, "', 'fortran_order': False, 'shape': (", shape,
+                  "), }");
   header.resize(kHeaderBytes - 1, ' ');
   return header + "\n";
 }
@@ -100,6 +104,34 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags
   return job;
 }
 
+// Returns the file of the offsets, "states.offsets.npy" for "states.npy"; empty: none.
+std::string OffsetsFile(const EncodeFlags& flags) {
+  if (!flags.offsets_file.empty()) return flags.offsets_file;
+  const std::string& rows = flags.lines.output_file;
+  if (rows.empty() || flags.lines.output == "json" || flags.pooling != "none") return "";
+  std::error_code absent;
+  const std::filesystem::file_status file = std::filesystem::status(rows, absent);
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) return "";
+  return absl::StrCat(absl::StripSuffix(rows, ".npy"), ".offsets.npy");
+}
+
+// The offsets of each line's rows: i64 [lines + 1], from 0 to the number of all rows.
+SideOutput OffsetsOutput(const std::string& path, int64_t row_bytes) {
+  const auto bytes = [](int64_t offset) {
+    return std::string(reinterpret_cast<const char*>(&offset), sizeof(offset));
+  };
+  SideOutput offsets;
+  offsets.path = path;
+  offsets.record.record_bytes = sizeof(int64_t);
+  offsets.record.header = [](int64_t count) { return NpyHeader("i8", absl::StrCat(count, ",")); };
+  offsets.begin = bytes(0);
+  offsets.of = [bytes, row_bytes, rows = int64_t{0}](const std::string& output) mutable {
+    rows += static_cast<int64_t>(output.size()) / row_bytes;
+    return bytes(rows);
+  };
+  return offsets;
+}
+
 int Run(const EncodeFlags& flags) {
   const bool binary = flags.lines.output != "json";
   if (binary && flags.lines.output_file.empty() && isatty(STDOUT_FILENO) == 1) {
@@ -112,6 +144,11 @@ int Run(const EncodeFlags& flags) {
                                 absl::StrCat("--resume: --output ", flags.lines.output,
                                              " with --pooling none does not show where a line "
                                              "ends; use --output json")));
+  }
+  if (!flags.offsets_file.empty() && (!binary || flags.pooling != "none")) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(
+                                "--offsets-file: needs --pooling none and --output npy or f32; "
+                                "other outputs have one record per line"));
   }
   int exit_code = kExitDone;
   const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.lines);
@@ -134,7 +171,14 @@ int Run(const EncodeFlags& flags) {
   };
   if (binary) command.record.record_bytes = columns * static_cast<int64_t>(sizeof(float));
   if (flags.lines.output == "npy") {
-    command.record.header = [columns](int64_t rows) { return NpyHeader(rows, columns); };
+    command.record.header = [columns](int64_t rows) {
+      return NpyHeader("f4", absl::StrCat(rows, ", ", columns));
+    };
+  }
+  if (const std::string path = OffsetsFile(flags); !path.empty()) {
+    command.side = OffsetsOutput(path, command.record.record_bytes);
+  } else if (binary && flags.pooling == "none") {
+    spdlog::warn("the output does not show where a line ends: set --output-file or --offsets-file");
   }
   return RunLines(*session, flags.lines, command);
 }
@@ -153,7 +197,11 @@ void AddEncodeCommand(CommandLine& line) {
        "Outputs: json, one object per line; f32, raw little-endian values [rows, "
        "columns]; npy, the same as a\n"
        "NumPy file. A failed line becomes an object with \"error\" or a row of NaN, "
-       "and the exit code is 1."},
+       "and the exit code is 1.\n\n"
+       "With --pooling none each line has one row per token. The rows of line i (from 0) of a "
+       "binary "
+       "output are\nrows offsets[i] to offsets[i + 1] - 1; --output-file FILE.npy also writes "
+       "FILE.offsets.npy."},
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"json", "f32", "npy"});
@@ -165,6 +213,14 @@ void AddEncodeCommand(CommandLine& line) {
       ->check(CLI::IsMember(
           {"auto", "none", "mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean"}))
       ->type_name("POOLING")
+      ->group("Encoding");
+  command
+      ->add_option(
+          "--offsets-file", flags->offsets_file,
+          "NumPy file for the offsets of each line's rows with --pooling none and --output "
+          "npy or f32: i64 [lines + 1]. Default: FILE.offsets.npy for --output-file "
+          "FILE.npy.")
+      ->type_name("FILE")
       ->group("Encoding");
   command
       ->add_flag("--normalize", flags->embedding.normalize,

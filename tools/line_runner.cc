@@ -105,10 +105,11 @@ std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
 class LineRunner {
  public:
   LineRunner(Session& session, const LineFlags& flags, const LineCommand& command,
-             LineOutput* output)
+             LineOutput* output, LineOutput* side)
       : session_(session),
         command_(command),
         output_(output),
+        side_(side),
         carries_(flags.input == "json" && flags.output == "json"),
         most_lines_(RequestsInFlight(session.model->limits().max_step_sequences)),
         reader_(STDIN_FILENO, kMaxLineBytes),
@@ -386,7 +387,7 @@ class LineRunner {
   // and returns false.
   bool Write(const std::vector<LinePtr>& lines) {
     if (lines.empty()) return true;
-    std::string out;
+    std::string out, side;
     int64_t bytes = 0;
     for (const LinePtr& line : lines) {
       if (!line->error.ok()) {
@@ -394,10 +395,13 @@ class LineRunner {
         spdlog::error("line {}: {}", line->number, std::string(line->error.message()));
       }
       out += line->output;
+      if (side_ != nullptr) side += command_.side->of(line->output);
       bytes += line->bytes;
     }
     if (output_->terminal()) progress_.Clear();
-    if (const absl::Status status = output_->Write(out); !status.ok()) {
+    absl::Status status = output_->Write(out);
+    if (status.ok() && side_ != nullptr) status = side_->Write(side);
+    if (!status.ok()) {
       Stop(absl::IsCancelled(status) ? absl::OkStatus() : status);
       return false;
     }
@@ -432,8 +436,11 @@ class LineRunner {
   // Finishes the output and returns the exit code. Called when all threads have ended.
   int Finish() {
     progress_.Clear();
-    if (absl::Status status = output_->Finish(); !absl::IsCancelled(status)) {
-      error_.Update(status);
+    for (LineOutput* const output : {output_, side_}) {
+      if (output == nullptr) continue;
+      if (absl::Status status = output->Finish(); !absl::IsCancelled(status)) {
+        error_.Update(status);
+      }
     }
     if (!error_.ok()) {
       spdlog::error("{}", std::string(error_.message()));
@@ -451,7 +458,8 @@ class LineRunner {
   Session& session_;
   const LineCommand& command_;
   LineOutput* const output_;
-  const bool carries_;  // id and meta from input to output
+  LineOutput* const side_;  // null without command_.side
+  const bool carries_;      // id and meta from input to output
   const int64_t most_lines_;
   std::vector<std::thread> threads_;
   LineReader reader_;  // used by the reading thread; total_bytes() by all
@@ -481,13 +489,21 @@ class LineRunner {
 
 int RunLines(Session& session, const LineFlags& flags, const LineCommand& command) {
   WatchForInterrupt();
+  const auto fail = [](const absl::Status& status) {
+    return Fail(absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed, status);
+  };
   absl::StatusOr<std::unique_ptr<LineOutput>> output =
       LineOutput::Open(flags.output_file, flags.resume, command.record);
-  if (!output.ok()) {
-    return Fail(absl::IsInvalidArgument(output.status()) ? kExitUsage : kExitFailed,
-                output.status());
+  if (!output.ok()) return fail(output.status());
+  std::unique_ptr<LineOutput> side;
+  if (command.side.has_value()) {
+    absl::StatusOr<std::unique_ptr<LineOutput>> opened =
+        LineOutput::Open(command.side->path, /*resume=*/false, command.side->record);
+    if (!opened.ok()) return fail(opened.status());
+    side = *std::move(opened);
+    if (absl::Status status = side->Write(command.side->begin); !status.ok()) return fail(status);
   }
-  return LineRunner(session, flags, command, output->get()).Run();
+  return LineRunner(session, flags, command, output->get(), side.get()).Run();
 }
 
 }  // namespace quintet

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,15 @@ struct LineJob {
   std::function<void(Result result, std::string* out)> format;
 };
 
+// A second output file with data about the lines of the first.
+struct SideOutput {
+  std::string path;
+  RecordFormat record;
+  std::string begin;  // written before the first line
+  // Returns what to write for the next line, given its output. Called in the order of the lines.
+  std::function<std::string(const std::string& output)> of;
+};
+
 struct LineCommand {
   // Converts line `number` of the input (counted from 1) to a job, or returns INVALID_ARGUMENT.
   // Several threads call it at the same time.
@@ -31,6 +41,7 @@ struct LineCommand {
   // threads call it at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
   RecordFormat record;  // of the output
+  std::optional<SideOutput> side;
 };
 
 // Processes the lines of standard input and writes to the output that `flags` select. With
