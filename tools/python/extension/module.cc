@@ -362,6 +362,11 @@ class PythonModel {
     info["eos_token_ids"] = std::vector<int32_t>(session.config.eos_ids);
     info["max_input_tokens"] = session.flags.max_input_tokens;
     info["max_num_seqs"] = session.model->limits().max_step_sequences;
+    std::vector<std::string> prompt_names;
+    if (session.modules != nullptr) {
+      for (const auto& [name, prompt] : session.modules->prompts) prompt_names.push_back(name);
+    }
+    info["prompt_names"] = prompt_names;
     info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
     info["threads"] = session.flags.threads;
     info["load_seconds"] = session.load_seconds;
@@ -425,6 +430,13 @@ class PythonModel {
     Set(options, "sliding_window", &call->sliding_window);
     Set(options, "top_k", &call->top_k);
     Set(options, "max_answer_tokens", &call->max_answer_tokens);
+    if (options.contains("prompt")) {
+      call->embedding_options.prompt = nb::cast<std::string>(nb::object(options["prompt"]));
+    }
+    if (options.contains("prompt_name")) {
+      call->embedding_options.prompt_name =
+          nb::cast<std::string>(nb::object(options["prompt_name"]));
+    }
     if (options.contains("pooling")) {
       call->embedding_options.pooling =
           PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));

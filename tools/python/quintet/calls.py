@@ -100,6 +100,8 @@ def encode_plan(
     inputs: Any,
     pooling: str,
     normalize: bool,
+    prompt_name: str | None,
+    prompt: str | None,
     add_special_tokens: bool,
     truncate: bool,
     timeout: float | None,
@@ -115,6 +117,7 @@ def encode_plan(
         array=opt.choice("pooling", pooling, opt.POOLINGS) != "none",
         pooling=pooling,
         normalize=opt.flag("normalize", normalize),
+        **opt.prompts(prompt_name, prompt),
         add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
         truncate=opt.flag("truncate", truncate),
     )

@@ -112,6 +112,8 @@ class Client(Connection):
         *,
         pooling: Pooling = "auto",
         normalize: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         add_special_tokens: bool = True,
         truncate: bool = False,
         timeout: float | None | Literal["default"] = "default",
@@ -119,7 +121,9 @@ class Client(Connection):
         progress: bool = False,
     ) -> Any:
         """`Model.encode`."""
-        call = messages.encode(self._call, pooling, normalize, add_special_tokens, truncate)
+        call = messages.encode(
+            self._call, pooling, normalize, prompt_name, prompt, add_special_tokens, truncate
+        )
         return self._run(call, inputs, None, timeout, on_error, progress)
 
     def score(

@@ -176,13 +176,8 @@ def _call(base: Mapping[str, Any], add_special_tokens: bool, truncate: bool) -> 
 def make_input(value: Any, where: str = "input") -> Any:
     """A text or token ids as a message."""
     if isinstance(value, str):
-        try:
-            return pb.Input(text=value)
-        except (UnicodeEncodeError, ValueError):
-            raise InvalidArgumentError(
-                f"{where}: the text contains a surrogate (U+D800 to U+DFFF), which is not a "
-                'character; decode the bytes with errors="replace"'
-            ) from None
+        opt.check_text(where, value)
+        return pb.Input(text=value)
     return pb.Input(token_ids=pb.TokenIds(ids=_ids(where, value)))
 
 
@@ -276,6 +271,8 @@ def encode(
     base: Mapping[str, Any],
     pooling: str,
     normalize: bool,
+    prompt_name: str | None,
+    prompt: str | None,
     add_special_tokens: bool,
     truncate: bool,
 ) -> Call:
@@ -283,6 +280,7 @@ def encode(
     options = pb.EncodeOptions(
         pooling=getattr(pb, f"POOLING_{'UNSPECIFIED' if pooling == 'auto' else pooling.upper()}"),
         normalize=opt.flag("normalize", normalize),
+        **opt.prompts(prompt_name, prompt),
     )
     call = _call(base, add_special_tokens, truncate)
 
@@ -496,6 +494,7 @@ def read_info(answer: Any) -> results.ModelInfo:
         eos_token_ids=list(answer.eos_token_ids),
         max_input_tokens=answer.limits.max_input_tokens,
         max_num_seqs=answer.limits.max_running_sequences,
+        prompt_names=list(answer.prompt_names),
     )
 
 

@@ -289,6 +289,8 @@ class Model:
         *,
         pooling: Pooling = "auto",
         normalize: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         add_special_tokens: bool = True,
         truncate: bool = False,
         timeout: float | None = None,
@@ -302,6 +304,10 @@ class Model:
             pooling: "auto" (that of the model's modules.json, otherwise "mean"), "mean", "first",
                 "last", or "none": one row for each token.
             normalize: scales rows to unit length.
+            prompt_name: name of a prompt of the model (`info().prompt_names`), which is put before
+                every text. None: the model's default prompt, if it has one; "": no prompt.
+            prompt: text to put before every text instead; cannot be combined with `prompt_name`.
+                With either, inputs must be texts.
 
         Returns:
             Arrays of f32, which share memory with the engine's results: [d] for one input,
@@ -310,7 +316,16 @@ class Model:
             these.
         """
         plan = calls.encode_plan(
-            inputs, pooling, normalize, add_special_tokens, truncate, timeout, on_error, progress
+            inputs,
+            pooling,
+            normalize,
+            prompt_name,
+            prompt,
+            add_special_tokens,
+            truncate,
+            timeout,
+            on_error,
+            progress,
         )
         return calls.collect(plan, calls.run(self._engine, plan))
 

@@ -89,6 +89,8 @@ class EncodeOptions(CallOptions, total=False):
     """Arguments of encode, except pooling."""
 
     normalize: bool
+    prompt_name: str | None
+    prompt: str | None
 
 
 class ScoreOptions(CallOptions, total=False):
@@ -158,6 +160,28 @@ def seconds(name: str, value: Any) -> float:
     if not math.isfinite(value) or not 0 < value <= 1e9:
         raise InvalidArgumentError(f"{name}: {value} is not in (0, 1e9] seconds")
     return float(value)
+
+
+def prompts(prompt_name: Any, prompt: Any) -> dict[str, str]:
+    """The prompts of encode that are given, by name."""
+    given = {"prompt_name": prompt_name, "prompt": prompt}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in chosen.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name}: expected a str or None, got {type(value).__name__}")
+        check_text(name, value)
+    return chosen
+
+
+def check_text(where: str, text: str) -> None:
+    """InvalidArgumentError: the text cannot be encoded as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{where}: the text contains a surrogate (U+D800 to U+DFFF), which is not a "
+            'character; decode the bytes with errors="replace"'
+        ) from None
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:

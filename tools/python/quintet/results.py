@@ -178,6 +178,7 @@ class ModelInfo:
     eos_token_ids: list[int]
     max_input_tokens: int
     max_num_seqs: int  # sequences decoded concurrently
+    prompt_names: list[str]  # values of encode's `prompt_name`
 
 
 @dataclasses.dataclass(slots=True)
