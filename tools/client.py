@@ -273,6 +273,18 @@ def run_info(client: RpcClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_models(client: RpcClient, arguments: argparse.Namespace) -> int:
+    """One line per model: name, readiness, device, data type, tasks."""
+    for model in client.list_models().models:
+        if arguments.output == "json":
+            print(json.dumps(as_json(model), ensure_ascii=False))
+        else:
+            ready = "ready" if model.ready else "not ready"
+            columns = [model.model, ready, model.device, model.dtype, " ".join(model.tasks)]
+            print("\t".join(map(escaped, columns)))
+    return 0
+
+
 def run_health(client: RpcClient, arguments: argparse.Namespace) -> int:
     status = client.health(arguments.service)
     print(json.dumps({"status": status}) if arguments.output == "json" else status)
@@ -425,6 +437,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("tokenize", "Token ids of text.", run_lines, tokenize)
     add("detokenize", "Text of token ids, separated by blanks.", run_lines, detokenize, "IDS")
     add("info", "What the model is, and the server's limits.", run_info, inputs=None)
+    add("models", "The models of the server, one a line.", run_models, inputs=None)
     command = add("health", "Whether the server serves.", run_health, inputs=None)
     command.add_argument(
         "--service",

@@ -196,7 +196,10 @@ def test_the_other_commands(server, tiny_models):
         == run("health", "--service", "quintet.v1.Inference", server=server).stdout
         == "SERVING\n"
     )
+    assert run("models", server=server).stdout == "g2p\tready\tcpu\tf32\tgenerate encode score\n"
     with Server(tiny_models["t5-seqcls"], tiny_models["t5-qa"]) as tiny:
+        listed = run("models", "--output", "json", server=tiny).stdout.splitlines()
+        assert [json.loads(line)["model"] for line in listed] == ["t5-seqcls", "t5-qa"]
         label, probability = run(
             "classify", "wagner", "--model", "t5-seqcls", server=tiny
         ).stdout.split("\t")

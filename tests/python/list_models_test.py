@@ -107,7 +107,9 @@ def test_errors_name_the_models_that_are_served(several):
     with quintet.Client(several.target) as client:
         with pytest.raises(quintet.InvalidArgumentError) as error:
             client.info()
-    assert "must name one of the 4 models served, got none; served: t5-encoder, " in str(error.value)
+    assert "must name one of the 4 models served, got none; served: t5-encoder, " in str(
+        error.value
+    )
 
 
 def test_the_list_of_names_in_an_error_is_bounded(tiny_models):

@@ -171,7 +171,10 @@ def test_a_server_that_fails_ends_although_nobody_reads_its_log(log_format, faul
 
 @pytest.mark.parametrize(
     "fault, code, words",
-    [(["--device", "cuda:1000"], 2, "use --device cpu"), (["--model", "b=/no/such"], 3, "/no/such: ")],
+    [
+        (["--device", "cuda:1000"], 2, "use --device cpu"),
+        (["--model", "b=/no/such"], 3, "/no/such: "),
+    ],
 )
 def test_a_failure_is_the_last_line_of_the_log_in_its_format(fault, code, words, tmp_path):
     for log_format in ("json", "text"):

@@ -52,9 +52,7 @@ def test_prompts(server):
     def rows(client, inputs, **options):
         request = [pb.Input(text=text) for text in inputs]
         answer = client.stub.Encode(
-            pb.EncodeRequest(
-                call={"model": "t5-encoder"}, inputs=request, options=options
-            )
+            pb.EncodeRequest(call={"model": "t5-encoder"}, inputs=request, options=options)
         )
         return [numpy.frombuffer(row.values, "<f4") for row in answer.embeddings]
 
