@@ -90,7 +90,7 @@ TEST_CASE("errors of sections of models name line, key and what was expected") {
       {"[models.a]\ndtype = [1]", "f:2: models.a.dtype: expected a string in quotes, a number"},
       {"[models.a]\nprompts = { a = \"b\" }", "f:2: models.a.prompts: expected a string"},
       {"[models.a]\ndtype = \"int8", "f:2: models.a.dtype: the string does not end"},
-      {"[models.a]\ndtype = \"\"\"int8\"\"\"", "f:2: models.a.dtype: expected a string on one line"},
+      {"[models.a]\ndtype = \"\"\"int8\"\"\"", "f:2: models.a.dtype: expected a string on one"},
       {"[models.a]\ndtype = \"a\\x\"", "f:2: models.a.dtype: expected one of"},
       {"[models.a]\ndtype = \"a\\", "f:2: models.a.dtype: expected one of"},
       {"[models.a]\ndtype = \"\\ud800\"", "f:2: models.a.dtype: \\ud800 is not a character"},
