@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -190,6 +191,25 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   return text.str();
 }
 
+// Returns "serve.toml:4: bench.seed" for an item of the file, without the number if its line is not
+// found, for example because the key is quoted.
+std::string WhereIs(const CLI::ConfigItem& item, const std::string& path, const std::string& text) {
+  std::string section;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (absl::ConsumePrefix(&line, "[")) {
+      section = std::string(absl::StripAsciiWhitespace(line.substr(0, line.find(']'))));
+    } else if (section == absl::StrJoin(item.parents, ".") &&
+               absl::ConsumePrefix(&line, item.name) &&
+               absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "=")) {
+      return absl::StrCat(path, ":", number, ": ", item.fullname());
+    }
+  }
+  return absl::StrCat(path, ": ", item.fullname());
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
@@ -214,7 +234,7 @@ absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--")
       continue;  // CLI11's markers of the start and end of a section
-    const std::string where = absl::StrCat(path, ": ", item.fullname());
+    const std::string where = WhereIs(item, path, text);
     if (!item.parents.empty()) {
       const std::string section = absl::StrJoin(item.parents, ".");
       if (!IsCommand(root, section)) {
