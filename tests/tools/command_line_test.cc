@@ -259,13 +259,19 @@ TEST_CASE("bad values of variables and files are usage errors that name their so
   outcome = RunBinary({{"generate", "--model", G2pModel()}, "", {{"QUINTET_CPU_ISA", "mmx"}}});
   CHECK(outcome.exit_code == kExitUsage);
   CHECK_THAT(outcome.err, ContainsSubstring("QUINTET_CPU_ISA"));
-  for (const char* text : {"num-beans = 4\n", "[generat]\nnum-beams = 4\n", "num-beams = \"x\"\n",
-                           "[generate]\nhelp = true\n", "[generate.deep]\nnum-beams = 1\n"}) {
+  const std::pair<const char*, const char*> files[] = {
+      {"num-beans = 4\n", ":1: num-beans: unknown key. Did you mean \"num-beams\"?"},
+      {"[generat]\nnum-beams = 4\n", ":2: generat.num-beams: no such subcommand"},
+      {"# a comment\n\nnum-beams = \"x\"\n", ":3: num-beams: "},
+      {"[encode]\nhelp = 1\n[generate]\n  help= true\n", ":4: generate.help: unknown key"},
+      {"[generate.deep]\nnum-beams = 1\n", ":2: generate.deep.num-beams: no such subcommand"},
+  };
+  for (const auto& [text, error] : files) {
     const std::string file = WriteConfig(text);
     outcome = RunBinary({{"generate", "--config", file}, "", {}});
     INFO(text);
     CHECK(outcome.exit_code == kExitUsage);
-    CHECK_THAT(outcome.err, ContainsSubstring(file));
+    CHECK_THAT(outcome.err, ContainsSubstring(file + error));
   }
 }
 
