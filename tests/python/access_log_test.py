@@ -46,7 +46,7 @@ def line_of(server: Server, request_id: str) -> dict:
 
 @pytest.fixture(scope="module", params=["text", "json"])
 def server(request):
-    flags = {"access_log": "true", "log_format": request.param, "encoder_cache_bytes": 0}
+    flags = {"access_log": True, "log_format": request.param, "encoder_cache_bytes": 0}
     with Server(G2P, **flags) as running:
         yield running
         log = running.log()
@@ -175,7 +175,7 @@ def test_a_deadline_that_passes_while_decoding(server):
 
 def test_a_call_that_waits_shows_its_time_in_the_queue():
     with (
-        Server(G2P, access_log="true", max_running=1) as server,
+        Server(G2P, access_log=True, max_running=1) as server,
         client_of(server, "first") as first,
         client_of(server, "second") as second,
     ):
@@ -195,7 +195,7 @@ def test_calls_without_a_key(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text(hashlib.sha256(b"right-key").hexdigest() + "\n")
     keys.chmod(0o600)
-    with Server(G2P, access_log="true", api_key_file=keys) as server:
+    with Server(G2P, access_log=True, api_key_file=keys) as server:
         for key in (None, "wrong-" + SECRET):
             with server.client(api_key=key) as client:
                 failure_of(lambda client=client: client.generate(SECRET))

@@ -79,7 +79,7 @@ def test_a_key_is_needed_as_for_every_method(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text(hashlib.sha256(b"key").hexdigest() + " low\n")
     keys.chmod(0o600)
-    with Server(G2P, api_key_file=keys, access_log="true") as server:
+    with Server(G2P, api_key_file=keys, access_log=True) as server:
         for key, code in ((None, "UNAUTHENTICATED"), ("other", "PERMISSION_DENIED")):
             with quintet.Client(server.target, api_key=key) as client:
                 with pytest.raises(quintet.Error) as error:

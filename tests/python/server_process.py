@@ -71,8 +71,8 @@ def run_quintet(*arguments: str, stdin: str = "") -> bytes:
 class Server:
     """A running `quintet serve`.
 
-    `flags` are the flags of `quintet serve` with underscores, as in Server(G2P, max_queue=4). The
-    name of a model is the name of its folder.
+    `flags` are the flags of `quintet serve` with underscores, as in Server(G2P, max_queue=4); True
+    sets a boolean flag. The name of a model is the name of its folder.
     """
 
     def __init__(self, *models: pathlib.Path, **flags):
@@ -100,7 +100,8 @@ class Server:
             "cache_memory": 128,
         }
         for name, value in {**defaults, **flags}.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
+            flag = f"--{name.replace('_', '-')}"
+            command += [flag] if value is True else [flag, str(value)]
         self._output = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
 
