@@ -52,7 +52,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_the_log_says_so(command):
     given = run(*command, "--device", "cpu")
     assert given.returncode == 0, given.stderr
     assert "device auto" not in given.stderr
-    if command[0] != "bench":
+    if command[0] not in ("bench", "inspect"):  # inspect shows the memory that is free now
         assert given.stdout == done.stdout
 
 
