@@ -9,8 +9,8 @@ namespace quintet {
 
 namespace {
 
-// Accepts the names of CheckDeviceName and their aliases. The description lists the values that the
-// completion scripts offer.
+// Accepts the names of CheckDeviceName, and replaces aliases. The description lists the values that
+// the completion scripts offer.
 CLI::Validator KnownDevice() {
   return CLI::Validator(
       [](std::string& name) -> std::string {
@@ -30,7 +30,7 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
                    "Device to run the model on: cpu, cuda (or gpu, the first GPU) or cuda:N. auto: "
                    "the first GPU if there is one and this build has CUDA, otherwise the CPU; the "
                    "log says which.")
-      ->check(KnownDevice())
+      ->transform(KnownDevice())
       ->type_name("DEVICE")
       ->group(kGroup);
   std::vector<std::string> dtypes = {kAutoPlacement};
