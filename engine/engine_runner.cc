@@ -23,6 +23,8 @@ struct Entry {
   std::weak_ptr<Call> call;
   Request request;  // between Prepare and Submit
   Result result;    // between the engine and Finish
+  // Prepared in Push and finished in Pop, by the thread that calls them.
+  bool by_caller = false;
   // The members below are guarded by Shared::mutex.
   std::vector<TokenChunk> chunks;
   RequestId id = 0;  // valid if submitted
@@ -31,6 +33,21 @@ struct Entry {
   bool abandoned = false;
 };
 using EntryPtr = std::shared_ptr<Entry>;
+
+void Prepare(Entry* entry) {
+  if (!entry->item->status.ok()) return;
+  entry->item->status = CatchOutOfMemory([entry]() -> absl::Status {
+    absl::StatusOr<Request> request = entry->item->Prepare();
+    if (request.ok()) entry->request = *std::move(request);
+    return request.status();
+  });
+}
+
+void Finish(Entry* entry) {
+  if (!entry->item->status.ok()) return;
+  entry->item->status =
+      CatchOutOfMemory([entry] { return entry->item->Finish(std::move(entry->result)); });
+}
 
 // State that the runner and its calls share; it lives as long as any of them.
 struct Shared {
@@ -59,21 +76,27 @@ class Call : public std::enable_shared_from_this<Call> {
     shared_->calls.erase(this);
   }
 
+  // A single input is prepared and finished by the calling thread, which waits for it anyway: a
+  // worker would cost two switches of threads. Calls with a notifier must not block.
   void Push(std::vector<std::unique_ptr<WorkItem>> items) {
-    const std::lock_guard lock(shared_->mutex);
+    const bool by_caller = items.size() == 1 && notifier_ == nullptr && !Ended();
+    std::vector<EntryPtr> entries;
     for (std::unique_ptr<WorkItem>& item : items) {
-      auto entry = std::make_shared<Entry>();
-      entry->item = std::move(item);
-      entry->call = weak_from_this();
-      entries_.push_back(entry);
-      if (shared_->stopped || cancelled_) {
-        entry->item->status = cancelled_ ? Cancelled() : shared_->stop_status;
-        MarkDone(entry.get());
-      } else {
-        shared_->to_prepare.push_back(std::move(entry));
-      }
+      entries.push_back(std::make_shared<Entry>());
+      entries.back()->item = std::move(item);
+      entries.back()->call = weak_from_this();
+      entries.back()->by_caller = by_caller;
     }
-    shared_->wake_workers.notify_all();
+    if (by_caller) Prepare(entries[0].get());
+    {
+      const std::lock_guard lock(shared_->mutex);
+      for (EntryPtr& entry : entries) Add(std::move(entry));
+    }
+    if (by_caller) {
+      shared_->wake_engine.notify_one();
+    } else {
+      shared_->wake_workers.notify_all();
+    }
   }
 
   void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
@@ -81,6 +104,7 @@ class Call : public std::enable_shared_from_this<Call> {
     std::unique_lock lock(shared_->mutex);
     wake_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return Ready(); });
     if (entries_.empty()) return;
+    std::vector<EntryPtr> done;
     if (chunks != nullptr) {
       std::vector<TokenChunk>& arrived = entries_.front()->chunks;
       chunks->insert(chunks->end(), std::make_move_iterator(arrived.begin()),
@@ -88,7 +112,12 @@ class Call : public std::enable_shared_from_this<Call> {
     }
     entries_.front()->chunks.clear();
     for (; !entries_.empty() && entries_.front()->done; entries_.pop_front()) {
-      items->push_back(std::move(entries_.front()->item));
+      done.push_back(std::move(entries_.front()));
+    }
+    lock.unlock();
+    for (const EntryPtr& entry : done) {
+      if (entry->by_caller) Finish(entry.get());
+      items->push_back(std::move(entry->item));
     }
   }
 
@@ -107,10 +136,21 @@ class Call : public std::enable_shared_from_this<Call> {
     }
   }
 
+  // Says that Pop has something to take, after one of the functions below has returned true. Better
+  // called without Shared::mutex, which the thread that wakes up needs.
+  void Notify() {
+    wake_.notify_all();
+    if (notifier_ != nullptr) notifier_->Ready();
+  }
+
   // The functions below are called with Shared::mutex held.
-  void MarkDone(Entry* entry) {
+  [[nodiscard]] bool MarkDone(Entry* entry) {
     entry->done = true;
-    if (!entries_.empty() && entries_.front().get() == entry) Notify();
+    return IsFirst(entry);
+  }
+  [[nodiscard]] bool AddChunk(Entry* entry, TokenChunk chunk) {
+    entry->chunks.push_back(std::move(chunk));
+    return IsFirst(entry);
   }
   void FailUnfinished(const absl::Status& status) {
     for (const EntryPtr& entry : entries_) {
@@ -121,18 +161,30 @@ class Call : public std::enable_shared_from_this<Call> {
     }
     Notify();
   }
-  void AddChunk(Entry* entry, TokenChunk chunk) {
-    entry->chunks.push_back(std::move(chunk));
-    if (!entries_.empty() && entries_.front().get() == entry) Notify();
-  }
 
  private:
+  bool Ended() const {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->stopped || cancelled_;
+  }
+  bool IsFirst(const Entry* entry) const {
+    return !entries_.empty() && entries_.front().get() == entry;
+  }
   bool Ready() const {
     return entries_.empty() || entries_.front()->done || !entries_.front()->chunks.empty();
   }
-  void Notify() {
-    wake_.notify_all();
-    if (notifier_ != nullptr) notifier_->Ready();
+  // Appends an entry and queues it for its next stage. Called with Shared::mutex held.
+  void Add(EntryPtr entry) {
+    entries_.push_back(entry);
+    absl::Status& status = entry->item->status;
+    if (shared_->stopped || cancelled_) status = cancelled_ ? Cancelled() : shared_->stop_status;
+    if (!status.ok()) {
+      if (MarkDone(entry.get())) Notify();
+    } else if (entry->by_caller) {
+      shared_->to_submit.push_back(std::move(entry));
+    } else {
+      shared_->to_prepare.push_back(std::move(entry));
+    }
   }
 
   const std::shared_ptr<Shared> shared_;
@@ -174,8 +226,13 @@ class EntrySink : public ResponseSink {
   void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
     const std::shared_ptr<Call> call = entry_->call.lock();
     if (call == nullptr) return;
-    const std::lock_guard lock(shared_->mutex);
-    call->AddChunk(entry_.get(), {.index = index, .ids = {ids.begin(), ids.end()}, .text = text});
+    TokenChunk chunk = {.index = index, .ids = {ids.begin(), ids.end()}, .text = text};
+    bool ready = false;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      ready = call->AddChunk(entry_.get(), std::move(chunk));
+    }
+    if (ready) call->Notify();
   }
   void OnDone(absl::StatusOr<Result> result) override {
     if (entry_->abandoned) return;
@@ -273,14 +330,27 @@ class Runner : public EngineRunner {
     if (entry->cancelled) session_->engine->Cancel(*id);
   }
 
+  // Passes what the engine has finished to the workers, or to the calls that finish it themselves.
   void HandOver() {
     if (finished_->empty()) return;
-    const std::lock_guard lock(shared_->mutex);
-    shared_->in_flight -= static_cast<int64_t>(finished_->size());
-    shared_->to_finish.insert(shared_->to_finish.end(), std::make_move_iterator(finished_->begin()),
-                              std::make_move_iterator(finished_->end()));
-    finished_->clear();
-    shared_->wake_workers.notify_all();
+    std::vector<std::shared_ptr<Call>> ready;
+    bool for_workers = false;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->in_flight -= static_cast<int64_t>(finished_->size());
+      for (EntryPtr& entry : *finished_) {
+        if (!entry->by_caller) {
+          shared_->to_finish.push_back(std::move(entry));
+          for_workers = true;
+        } else if (std::shared_ptr<Call> call = entry->call.lock();
+                   call != nullptr && call->MarkDone(entry.get())) {
+          ready.push_back(std::move(call));
+        }
+      }
+      finished_->clear();
+    }
+    if (for_workers) shared_->wake_workers.notify_all();
+    for (const std::shared_ptr<Call>& call : ready) call->Notify();
   }
 
   // Takes entries to prepare or to finish, whichever the worker prefers.
@@ -314,26 +384,12 @@ class Runner : public EngineRunner {
   void Pass(EntryPtr entry, bool finished) {
     if (!finished && entry->cancelled) entry->item->status = Cancelled();
     if (finished || !entry->item->status.ok()) {
-      if (const std::shared_ptr<Call> call = entry->call.lock()) call->MarkDone(entry.get());
+      const std::shared_ptr<Call> call = entry->call.lock();
+      if (call != nullptr && call->MarkDone(entry.get())) call->Notify();
       return;
     }
     shared_->to_submit.push_back(std::move(entry));
     shared_->wake_engine.notify_one();
-  }
-
-  static void Prepare(Entry* entry) {
-    if (!entry->item->status.ok()) return;
-    entry->item->status = CatchOutOfMemory([entry]() -> absl::Status {
-      absl::StatusOr<Request> request = entry->item->Prepare();
-      if (request.ok()) entry->request = *std::move(request);
-      return request.status();
-    });
-  }
-
-  static void Finish(Entry* entry) {
-    if (!entry->item->status.ok()) return;
-    entry->item->status =
-        CatchOutOfMemory([entry] { return entry->item->Finish(std::move(entry->result)); });
   }
 
   // Ends what the engine and the workers, which have stopped, have not finished.

@@ -1,6 +1,7 @@
 // Runs a session's engine for callers in the same process. Each call is a stream of inputs and has
 // its results in the order of its inputs; all calls share the engine's batch. Tokenizing and
-// converting results run in worker threads, so that the engine's thread only runs engine steps.
+// converting results run in worker threads, or in the caller's thread for one input at a time, so
+// that the engine's thread only runs engine steps.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace quintet {
 
-// One input of a call. The runner calls its functions in other threads, one at a time.
+// One input of a call. The runner calls its functions in any thread, one at a time.
 class WorkItem {
  public:
   virtual ~WorkItem() = default;
@@ -47,7 +48,8 @@ class CallNotifier {
 class EngineCall {
  public:
   virtual ~EngineCall() = default;  // cancels what is unfinished
-  // Appends inputs. After Cancel or EngineRunner::Close they end CANCELLED or UNAVAILABLE.
+  // Appends inputs. After Cancel or EngineRunner::Close they end CANCELLED or UNAVAILABLE. Prepares
+  // a single input before it returns, unless the call has a notifier.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
   // Waits until the first unfinished item is finished, a chunk has arrived or the timeout has
   // passed. Moves chunks of that item to *chunks (null: they are dropped), then the finished items

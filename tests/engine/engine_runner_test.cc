@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
@@ -17,17 +18,20 @@ class TestItem : public WorkItem {
       : model_(model), input_(std::move(input)), options_(std::move(options)) {}
 
   absl::StatusOr<Request> Prepare() override {
+    prepared_by = std::this_thread::get_id();
     if (input_.empty()) return absl::InvalidArgumentError("no tokens");
     Request request = GenerateRequest(model_, input_, options_);
     request.stream = true;
     return request;
   }
   absl::Status Finish(Result taken) override {
+    finished_by = std::this_thread::get_id();
     result = std::move(taken);
     return input_[0] == 39 ? absl::DataLossError("not converted") : absl::OkStatus();
   }
 
   Result result;
+  std::thread::id prepared_by, finished_by;
 
  private:
   const Model& model_;
@@ -81,11 +85,15 @@ const Result& ResultOf(const WorkItem& item) { return static_cast<const TestItem
 TEST_CASE("Results of a call have the order of its inputs, whatever fails between them") {
   RunnerTest test;
   const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+  // Single inputs take a way of their own: lists of 1 to 4.
+  std::vector<std::unique_ptr<WorkItem>> list;
   for (int32_t i = 0; i < 400; ++i) {
     std::vector<int32_t> input;  // empty: fails in Prepare; 39: in Finish; 40: in the engine
     if (i % 7 != 0) input = {i % 5 == 0 ? 40 : i % 11 == 0 ? 39 : 2 + i % 30, 3};
-    call->Push(ListOf(test.Item(input, 1 + i % 9)));
+    list.push_back(test.Item(input, 1 + i % 9));
+    if (list.size() > static_cast<size_t>(i / 10 % 4)) call->Push(std::exchange(list, {}));
   }
+  call->Push(std::move(list));
   const std::vector<std::unique_ptr<WorkItem>> items = TakeAll(call.get());
   REQUIRE(items.size() == 400);
   for (int32_t i = 0; i < 400; ++i) {
@@ -98,6 +106,21 @@ TEST_CASE("Results of a call have the order of its inputs, whatever fails betwee
     } else {
       CHECK(item.status.ok());
       CHECK(ResultOf(item).sequences.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("A single input is prepared and finished by the calling thread, a list by workers") {
+  RunnerTest test;
+  for (const size_t inputs : {1, 3}) {
+    const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+    std::vector<std::unique_ptr<WorkItem>> list;
+    for (size_t i = 0; i < inputs; ++i) list.push_back(test.Item({2, 3}));
+    call->Push(std::move(list));
+    const bool here = inputs == 1;
+    for (const auto& item : TakeAll(call.get())) {
+      CHECK((static_cast<const TestItem&>(*item).prepared_by == std::this_thread::get_id()) == here);
+      CHECK((static_cast<const TestItem&>(*item).finished_by == std::this_thread::get_id()) == here);
     }
   }
 }
@@ -142,6 +165,9 @@ TEST_CASE("A cancelled or dropped call leaves the engine to the others") {
   {
     const std::unique_ptr<EngineCall> dropped = test.runner->Begin(nullptr);
     for (int i = 0; i < 500; ++i) dropped->Push(ListOf(test.Item({2, 3}, 400)));
+    std::vector<std::unique_ptr<WorkItem>> list;
+    for (int i = 0; i < 500; ++i) list.push_back(test.Item({2, 3}, 400));
+    dropped->Push(std::move(list));
   }
   const std::unique_ptr<EngineCall> cancelled = test.runner->Begin(nullptr);
   cancelled->Push(ListOf(test.Item({2, 3}, 400)));
@@ -158,12 +184,15 @@ TEST_CASE("Close ends unfinished items, and calls may outlive the runner") {
   auto test = std::make_unique<RunnerTest>();
   const std::unique_ptr<EngineCall> call = test->runner->Begin(nullptr);
   for (int i = 0; i < 300; ++i) call->Push(ListOf(test->Item({2, 3}, 700)));
+  std::vector<std::unique_ptr<WorkItem>> list;
+  for (int i = 0; i < 300; ++i) list.push_back(test->Item({2, 3}, 700));
+  call->Push(std::move(list));
   std::thread other([&] { test->runner->Close(); });
   test->runner->Close();
   other.join();
   call->Push(ListOf(test->Item({2, 3})));
   std::vector<std::unique_ptr<WorkItem>> items = TakeAll(call.get());
-  REQUIRE(items.size() == 301);
+  REQUIRE(items.size() == 601);
   CHECK(absl::IsUnavailable(items.back()->status));
   test.reset();  // the engine ends what it still held
   call->Cancel();

@@ -23,6 +23,7 @@
 namespace quintet::python {
 namespace {
 
+constexpr int64_t kTickUs = 50'000;  // between checks for signals
 constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
 
 // A session and the threads that run it. Destroyed with the last call or reader that holds it.
@@ -105,7 +106,7 @@ class PythonCall {
   }
   ~PythonCall() {
     if (getpid() == loaded_->pid) {
-      const nb::gil_scoped_release release;
+      Cancel();  // so that the GIL is released only where it may take long
       call_.reset();
       return;
     }
@@ -118,20 +119,26 @@ class PythonCall {
 
   // Appends inputs. `extras`: None, or a list with the targets or context of each input.
   void Push(const nb::list& inputs, nb::object extras) {
-    CheckProcess(loaded_->pid);
-    std::vector<std::unique_ptr<WorkItem>> items;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const nb::object extra = extras.is_none() ? nb::none() : nb::object(extras[i]);
-      try {
-        items.push_back(MakeItem(options_, inputs[i], extra, embeddings_, pushed_));
-      } catch (const StatusError& error) {  // fails in its turn, after the inputs before it
-        if (embeddings_ != nullptr) embeddings_->FillWithNan(pushed_);
-        items.push_back(std::make_unique<FailedItem>(error.status()));
-      }
-      ++pushed_;
-    }
+    std::vector<std::unique_ptr<WorkItem>> items = ReadItems(inputs, std::move(extras));
     const nb::gil_scoped_release release;
     call_->Push(std::move(items));
+  }
+
+  // Pushes inputs and returns the results of all, in order. Cheaper for one input than Push and Pop:
+  // the GIL is released only once. Raises as Pop.
+  nb::list Run(const nb::list& inputs, nb::object extras) {
+    std::vector<std::unique_ptr<WorkItem>> items = ReadItems(inputs, std::move(extras));
+    std::vector<std::unique_ptr<WorkItem>> finished;
+    nb::list results;
+    {
+      const nb::gil_scoped_release release;
+      call_->Push(std::move(items));
+      call_->Pop(kTickUs, &finished, nullptr);
+    }
+    AddResults(finished, &results);
+    while (popped_ < pushed_ && failed_.ok()) results.extend(Pop(/*wait=*/true));
+    if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
+    return results;
   }
 
   // Returns the results of the next finished inputs, in order. Waits for one if `wait`; the wait
@@ -142,7 +149,6 @@ class PythonCall {
   // As Pop, as (chunks, results).
   nb::tuple PopWithChunks(bool wait) {
     CheckProcess(loaded_->pid);
-    constexpr int64_t kTickUs = 50'000;  // between checks for signals
     std::vector<TokenChunk> chunks;
     nb::list results;
     if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
@@ -152,7 +158,7 @@ class PythonCall {
         const nb::gil_scoped_release release;
         call_->Pop(wait ? kTickUs : 0, &items, &chunks);
       }
-      for (const std::unique_ptr<WorkItem>& item : items) AddResult(item.get(), &results);
+      AddResults(items, &results);
       if (!items.empty() || !chunks.empty() || !wait || call_->pending() == 0) break;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
@@ -170,6 +176,7 @@ class PythonCall {
   }
   void Cancel() {
     if (getpid() != loaded_->pid) return;  // the call belongs to another process
+    if (popped_ == pushed_) return;        // nothing is left to cancel
     const nb::gil_scoped_release release;
     call_->Cancel();
   }
@@ -178,6 +185,26 @@ class PythonCall {
  private:
   // The number of an input in errors; none if the call has only one.
   int64_t Number(int64_t index) const { return options_->one ? -1 : index; }
+
+  std::vector<std::unique_ptr<WorkItem>> ReadItems(const nb::list& inputs, nb::object extras) {
+    CheckProcess(loaded_->pid);
+    std::vector<std::unique_ptr<WorkItem>> items;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const nb::object extra = extras.is_none() ? nb::none() : nb::object(extras[i]);
+      try {
+        items.push_back(MakeItem(options_, inputs[i], extra, embeddings_, pushed_));
+      } catch (const StatusError& error) {  // fails in its turn, after the inputs before it
+        if (embeddings_ != nullptr) embeddings_->FillWithNan(pushed_);
+        items.push_back(std::make_unique<FailedItem>(error.status()));
+      }
+      ++pushed_;
+    }
+    return items;
+  }
+
+  void AddResults(const std::vector<std::unique_ptr<WorkItem>>& items, nb::list* results) {
+    for (const std::unique_ptr<WorkItem>& item : items) AddResult(item.get(), results);
+  }
 
   // Appends the item's result. The first error ends the call if it raises: the results before it
   // are returned first.
@@ -509,6 +536,7 @@ NB_MODULE(_engine, m) {
       .def("close", &Notifier::Close);
   nb::class_<PythonCall>(m, "Call")
       .def("push", &PythonCall::Push, nb::arg("inputs"), nb::arg("extras").none())
+      .def("run", &PythonCall::Run, nb::arg("inputs"), nb::arg("extras").none())
       .def("pop", &PythonCall::Pop, nb::arg("wait") = true)
       .def("pop_with_chunks", &PythonCall::PopWithChunks, nb::arg("wait") = true)
       .def("pending", &PythonCall::pending)

@@ -211,6 +211,7 @@ std::vector<Input> ReadInputs(nb::handle value, const std::string& where) {
 
 DecodingRequest ReadDecoding(const nb::dict& options, const Session& session) {
   DecodingRequest request;
+  if (options.size() == 0) return request;
   OptionReader reader(options);
   VisitRequestFields(&request, [&](const char* name, auto* field) { reader.Read(name, field); });
   if (const nb::object prefix = reader.Get("decoder_prefix")) {

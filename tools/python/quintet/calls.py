@@ -240,7 +240,19 @@ class Feed:
         raise InvalidArgumentError("there are fewer targets or contexts than inputs")
 
 
-def run(model: _engine.Model, plan_: Plan) -> Iterator:
+def run(model: _engine.Model, plan_: Plan) -> Any:
+    """What a method returns for its plan."""
+    if plan_.one and not plan_.progress:
+        call = model.begin(plan_.kind, plan_.options, plan_.decoding, -1, plan_.raises)
+        try:
+            extras = None if plan_.extras is None else list(plan_.extras)
+            return call.run(list(plan_.inputs), extras)[0]
+        finally:
+            call.cancel()
+    return collect(plan_, _results(model, plan_))
+
+
+def _results(model: _engine.Model, plan_: Plan) -> Iterator:
     """Yields the results of a plan in the order of its inputs, as they are finished."""
     call = model.begin(plan_.kind, plan_.options, plan_.decoding, plan_.rows, plan_.raises)
     feed = Feed(call, plan_, model.window())
@@ -259,7 +271,7 @@ def run(model: _engine.Model, plan_: Plan) -> Iterator:
 
 
 def collect(plan_: Plan, values: Iterator) -> Any:
-    """What a method returns for the results of its plan."""
+    """What a method returns for the results of its plan in order."""
     if plan_.array:
         last = None
         for last in values:

@@ -215,7 +215,7 @@ class Model:
             progress,
             options,
         )
-        return calls.collect(plan, calls.run(self._engine, plan))
+        return calls.run(self._engine, plan)
 
     def stream(
         self,
@@ -327,7 +327,7 @@ class Model:
             on_error,
             progress,
         )
-        return calls.collect(plan, calls.run(self._engine, plan))
+        return calls.run(self._engine, plan)
 
     # ---- Scores and labels ----
 
@@ -397,7 +397,7 @@ class Model:
             on_error,
             progress,
         )
-        return calls.collect(plan, calls.run(self._engine, plan))
+        return calls.run(self._engine, plan)
 
     @overload
     def classify(  # type: ignore[overload-overlap]
@@ -460,7 +460,7 @@ class Model:
             progress,
             self._head,
         )
-        return calls.collect(plan, calls.run(self._engine, plan))
+        return calls.run(self._engine, plan)
 
     # ---- Tokens ----
 
