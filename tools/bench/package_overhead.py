@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 """What the Python package costs compared with the command line: the same lines through both.
 
-    tools/bench/package_overhead.py [--lines N] [--repeats N] [--model DIR]
+    tools/bench/package_overhead.py [--lines N] [--encode-lines N] [--repeats N] [--out FILE]
 
-Every job is a process of its own, and the time of the same process without lines (loading) is
-subtracted. Printed for each job: the smallest CPU time (user and system) and wall time of its
-repeats, and the ratio of each to its base: the command for Model, one call for 32 threads that call
-with one line each. On a machine with other load compare the CPU times.
+The package is that of build/python. Every job is a process of its own, and the time of the same
+process without lines (loading) is subtracted. Each job has a base, which does the same work: the
+command for Model, one call for 32 threads that call with one line each. Both run one after the
+other in each repeat. Printed, and written to FILE as JSON: the median CPU time (user and system)
+and wall time of each job, and the median of its ratios to its base.
 """
 
 import argparse
+import datetime
+import json
 import os
 import pathlib
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,9 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = SOURCE / "build"
+sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
+from serving import machine
+
 HEAD = """
 import sys, threading, quintet
 model = quintet.Model(sys.argv[1], device="cpu")
@@ -38,6 +45,15 @@ for thread in threads: thread.join()
 """
 )
 ENCODE = HEAD + "model.encode(lines)"
+QUINTET = [str(BUILD / "quintet")]
+COMMAND_FLAGS = ["--device", "cpu", "--quiet"]
+JOBS = {  # name: (the command without model and lines, the base)
+    "quintet generate": ([*QUINTET, "generate", *COMMAND_FLAGS, "--model"], None),
+    "Model.generate": ([sys.executable, "-c", ONE_CALL], "quintet generate"),
+    "32 threads": ([sys.executable, "-c", THREADS], "Model.generate"),
+    "quintet encode": ([*QUINTET, "encode", "--output", "npy", *COMMAND_FLAGS, "--model"], None),
+    "Model.encode": ([sys.executable, "-c", ENCODE], "quintet encode"),
+}
 
 
 def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
@@ -45,7 +61,7 @@ def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with lines.open("rb") as stdin:
         subprocess.run(
-            command,
+            command if command[0] == QUINTET[0] else [*command, str(lines)],
             stdin=stdin,
             stdout=subprocess.DEVNULL,
             check=True,
@@ -56,45 +72,62 @@ def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
     return cpu, time.monotonic() - begin
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lines", type=int, default=4000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--model", default=str(SOURCE / "deploy" / "models" / "g2p"))
-    arguments = parser.parse_args()
+def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """CPU and wall seconds of each job, one pair a repeat."""
     words = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8")
     texts = [line.split("\t")[0] for line in words.splitlines()]
-    texts = (texts * (arguments.lines // len(texts) + 1))[: arguments.lines]
-    quintet = [str(BUILD / "quintet")]
-    flags = ["--model", arguments.model, "--device", "cpu", "--quiet"]
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in JOBS}
     with tempfile.TemporaryDirectory() as folder:
-        full, empty = pathlib.Path(folder, "lines"), pathlib.Path(folder, "none")
-        full.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        empty.write_text("")
 
-        def python(code: str, lines: pathlib.Path) -> list[str]:
-            return [sys.executable, "-c", code, arguments.model, str(lines)]
+        def file_of(count: int) -> pathlib.Path:
+            path = pathlib.Path(folder, str(count))
+            repeated = (texts * (count // len(texts) + 1))[:count]
+            path.write_text("".join(f"{text}\n" for text in repeated), encoding="utf-8")
+            return path
 
-        jobs = {  # name: the job, the same without lines, and the job it is compared with
-            "quintet generate": (lambda f: [*quintet, "generate", *flags], None),
-            "Model.generate": (lambda f: python(ONE_CALL, f), "quintet generate"),
-            "32 threads": (lambda f: python(THREADS, f), "Model.generate"),
-            "quintet encode": (
-                lambda f: [*quintet, "encode", "--output", "f32", *flags],
-                None,
-            ),
-            "Model.encode": (lambda f: python(ENCODE, f), "quintet encode"),
-        }
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+        empty = file_of(0)
         for _ in range(arguments.repeats):
-            for name, (command, _) in jobs.items():
-                loading, whole = run(command(empty), empty), run(command(full), full)
+            for name, (command, _) in JOBS.items():
+                full = file_of(arguments.encode_lines if "encode" in name else arguments.lines)
+                loading = run([*command, arguments.model], empty)
+                whole = run([*command, arguments.model], full)
                 times[name].append((whole[0] - loading[0], whole[1] - loading[1]))
-    best = {name: tuple(map(min, zip(*each, strict=True))) for name, each in times.items()}
-    for name, (_, base) in jobs.items():
-        cpu, wall = best[name]
-        ratios = f"{cpu / best[base][0]:.2f} {wall / best[base][1]:.2f}" if base else ""
-        print(f"{name:18} CPU {cpu:7.2f} s  wall {wall:7.2f} s  {ratios}")
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lines", type=int, default=40_000, help="of generate")
+    parser.add_argument("--encode-lines", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", default=str(SOURCE / "deploy" / "models" / "g2p"))
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file to write")
+    arguments = parser.parse_args()
+    times = measure(arguments)
+    jobs = {}
+    for name, (_, base) in JOBS.items():
+        cpu, wall = (list(column) for column in zip(*times[name], strict=True))
+        job = {"cpu_s": statistics.median(cpu), "wall_s": statistics.median(wall)}
+        ratios = ""
+        if base is not None:
+            job["base"] = base
+            pairs = list(zip(times[name], times[base], strict=True))
+            for i, key in enumerate(("cpu_ratio", "wall_ratio")):
+                job[key] = statistics.median(own[i] / other[i] for own, other in pairs)
+            ratios = f"{job['cpu_ratio']:.3f} {job['wall_ratio']:.3f} of {base}"
+        jobs[name] = job
+        print(f"{name:18} CPU {job['cpu_s']:7.2f} s  wall {job['wall_s']:7.2f} s  {ratios}")
+    if arguments.out is not None:
+        report = {
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+            "conditions": machine(),
+            "model": pathlib.Path(arguments.model).name,
+            "lines": arguments.lines,
+            "encode_lines": arguments.encode_lines,
+            "repeats": arguments.repeats,
+            "jobs": jobs,
+        }
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
