@@ -103,8 +103,9 @@ void StepEngine::Admit(int64_t now) {
 // Whether the next decoder step should wait for further encoder batches: this step has admitted
 // sequences to decode, more requests wait, and there is room for further sequences. Every step that
 // waits for this reason starts at least one sequence, and the number of sequences is limited; hence
-// requests without sequences cannot delay the decoder for ever. `free_before`: the number of
-// further sequences for which there was room before this step's admission.
+// requests that are never decoded (encode, for example) cannot delay the decoder for ever.
+// `free_before`: the number of further sequences for which there was room before this step's
+// admission.
 bool StepEngine::MoreWillDecode(int64_t free_before) const {
   const int64_t free = jobs_.FreeBudget().sequences;
   return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;

@@ -65,7 +65,8 @@ class T5Model final : public EncoderDecoderModel {
     NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split
   };
   NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
-  // x += in W^T. Returns norm(x) as the input of the GEMM next.consumer.
+  // Adds the product of `in` and W^T to x. Returns norm(x), or what the GEMM with the weight
+  // next.consumer needs to compute it (NormedInput).
   NormedInput AddThenNorm(const LinearWeight& w, const Tensor& in, const Residual& x,
                           const NextNorm& next);
   // y = epilogue(norm(x) W^T), where norm(x) is `in`. Ignores args.x.

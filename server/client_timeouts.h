@@ -1,4 +1,5 @@
-// Time limits for the client side of an RPC. An RPC that exceeds one of them is ended.
+// Time limits within which a client must send its messages and read the responses. The server ends
+// an RPC whose client exceeds one of them.
 #pragma once
 
 #include <cstdint>

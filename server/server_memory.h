@@ -17,7 +17,7 @@ namespace quintet {
 // allocator overhead, fragmentation and libraries, which the plan does not count.
 inline constexpr double kPlannedShare = 0.85;
 
-// Host memory of one loaded model.
+// Numbers of bytes of host memory that one loaded model takes.
 struct ModelHostMemory {
   int64_t weights_bytes = 0;
   int64_t cache_bytes = 0;          // KV cache

@@ -214,8 +214,8 @@ void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Str
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
-// scale > 0, and head_dim, table saturation and FIRE knots within the kHopper limits at the top of
-// this file.
+// scale > 0, and head_dim, the extent of the bias table and the number of FIRE knots within the
+// kHopper limits at the top of this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the

@@ -1,4 +1,5 @@
-// Writes the weights of each conversion format to model.safetensors as a stream.
+// Writes converted weights to model.safetensors, one tensor after another. There is one function
+// for each conversion format.
 #pragma once
 
 #include <functional>

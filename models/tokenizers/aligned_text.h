@@ -55,7 +55,8 @@ class Rewriter {
     out_.begin.insert(out_.begin.end(), in_.begin.begin() + from, in_.begin.begin() + to);
     out_.end.insert(out_.end.end(), in_.end.begin() + from, in_.end.begin() + to);
   }
-  // Writes `bytes` with the alignment of the character at byte `source` of the old text.
+  // Appends `bytes` to the new text; they are recorded as made from the character at byte `source`
+  // of the old text.
   void Put(std::string_view bytes, size_t source) {
     out_.text.append(bytes);
     if (source < in_.first_character_bytes) out_.first_character_bytes = out_.text.size();

@@ -73,7 +73,8 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // All the needed pages together have fewer unused slots than one page per sequence.
+          // The number of unused slots in all pages is less than the slots of one page per
+          // sequence.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }

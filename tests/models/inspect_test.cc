@@ -55,7 +55,7 @@ TEST_CASE("Inspect rejects directories without a model") {
   CHECK(InspectModel(scratch / "bad", false).status().code() == absl::StatusCode::kNotFound);
 }
 
-// Returns the inspection of a language model that causes no warnings.
+// Returns what Inspect finds for a language model without any fault: there must be no warnings.
 Inspection Sound() {
   Inspection in;
   in.config.vocab = 1000;

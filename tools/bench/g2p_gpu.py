@@ -4,7 +4,7 @@ transformers in bf16 and f16 in the same run.
 
 Input: the 6,000 held-out words of tests/data/g2p, decoded with 4 beams. For each engine and type
 the report has the fraction of correct words, and the fraction of output lines that equal
-transformers' f32 output, which was recorded with the words. The claims hold if:
+transformers' f32 output, which was recorded with the words. The exit code is 0 if:
 - in f32 at least 99.9 % of Quintet's lines are equal;
 - the fraction of correct words is within 0.3 points of the recorded 64.80 % in bf16 and f16, within
   0.6 points in int8 and fp8;

@@ -39,8 +39,8 @@ from serving import (  # noqa: E402
     spawn,
 )
 
-# Server flags with which the server behaves like bench engine: it does not throttle encoding for
-# running streams, and it does not cache encoder outputs, so that no round profits from the round
+# Server flags with which the server behaves like bench engine: it does not slow down encoding in
+# favour of running streams, and it does not cache encoder outputs, so that no round profits from the round
 # before it.
 AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 

@@ -91,8 +91,8 @@ def main() -> int:
     verdict.conditions(report)
 
     def ratios(name: str) -> list[float]:
-        """Returns for each group of four slots the value `name` in the slots with the reader,
-        divided by that in the slots without it."""
+        """Returns one number for each group of four time slots: the sum of the measurement
+        `name` in the two slots in which /metrics was read, over that in the other two."""
         a, b = ([slot[name] for slot in slots[kind]] for kind in ("with", "without"))
         return [(a[i] + a[i + 1]) / (b[i] + b[i + 1]) for i in range(0, len(a), 2)]
 

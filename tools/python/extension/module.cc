@@ -23,7 +23,7 @@
 namespace quintet::python {
 namespace {
 
-constexpr int64_t kTickUs = 50'000;  // between checks for signals
+constexpr int64_t kTickUs = 50'000;                    // between checks for signals
 constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
 
 // A session and the threads that run it. Destroyed with the last call or reader that holds it.
@@ -83,7 +83,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// An input that cannot be read.
+// Stands for an input of a wrong type or value, whose result is an error.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -124,8 +124,8 @@ class PythonCall {
     call_->Push(std::move(items));
   }
 
-  // Pushes inputs and returns the results of all, in order. Cheaper for one input than Push and Pop:
-  // the GIL is released only once. Raises as Pop.
+  // Pushes inputs and returns the results of all, in order. Cheaper for one input than Push and
+  // Pop: the GIL is released only once. Raises as Pop.
   nb::list Run(const nb::list& inputs, nb::object extras) {
     std::vector<std::unique_ptr<WorkItem>> items = ReadItems(inputs, std::move(extras));
     std::vector<std::unique_ptr<WorkItem>> finished;

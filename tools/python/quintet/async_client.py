@@ -50,7 +50,8 @@ class AsyncClient(Connection):
             await self._channel.close()
 
     def _open(self) -> Any:
-        """The stub; the channel belongs to the event loop of the first call."""
+        """The gRPC stub. Its channel is created at the first use, for the event loop that runs
+        then."""
         self._check_open()
         if self._stub is None:
             self._channel = (
