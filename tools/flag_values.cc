@@ -217,10 +217,10 @@ absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
   QT_ASSIGN_OR_RETURN(std::string text, ReadConfigFile(path));
   QT_ASSIGN_OR_RETURN(std::vector<ModelSection> sections, TakeModelSections(path, &text));
   for (ModelSection& section : sections) {
-    std::erase_if(section.settings, [&](const ModelSetting& setting) {
+    for (ModelSetting& setting : section.settings) {
       const CLI::Option* option = FindFlag(command, setting.key);
-      return option != nullptr && option->count() > 0;
-    });
+      setting.overridden = option != nullptr && option->count() > 0;
+    }
   }
   std::vector<CLI::ConfigItem> items;
   try {

@@ -67,7 +67,7 @@ absl::Status SetFlag(CLI::Option* option, std::vector<std::string> values,
                      const std::string& where);
 
 // Sets every flag of `command` that has no value yet from a TOML file. Returns the sections
-// [models.NAME] of the file without the settings of flags that had a value before.
+// [models.NAME] of the file, in which the settings of flags that had a value are `overridden`.
 // INVALID_ARGUMENT for an unreadable file, an unknown section or key, or a bad value; the message
 // names the file and the key.
 absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,

@@ -271,6 +271,7 @@ std::string PrintModelSections(const std::vector<ModelSection>& sections) {
   std::string text;
   const auto print = [&text](const std::vector<ModelSetting>& settings) {
     for (const ModelSetting& setting : settings) {
+      if (setting.overridden) continue;
       absl::StrAppend(&text, Key(setting.key), " = ", Quoted(setting.value), "\n");
     }
   };

@@ -17,9 +17,10 @@
 namespace quintet {
 
 struct ModelSetting {
-  std::string key;    // with dashes: "max-input-tokens"; a prompt: its name
-  std::string value;  // without quotes and escapes
-  std::string where;  // for errors: "serve.toml:4: models.g2p.dtype"
+  std::string key;          // with dashes: "max-input-tokens"; a prompt: its name
+  std::string value;        // without quotes and escapes
+  std::string where;        // for errors: "serve.toml:4: models.g2p.dtype"
+  bool overridden = false;  // a flag or a variable has set it for all models
 };
 
 struct ModelSection {
@@ -36,7 +37,8 @@ struct ModelSection {
 absl::StatusOr<std::vector<ModelSection>> TakeModelSections(const std::string& path,
                                                             std::string* text);
 
-// Returns the sections as TOML, for --print-config. Empty without sections.
+// Returns the sections as TOML, for --print-config, without overridden settings. Empty without
+// sections.
 std::string PrintModelSections(const std::vector<ModelSection>& sections);
 
 }  // namespace quintet

@@ -181,13 +181,16 @@ void AddCallLimitFlags(CLI::App* command, ServeFlags* flags) {
            "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
 }
 
-// Applies the settings of one model to its flags.
-absl::Status ApplySection(const ModelSection& section, ServeFlags* flags) {
+enum class Settings : uint8_t { kAll, kInEffect };
+
+// Sets the flags of one model. kAll: also overridden settings, to check them.
+absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlags* flags) {
   const Placement placement = flags->placement;
   CLI::App command;
   AddPerModelFlags(&command, flags);
   flags->placement = placement;  // AddPlacementFlags has set the default
   for (const ModelSetting& setting : section.settings) {
+    if (which == Settings::kInEffect && setting.overridden) continue;
     if (setting.key == kDefaultPromptName) {
       flags->default_prompt = setting.value;
       continue;
@@ -221,7 +224,7 @@ absl::StatusOr<std::vector<HostOptions>> HostsOf(const ServeFlags& flags) {
     QT_ASSIGN_OR_RETURN(const ModelArgument model, FindArgument(flags, argument));
     ServeFlags own = flags;
     if (const ModelSection* section = SectionOf(flags, model.name); section != nullptr) {
-      QT_RETURN_IF_ERROR(ApplySection(*section, &own));
+      QT_RETURN_IF_ERROR(ApplySection(*section, Settings::kInEffect, &own));
     }
     ResolveAutoDevice(&own.placement);
     hosts.push_back(HostOf(own, model));
@@ -295,7 +298,7 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
     flags->sections = sections;
     for (const ModelSection& section : sections) {
       ServeFlags own = *flags;
-      QT_RETURN_IF_ERROR(ApplySection(section, &own));
+      QT_RETURN_IF_ERROR(ApplySection(section, Settings::kAll, &own));
     }
     return absl::OkStatus();
   });
