@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet::python {
 namespace {
@@ -234,7 +235,10 @@ std::vector<std::string> GenerationOptionNames() {
 absl::StatusOr<std::vector<int32_t>> IdsOf(const Session& session, const Input& input,
                                            bool add_special_tokens, bool truncate,
                                            const Embedding* embedding) {
-  if (!input.is_text) return TruncateInput(session, input.ids, truncate);
+  if (!input.is_text) {
+    if (embedding != nullptr) QT_RETURN_IF_ERROR(embedding->CheckTokenIds());
+    return TruncateInput(session, input.ids, truncate);
+  }
   const std::string prompt = embedding == nullptr ? "" : embedding->prompt();
   absl::StatusOr<std::vector<int32_t>> ids =
       EncodeText(session, prompt + input.text, add_special_tokens);
