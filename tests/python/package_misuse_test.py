@@ -320,22 +320,6 @@ def test_multiprocessing_with_fork_fails_and_with_spawn_works(tmp_path):
     assert (done.returncode, done.stdout) == (0, "['EY1', 'EY1']\n"), done.stderr
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
-@pytest.mark.parametrize("other", ["grpc", "google.protobuf.descriptor", "sentencepiece", "torch"])
-def test_other_packages_may_be_imported(other, order):
-    """The extension works next to packages with their own Abseil, Protobuf or CUDA libraries."""
-    pytest.importorskip(other)
-    lines = [
-        f"import {other}",
-        "import quintet; m = quintet.Model(os.environ['G2P'], device='cpu', cache_memory=64); "
-        "print(m.generate('a').text)",
-    ]
-    if order == "after":
-        lines.reverse()
-    done = run_python("\n".join(["import os", *lines, "print(m.generate('a').text)"]))
-    assert (done.returncode, done.stdout) == (0, "EY1\nEY1\n"), done.stderr
-
-
 def test_the_modules_import_only_what_they_need():
     done = run_python(
         "import sys, quintet\n"

@@ -1,0 +1,65 @@
+"""Tests that quintet shares a process with packages that bring C++ libraries of their own: protobuf
+and Abseil (grpc, sentencepiece), OpenMP and CUDA (torch). Each runs before and after quintet."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from server_process import G2P, PACKAGE
+
+QUINTET = f"""
+import quintet
+model = quintet.Model({str(G2P)!r}, device="cpu", cache_memory=64)
+assert model.generate("phoneme", num_beams=4).text == "F OW1 N IY0 M"
+"""
+# Each uses its own native code, and protobuf where it has one.
+OTHERS = {
+    "grpc": """
+import grpc, quintet
+client = quintet.Client("127.0.0.1:1", attempts=1)
+try:
+    client.generate("a", timeout=1)
+except quintet.Error:
+    pass
+""",
+    "sentencepiece": f"""
+import sentencepiece
+pieces = sentencepiece.SentencePieceProcessor(model_file={str(G2P / "spiece.model")!r})
+assert pieces.decode(pieces.encode("phoneme")) == "phoneme"
+""",
+    "torch": """
+import torch
+assert (torch.ones(64, 64) @ torch.ones(64, 64)).sum() == 64**3
+""",
+}
+
+
+def run(code: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": PACKAGE} if PACKAGE else None
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_quintet_runs_beside_another_package(name):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    run(OTHERS[name] + QUINTET)
+    run(QUINTET + OTHERS[name])
+    run("".join(["import quintet._engine\n", OTHERS[name], QUINTET, OTHERS[name]]))
+
+
+def test_quintet_runs_among_all_of_them():
+    found = [OTHERS[name] for name in OTHERS if importlib.util.find_spec(name) is not None]
+    assert found
+    run("".join([*found, QUINTET, *reversed(found)]))
