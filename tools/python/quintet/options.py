@@ -210,6 +210,8 @@ def is_one_input(value: Any) -> bool:
 
 def check_inputs(name: str, value: Any) -> None:
     """TypeError: the value is neither an input nor an iterable of inputs with an order."""
+    if isinstance(value, str):  # the common case; isinstance of an abstract class is slow
+        return
     if isinstance(value, (bytes, bytearray)):
         raise TypeError(f"{name}: expected str, got {type(value).__name__}; decode it first")
     if isinstance(value, (Mapping, Set)) or not isinstance(value, Iterable):
