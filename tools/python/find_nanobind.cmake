@@ -15,6 +15,7 @@ elseif(QUINTET_EXTENSION)
   if(Python_FOUND)
     execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir ERROR_QUIET
                     OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT)
+    unset(nanobind_DIR CACHE)  # of another Python that used this build folder
     find_package(nanobind CONFIG ${required})
   endif()
   if(nanobind_FOUND)
