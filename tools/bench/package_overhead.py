@@ -51,7 +51,7 @@ JOBS = {  # name: (the command without model and lines, the base)
     "quintet generate": ([*QUINTET, "generate", *COMMAND_FLAGS, "--model"], None),
     "Model.generate": ([sys.executable, "-c", ONE_CALL], "quintet generate"),
     "32 threads": ([sys.executable, "-c", THREADS], "Model.generate"),
-    "quintet encode": ([*QUINTET, "encode", "--output", "npy", *COMMAND_FLAGS, "--model"], None),
+    "quintet encode": ([*QUINTET, "encode", "--output", "f32", *COMMAND_FLAGS, "--model"], None),
     "Model.encode": ([sys.executable, "-c", ENCODE], "quintet encode"),
 }
 
