@@ -4,8 +4,8 @@
 #   tools/try_wheel.sh WHEEL...
 #   tools/try_wheel.sh --debian SUITE WHEEL
 #
-# The first form makes a clean virtual environment for each wheel, with no compiler or other program
-# in PATH, and runs the README's example and the tests of the Python package. A wheel for CPython 3.N
+# The first form makes a clean virtual environment for each wheel, with no compiler or other
+# program in PATH, and runs the README's example and the package's tests. A wheel for CPython 3.N
 # is tried with python3.N; one without that Python is an error. The second form runs the example in
 # a bare Debian (tools/debian_chroot.sh) with python3 and python3-venv. Needs a package index for
 # numpy, grpcio, protobuf and the packages of the tests.
@@ -35,7 +35,7 @@ if [ "$1" = --debian ]; then
     /root/venv/bin/quintet --version
     echo phoneme | /root/venv/bin/quintet generate --model deploy/models/g2p --quiet
     . /etc/os-release
-    echo "try_wheel: $(python3 --version), $PRETTY_NAME: installed and run in $((SECONDS - begin)) s"
+    echo "try_wheel: $(python3 --version), $PRETTY_NAME: installed, run in $((SECONDS - begin)) s"
   '
   exit
 fi
