@@ -46,15 +46,14 @@ constexpr milliseconds kTick{100};             // how often deadlines are checke
 constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr int kAcceptsPerTurn = 16;
-// File descriptors that this server leaves free, for re-reading certificates and keys.
-constexpr int kReservedDescriptors = 8;
+constexpr int kReservedDescriptors = 8;  // left free, for re-reading certificates and keys
 // Sizes of the kernel's socket buffers per connection. A client that never reads can fill them.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// The type of the coroutine that serves a connection. It starts suspended; the owner of its handle
-// destroys it. If an allocation in Asio fails, the coroutine gets std::bad_alloc. An
-// asio::awaitable would instead destroy its own frame while it runs.
+// The coroutine that serves a connection. It starts suspended; the owner of its handle destroys it.
+// If an allocation in Asio fails, it gets std::bad_alloc; an asio::awaitable would destroy its
+// frame.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -132,8 +131,7 @@ class BeastServer : public HttpServer {
   void Arm(ListenSocket* listening);
   // Accepts pending connections. Returns false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
-  // If the connection limit is reached or descriptors run out, closes the oldest connection.
-  // Returns false if that is necessary but no connection can be closed.
+  // At the limit of connections or descriptors closes the oldest. Returns false if none can be.
   bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 
@@ -142,9 +140,8 @@ class BeastServer : public HttpServer {
   void EnterPhase(Connection* c, Phase phase, milliseconds timeout);
   void Close(Connection* c);
   void CloseExpired();
-  // Returns the connection that has been in its current phase longest, or null. Skips `except`,
-  // connections whose handler is running (kHandling) and, if `writing_only`, all connections that
-  // are not sending a response (kWriting).
+  // Returns the connection that has been in its current phase longest, or null. Skips `except` and
+  // those in kHandling; if `writing_only`, considers only those in kWriting.
   Connection* Oldest(bool writing_only, const Connection* except);
 
   // Reads the available bytes of the socket. Returns false at the end of the stream.
@@ -220,8 +217,7 @@ class BeastServer::WorkerResult {
   void await_suspend(std::coroutine_handle<>) {
     asio::post(server_->worker_, [this] {
       response_ = server_->RunHandler(route_, request_);
-      // Nothing but this post to the I/O thread resumes the connection. Therefore the post is
-      // retried until its allocation succeeds.
+      // Retried until its allocation succeeds, since nothing else resumes the connection.
       for (bool posted = false; !posted;) {
         try {
           asio::post(server_->io_, [server = server_, c = c_] { server->Resume(c); });
@@ -322,8 +318,7 @@ void BeastServer::Run() {
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory. Either a later iteration retries the failed operation, or the connection to
-      // which it belongs makes no progress until its deadline closes it.
+      // Out of memory: a later iteration tries again, or a deadline closes the connection.
     }
     CloseExpired();
   }
@@ -364,8 +359,7 @@ bool BeastServer::Accept(ListenSocket* listening) {
   return true;
 }
 
-// The kernel assigns the lowest free descriptor. A high descriptor number therefore means that few
-// descriptors are left.
+// The kernel assigns the lowest free descriptor: a high number means that few are left.
 bool BeastServer::EvictIfFull(int descriptor) {
   if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
     return true;

@@ -16,13 +16,11 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. True for FIRE with
-  // two consumer warpgroups: while the P V GEMM runs, they write FIRE's bias to the score
-  // accumulators.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: with FIRE and two
+  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
-  // How the row sums of P are computed. With lazy rescaling, V gets an extra column of ones. With
-  // kSumByWgmma, a second wgmma multiplies the rounded P by ones. Otherwise OnlineSoftmax sums the
-  // unrounded P in f32.
+  // Row sums of P: with lazy rescaling, by a column of ones in V; with kSumByWgmma, by a second
+  // wgmma of the rounded P and ones; otherwise OnlineSoftmax sums the unrounded P in f32.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
   // Number of pairs of bias table entries that a lane loads while the Q K^T GEMM runs. Limited by
   // the number of free registers.
@@ -56,9 +54,8 @@ class HopperConsumer {
   // First query row of this warp within its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // Releases a pipeline stage to the producer. Every thread arrives: one lane per warp would
-  // suffice, but then compute-sanitizer's racecheck would not see the order of the other lanes'
-  // reads. The additional arrivals do not make the kernel slower.
+  // Releases a pipeline stage to the producer. Every thread arrives, at no cost: with one lane per
+  // warp, compute-sanitizer's racecheck would not see the order of the other lanes' reads.
   __device__ __forceinline__ static void Release(uint64_t& empty) {
     BarrierArrive(SharedAddress(&empty));
   }

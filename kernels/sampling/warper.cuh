@@ -5,9 +5,8 @@
 // max) in units of 2^-40), so sums do not depend on the order in which threads add them.
 //
 // If the top_k values fit in shared memory (top_k up to 512 and few ties), they are gathered there
-// once and all later steps use only this list. Otherwise each step reads the row again: it divides
-// the ordered values into 2048 buckets and adds up the weights of each bucket, to locate the bucket
-// in which the running sum exceeds the target. Only the values of that bucket are sorted.
+// once and all later steps use only this list. Otherwise each step reads the row again: it adds up
+// the weights in 2048 buckets and sorts only the bucket in which the sum exceeds the target.
 #pragma once
 
 #include "kernels/sampling/sampling.h"
@@ -43,10 +42,8 @@ struct WarperShared {
   double sums[kWarps];        // BlockSum: sum of each warp
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
-  // Results of FindBucket, which finds the bucket where the running sum of weights exceeds a
-  // target: found, bucket, bucket_count (number of values in the bucket), and above (sum of the
-  // weights before the bucket). Results of FindCrossing, which finds the value where the sum
-  // exceeds the target: found and item (the RankByValue of this value).
+  // Results of FindBucket: found, bucket, bucket_count (number of values in the bucket) and above
+  // (sum of the weights before it). Results of FindCrossing: found and item (a RankByValue).
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -106,8 +103,7 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
 }
 
 // Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block. exchange(low,
-// high, ascending) must put the smaller of the entries low and high at low and the greater one at
-// high, or the reverse if `ascending` is false.
+// high, ascending) must put the entries low and high in this order.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -194,8 +190,7 @@ struct ByDistance {
   __device__ unsigned Key(float value, int) const { return __float_as_uint(Distance(value)); }
 };
 
-// The first value, in the order of summation, at which the running sum of weights exceeds the
-// target.
+// The first value, in the order of summation, at which the sum of weights exceeds the target.
 struct Crossing {
   bool found;
   uint64_t item;  // RankByValue of the value
@@ -220,9 +215,8 @@ class RowWarper {
     return true;
   }
 
-  // Call after Warp. Draws by inversion: `unit` is a uniform random number in (0, 1). Returns the
-  // token at which the running sum of the surviving tokens' weights exceeds `unit` times the sum of
-  // all these weights.
+  // Call after Warp. Returns the token at which the running sum of the surviving tokens' weights
+  // exceeds `unit`, a uniform random number in (0, 1), times the sum of all these weights.
   __device__ int DrawToken(double unit) {
     const auto target = [unit](Mass total) {
       return static_cast<Mass>(unit * static_cast<double>(total));
@@ -234,9 +228,8 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // Call after Warp. Calls visit(kept, value, token) for every token that the filters kept (kept ==
-  // true), and also for some that they removed (kept == false). All threads of the block call visit
-  // the same number of times; therefore visit may contain block-wide barriers.
+  // Call after Warp. Calls visit(kept, value, token) for every token that the filters kept and for
+  // some others. All threads call visit equally often; therefore it may contain barriers.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -257,9 +250,8 @@ class RowWarper {
   }
 
  private:
-  // Calls visit(value, token) for every value of the row. Threads whose share goes past the end of
-  // the row call visit there with value -inf; hence all lanes of a warp call visit together. A
-  // thread issues kUnroll vector loads before it visits their values.
+  // Calls visit(value, token) for every value of the row, and with value -inf past its end, because
+  // all lanes of a warp must call visit together. A thread has kUnroll vector loads in flight.
   template <int kUnroll, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
@@ -312,8 +304,7 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Computes the maximum of the row (max_) and of the thread's values (thread_max_key_). Returns
-  // false if the row has no value above -inf.
+  // Computes max_ and thread_max_key_. Returns false if the row has no value above -inf.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -346,9 +337,8 @@ class RowWarper {
         [k](Mass) { return static_cast<Mass>(k - 1); });
   }
 
-  // Gathers all values >= a bound into s_.items and sorts them; at least the k best values are
-  // among them. Returns false if they do not fit. The bound is approximately the k-th best of the
-  // per-thread maxima, which is at most the k-th best value, and is found bit by bit.
+  // Gathers all values >= a bound into s_.items and sorts them. Returns false if they do not fit.
+  // The bound is about the k-th best of the threads' maxima, which is at most the k-th best value.
   __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -440,8 +430,8 @@ class RowWarper {
     return total;
   }
 
-  // Sums weigh(value) over the kept values in `order`. Returns the first value at which the running
-  // sum exceeds target_of(total sum). Crossing::found is false if the target is >= the total sum.
+  // Returns the first kept value in `order` at which the running sum of weigh(value) exceeds
+  // target_of(total sum). Crossing::found is false if the target is >= the total sum.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
                                    const TargetOf& target_of) {
@@ -487,13 +477,11 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not contain all kept values (!listed_). Finds a range of values,
-  // consecutive in `order`, within which the running sum of weights exceeds the target, and stores
-  // these values in s_.items. *above receives the sum of the weights before this range. Radix
-  // selection: each pass puts the values of the current range into buckets by the next digit (11
-  // bits) of their keys, sums the weights of each bucket, and selects the bucket in which the
-  // running sum exceeds the target. The passes end when the selected bucket has at most kMaxItems
-  // values.
+  // Used if s_.items does not contain all kept values (!listed_). Stores a range of values,
+  // consecutive in `order`, in which the running sum of weights exceeds the target in s_.items.
+  // *above receives the sum of the weights before this range. Radix selection: each pass puts the
+  // values of the current range into buckets by the next 11 bits of their keys and selects the
+  // bucket in which the running sum exceeds the target, until it has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {
@@ -547,9 +535,8 @@ class RowWarper {
     return true;
   }
 
-  // Finds the bucket in which the running sum, which starts at `above`, exceeds *target, and stores
-  // this bucket in s_. In the first pass (`first`), *target is first computed from the sum of all
-  // buckets.
+  // Finds the bucket in which the running sum, which starts at `above`, exceeds *target. The first
+  // pass (`first`) begins by computing *target from the sum of all buckets.
   template <typename TargetOf>
   __device__ bool FindBucket(bool first, const TargetOf& target_of, Mass above, Mass* target) {
     Mass total = 0;
@@ -570,9 +557,8 @@ class RowWarper {
     return s_.found;
   }
 
-  // Adds one value of weight `mass` to bucket number `bucket` if `adds` is true. All lanes of a
-  // warp must call this together. If all lanes whose `adds` is true have the same bucket, one lane
-  // adds the sum of their weights, which avoids contended atomics.
+  // Adds the weight `mass` to bucket number `bucket` if `adds`. All lanes of a warp must call this
+  // together. If they add to the same bucket, one lane adds the sum: fewer contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -600,10 +586,9 @@ class RowWarper {
   float max_ = 0.0f;
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // Bounds set by the filters. In RankByValue the greatest value has the lowest rank; in
-  // RankByDistance the smallest |surprise - entropy| has the lowest rank. A value is kept if all of
-  // these hold: its RankByValue is <= value_cut_ (top_k, top_p); its probability is >= min_p_bound_
-  // or its RankByValue is <= keep_cut_ (min_p); its RankByDistance is <= distance_cut_ (typical_p).
+  // Bounds set by the filters. A value is kept if its RankByValue is <= value_cut_ (top_k, top_p),
+  // its probability is >= min_p_bound_ or its RankByValue <= keep_cut_ (min_p), and its
+  // RankByDistance is <= distance_cut_ (typical_p).
   uint64_t value_cut_ = 0, keep_cut_ = 0;
   double min_p_total_ = 0.0;
   float min_p_bound_ = 0.0f;

@@ -119,8 +119,10 @@ TEST_CASE("A single input is prepared and finished by the calling thread, a list
     call->Push(std::move(list));
     const bool here = inputs == 1;
     for (const auto& item : TakeAll(call.get())) {
-      CHECK((static_cast<const TestItem&>(*item).prepared_by == std::this_thread::get_id()) == here);
-      CHECK((static_cast<const TestItem&>(*item).finished_by == std::this_thread::get_id()) == here);
+      CHECK((static_cast<const TestItem&>(*item).prepared_by == std::this_thread::get_id()) ==
+            here);
+      CHECK((static_cast<const TestItem&>(*item).finished_by == std::this_thread::get_id()) ==
+            here);
     }
   }
 }

@@ -208,8 +208,8 @@ class CTranslate2:
 
 
 def convert_for_ctranslate2(directory, target, tokenizer, model_name):
-    """Converts a checkpoint like ctranslate2.converters.TransformersConverter, but with any class of
-    tokenizer; the converter rejects those that it does not know."""
+    """Converts a checkpoint like ctranslate2.converters.TransformersConverter, but with any class
+    of tokenizer; the converter rejects those that it does not know."""
     import transformers
     from ctranslate2.converters import transformers as loaders
 

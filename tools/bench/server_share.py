@@ -40,8 +40,8 @@ from serving import (  # noqa: E402
 )
 
 # Server flags with which the server behaves like bench engine: it does not slow down encoding in
-# favour of running streams, and it does not cache encoder outputs, so that no round profits from the round
-# before it.
+# favour of running streams, and it does not cache encoder outputs, from which the next round would
+# profit.
 AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 
 
