@@ -85,10 +85,10 @@ class LineSink : public ResponseSink {
   std::shared_ptr<FinishedLines> finished_;
 };
 
-// Counts the lines of a regular file from its current position to its end. Returns nullopt if
-// reading fails or `stop` becomes true.
-std::optional<int64_t> CountLines(int fd, const std::atomic<bool>& stop) {
-  int64_t at = lseek(fd, 0, SEEK_CUR), lines = 0;
+// Counts the lines of a regular file from byte `at` to its end. Returns nullopt if reading fails or
+// `stop` becomes true.
+std::optional<int64_t> CountLines(int fd, int64_t at, const std::atomic<bool>& stop) {
+  int64_t lines = 0;
   std::string bytes(size_t{1} << 20, '\0');
   char last = '\n';
   while (!stop) {
@@ -116,7 +116,11 @@ class LineRunner {
         progress_(flags.quiet) {}
 
   int Run() {
-    if (reader_.total_bytes() >= 0) Start([this] { CountTotal(); });
+    if (reader_.total_bytes() >= 0) {
+      // Taken here, because the reading thread moves the position.
+      const int64_t begin = lseek(STDIN_FILENO, 0, SEEK_CUR);
+      Start([this, begin] { CountTotal(begin); });
+    }
     Start([this] { ReadLines(); });
     // Start `workers` parsing threads and equally many formatting threads, because parsing a line
     // (with tokenizing) and formatting its result take about the same time. With four or more
@@ -173,8 +177,9 @@ class LineRunner {
 
   // ---- Functions of the threads, in the order in which a line passes through them ----
 
-  void CountTotal() {
-    const std::optional<int64_t> lines = CountLines(STDIN_FILENO, counting_ends_);
+  // `begin`: where the input begins in the file of standard input.
+  void CountTotal(int64_t begin) {
+    const std::optional<int64_t> lines = CountLines(STDIN_FILENO, begin, counting_ends_);
     if (lines) total_lines_ = *lines;
   }
 
