@@ -18,41 +18,26 @@ std::string MiB(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 
 
 }  // namespace
 
-int64_t MemoryBudget::TurnBytes() {
-  int64_t turn = turn_bytes_.load(std::memory_order_relaxed);
-  if (turn == 0 || clock_() < turn_end_us_.load(std::memory_order_relaxed)) return turn;
-  turn_bytes_.compare_exchange_strong(turn, 0, std::memory_order_relaxed);
-  return 0;
-}
-
-// Starts a turn for a rejected call of `total` bytes: memory is kept free until its client retries.
-// Does nothing while another call has a turn, and for kPauseMicros after a turn that was not used.
-void MemoryBudget::BeginTurn(int64_t total) {
-  const int64_t now = clock_();
-  if (now < next_turn_us_.load(std::memory_order_relaxed)) return;
-  int64_t none = 0;
-  if (!turn_bytes_.compare_exchange_strong(none, total, std::memory_order_relaxed)) return;
-  turn_end_us_.store(now + kTurnMicros, std::memory_order_relaxed);
-  next_turn_us_.store(now + kTurnMicros + kPauseMicros, std::memory_order_relaxed);
-}
-
-// Ends the turn that keeps `turn` bytes free. Called when a call of nearly that size or more has
-// been admitted: the rejected call itself, or another one in its place.
-void MemoryBudget::EndTurn(int64_t turn) {
-  if (!turn_bytes_.compare_exchange_strong(turn, 0, std::memory_order_relaxed)) return;
-  next_turn_us_.store(0, std::memory_order_relaxed);
-}
-
 bool MemoryBudget::Take(int64_t bytes, int64_t total) {
-  const int64_t small = limit() / kLargeShare;
-  const bool large = total >= small;
-  const int64_t turn = large ? TurnBytes() : 0;
-  const bool kept_out = total < turn - small;
-  if (TryAdd(&used_, bytes, limit() - (kept_out ? turn : 0))) {
-    if (turn > 0 && !kept_out) EndTurn(turn);
+  if (total >= limit() / kLargeShare) return TakeLarge(bytes, total);
+  return TryAdd(&used_, bytes, limit());
+}
+
+bool MemoryBudget::TakeLarge(int64_t bytes, int64_t total) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t now = clock_();
+  const bool turn = now < turn_end_us_;
+  // A call of nearly the size of the rejected one, or more, may use the memory in its place.
+  const bool kept_out = turn && total < turn_bytes_ - limit() / kLargeShare;
+  if (TryAdd(&used_, bytes, limit() - (kept_out ? turn_bytes_ : 0))) {
+    if (turn && !kept_out) turn_end_us_ = next_turn_us_ = now;
     return true;
   }
-  if (large && turn == 0) BeginTurn(total);
+  if (!turn && now >= next_turn_us_) {
+    turn_bytes_ = total;
+    turn_end_us_ = now + kTurnMicros;
+    next_turn_us_ = turn_end_us_ + kPauseMicros;
+  }
   return false;
 }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -42,17 +43,16 @@ class MemoryBudget {
   // Takes `bytes` of the free memory if there is enough. `total`: bytes that the call would then
   // have reserved.
   bool Take(int64_t bytes, int64_t total);
-  // The bytes that are kept free for a rejected call; 0: no call has a turn.
-  int64_t TurnBytes();
-  void EndTurn(int64_t turn);
-  void BeginTurn(int64_t total);
+  bool TakeLarge(int64_t bytes, int64_t total);
   void Add(int64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
 
   std::atomic<int64_t> limit_, used_{0};
   const Clock clock_;
-  std::atomic<int64_t> turn_bytes_{0};  // total bytes of the call whose turn it is, or 0
-  // Times of clock_.
-  std::atomic<int64_t> turn_end_us_{0}, next_turn_us_{0};
+
+  std::mutex mutex_;          // guards the members below
+  int64_t turn_bytes_ = 0;    // total bytes of the call whose turn it is
+  int64_t turn_end_us_ = 0;   // the turn ends at this time of clock_; in the past: no turn
+  int64_t next_turn_us_ = 0;  // the next turn may begin at this time of clock_
 };
 
 // The bytes that all calls of one connection have reserved.
