@@ -78,7 +78,7 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// What an option needs in order to have an effect. kNothing: it always has one.
+// The decoding method without which an option has no effect. kNothing: it always has one.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is

@@ -17,7 +17,7 @@ namespace quintet {
 
 class PackedScoring {
  public:
-  // What the attention mask hides in addition to causality.
+  // Limits of the attention mask in addition to causality.
   struct AttentionScope {
     // Sliding window in tokens: each token attends to itself and the window - 1 tokens before it;
     // 0: unlimited. With a window, a key near the end of the prompt is visible to a different range

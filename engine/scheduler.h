@@ -79,8 +79,8 @@ class Scheduler {
   std::array<int64_t, kPriorities> finish_tags_ = {};
 };
 
-// What competes with the running sequences: the highest priority of the work in the encoder, and
-// the highest priority of the requests that wait for resources. Unset: there is no such work.
+// Highest priorities of the work that competes with the running sequences: of the jobs in the
+// encoder, and of the requests that wait for resources. Unset: there is no such work.
 struct PriorityPressure {
   std::optional<Priority> encoding;  // jobs in the encoder, or waiting only for the encoder
   std::optional<Priority> waiting;   // queued request that waits for pages or sequences

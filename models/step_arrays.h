@@ -32,8 +32,8 @@ struct StepShape {
   // Returns this shape with every field rounded up to one of a few possible values; hence few CUDA
   // graphs serve all steps. `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
-  // Like Rounded, but rounds up only slots_stride and source_stride. For prompts: they have so many
-  // rows that padding the rows would be expensive.
+  // Like Rounded, but rounds up only slots_stride and source_stride. Used for prompts, because
+  // padding their many rows would be expensive.
   StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };

@@ -63,8 +63,7 @@ absl::StatusOr<std::string> TakeQuoted(absl::string_view* text) {
     } else {
       return absl::InvalidArgumentError(
           "expected one of \\\" \\\\ \\n \\t \\r \\b \\f \\uXXXX after a backslash; in single "
-          "quotes "
-          "a backslash is itself");
+          "quotes a backslash is itself");
     }
   }
   return absl::InvalidArgumentError("the string does not end on its line");

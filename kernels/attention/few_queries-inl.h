@@ -117,8 +117,8 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Of the scores s [keys] of query row `i`, sets to -inf those of keys that the mask (mask.h) hides
-// from this row. s[0] is the score of key `begin`.
+// Sets the scores of all keys that the mask (mask.h) hides from query row `i` to -inf. s [keys]:
+// scores of the keys from `begin` on.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);
   for (int64_t j = 0; j < keys; ++j) {

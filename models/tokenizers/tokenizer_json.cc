@@ -203,7 +203,7 @@ absl::Status ParsePostProcessor(const Json& json, const std::string& where, Pipe
                            processors == nullptr ? Json() : *processors);
     }
     for (const Json& processor : *processors) {
-      // Of the post-processors in a Sequence, only one may add tokens around the text.
+      // Only one post-processor of a Sequence may add tokens around the text.
       const bool has_tokens = !parts->prefix.empty() || !parts->suffix.empty();
       const Json* inner = FindField(processor, "type");
       if (has_tokens && (inner == nullptr || *inner != "ByteLevel")) {

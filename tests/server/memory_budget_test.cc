@@ -35,8 +35,8 @@ TEST_CASE("A full budget rejects a reservation without changing", "[memory_budge
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
   REQUIRE(first.Resize(650).ok());
   REQUIRE(second.Resize(250).ok());
-  // Of the 1000 bytes of the process, 100 are free; of the 750 that connection `a` may hold, also
-  // 100.
+  // 100 of the process's 1000 bytes are free. Connection `a` may take 100 more, too: it has 650 of
+  // at most 750.
   CHECK(absl::IsResourceExhausted(third.Resize(101)));
   CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
   CHECK(third.bytes() == 0);

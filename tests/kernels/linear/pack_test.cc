@@ -41,7 +41,7 @@ TEST_CASE("e4m3 conversion round-trips, rounds to even and saturates", "[linear]
     CHECK(F32ToF8(static_cast<float>(expected)) == byte);
     if ((byte & 0x7f) == 0x7e) continue;
     // The midpoint between two neighbouring e4m3 values rounds to the one with an even code. A
-    // number slightly beside the midpoint rounds to the nearer of the two.
+    // number slightly above or below the midpoint rounds to the nearer of the two.
     const auto next = static_cast<uint8_t>(byte + 1);
     const float middle = (F8ToF32(byte) + F8ToF32(next)) / 2;
     CHECK(F32ToF8(middle) == (byte % 2 == 0 ? byte : next));
