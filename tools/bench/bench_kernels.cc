@@ -87,6 +87,7 @@ HWY_AFTER_NAMESPACE();
 #include <omp.h>
 
 #include <dnnl.hpp>
+#include <unordered_map>
 #endif
 
 namespace quintet {
@@ -378,6 +379,32 @@ void BenchPool(Bench& bench) {
 
 #ifdef QUINTET_ONEDNN
 
+// Describes y = x * w with oneDNN 2 or 3. With `channel_scales` (not empty), column c of y is
+// multiplied by channel_scales[c]; oneDNN 3 takes these factors as an argument of each execution,
+// which this function adds to `args`.
+dnnl::matmul::primitive_desc DescribeMatmul(const dnnl::engine& engine, const dnnl::memory::desc& x,
+                                            const dnnl::memory::desc& w,
+                                            const dnnl::memory::desc& y,
+                                            std::vector<float>& channel_scales,
+                                            std::unordered_map<int, dnnl::memory>* args) {
+  constexpr int kPerColumn = 1 << 1;
+  dnnl::primitive_attr attributes;
+#if DNNL_VERSION_MAJOR >= 3
+  if (!channel_scales.empty()) {
+    attributes.set_scales_mask(DNNL_ARG_WEIGHTS, kPerColumn);
+    const dnnl::memory::desc scales({static_cast<int64_t>(channel_scales.size())},
+                                    dnnl::memory::data_type::f32, dnnl::memory::format_tag::a);
+    args->insert({DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS,
+                  dnnl::memory(scales, engine, channel_scales.data())});
+  }
+  return {engine, x, w, y, attributes};
+#else
+  (void)args;
+  if (!channel_scales.empty()) attributes.set_output_scales(kPerColumn, channel_scales);
+  return {{x, w, y}, attributes, engine};
+#endif
+}
+
 // Measures oneDNN's matmul on one thread, with weights in oneDNN's preferred layout. The i8 matmul
 // is u8 x s8 -> f32 with a scale per output channel. The oneDNN API used here has no scales per row
 // of x. The time therefore includes quantizing x before the matmul and scaling the rows of the
@@ -398,11 +425,11 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   const memory::desc x_desc({rows, shape.k}, x_type, memory::format_tag::ab);
   const memory::desc w_desc({shape.k, shape.n}, w_type, memory::format_tag::any);
   const memory::desc y_desc({rows, shape.n}, Type::f32, memory::format_tag::ab);
-  dnnl::primitive_attr attributes;
-  if (type == WeightType::kI8) {
-    attributes.set_output_scales(1 << 1, std::vector<float>(static_cast<size_t>(shape.n), 0.01f));
-  }
-  const dnnl::matmul::primitive_desc desc({x_desc, w_desc, y_desc}, attributes, engine);
+  std::vector<float> channel_scales(type == WeightType::kI8 ? static_cast<size_t>(shape.n) : 0,
+                                    0.01f);
+  std::unordered_map<int, memory> args;
+  const dnnl::matmul::primitive_desc desc =
+      DescribeMatmul(engine, x_desc, w_desc, y_desc, channel_scales, &args);
   const dnnl::matmul matmul(desc);
   const auto buffer = [](const memory::desc& d) {
     return *Buffer::Allocate(static_cast<int64_t>(d.get_size()));
@@ -412,6 +439,7 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
   memory x(desc.src_desc(), engine, x_buffer.data());
   memory w(desc.weights_desc(), engine, w_buffer.data());
   memory y(desc.dst_desc(), engine, y_buffer.data());
+  args.insert({{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
   const std::vector<float> values = Random(std::max(rows, shape.n) * shape.k, 3);
   memory plain_x({{rows, shape.k}, Type::f32, memory::format_tag::ab}, engine,
                  const_cast<float*>(values.data()));
@@ -432,7 +460,7 @@ void BenchOneDnn(Bench& bench, WeightType type, Shape shape, int64_t rows) {
         cpu::Bf16RoundValues(row, shape.k, x_buffer.as<uint16_t>() + r * shape.k);
       }
     }
-    matmul.execute(stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
+    matmul.execute(stream, args);
     stream.wait();
     for (int64_t r = 0; type == WeightType::kI8 && r < rows; ++r) {
       float* y_row = y_buffer.as<float>() + r * shape.n;
