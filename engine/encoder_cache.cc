@@ -37,7 +37,7 @@ EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids) {
   entries_.splice(entries_.begin(), entries_, entry);
   const Tensor states =
       Tensor::F32(entry->states->data(), {static_cast<int64_t>(ids.size()), entry->columns});
-  return {states, states, entry->states};
+  return {.states = states, .host = states, .owner = entry->states};
 }
 
 void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states) {

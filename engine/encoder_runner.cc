@@ -114,12 +114,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
     encode_rate_.Record(work, clock_() - begin_us);  // not the last slice, which may be shorter
     return;
   }
-  for (const Input& input : inputs_) {
-    if (input.job == nullptr) continue;
-    EncodedStates encoded{.states = model_->EncodedStates().Rows(input.begin, input.end)};
-    if (input.job->scoring() == nullptr) encoded.host = EnqueueDownload(input);
-    AddProjection({input.job, std::move(encoded), input.begin});
-  }
+  AddEncodedInputs();
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
       if (input.job == nullptr || input.job->scoring() != nullptr) continue;
@@ -128,6 +123,31 @@ void EncoderRunner::Encode(int64_t budget_us) {
     }
   }
   inputs_.clear();
+}
+
+// Adds a projection for each encoded input, and enqueues the copies of hidden states to the host.
+// An event is recorded after each quarter of the batch, so that the host can pool the states of one
+// quarter while the next one is copied.
+void EncoderRunner::AddEncodedInputs() {
+  constexpr int kFirstEvent = 2;  // the sampler uses events 0 and 1
+  constexpr int64_t kParts = Device::kEvents - kFirstEvent;
+  const Stream& stream = model_->stream();
+  const int64_t part_rows = (batch_.tokens() + kParts - 1) / kParts;
+  int event = kFirstEvent;
+  for (const Input& input : inputs_) {
+    if (input.job != nullptr) {
+      EncodedStates encoded{.states = model_->EncodedStates().Rows(input.begin, input.end)};
+      if (input.job->scoring() == nullptr) {
+        encoded.host = EnqueueDownload(input);
+        encoded.downloaded = event;
+      }
+      AddProjection({input.job, std::move(encoded), input.begin});
+    }
+    if (input.end < (event - kFirstEvent + 1) * part_rows) continue;
+    stream.RecordEvent(event);
+    event = kFirstEvent + static_cast<int>(input.end / part_rows);
+  }
+  if (event < Device::kEvents) stream.RecordEvent(event);
 }
 
 // Enqueues the D2H copy of the rows that the host reads: all rows if the encoder cache is on (it

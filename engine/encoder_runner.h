@@ -57,7 +57,8 @@ class EncoderRunner {
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls
   // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. These
-  // stay valid as long as `states.owner` lives or, if it is null, until the next Begin. A decoding
+  // stay valid as long as `states.owner` lives or, if it is null, until the next Begin; so do the
+  // events (EncodedStates::downloaded). A decoding
   // job is complete once the kernels that write its cross-attention keys and values to
   // Job::source_slots are enqueued; a scoring job, once Job::result has the scores of its current
   // part.
@@ -78,6 +79,7 @@ class EncoderRunner {
 
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
+  void AddEncodedInputs();
   Tensor EnqueueDownload(const Input& input) const;
   // Projects or scores one block of rows, beginning with the first entry of projections_, the list
   // of encoded jobs. Returns how many entries this call has completed; they are the first ones of

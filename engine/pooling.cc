@@ -96,12 +96,24 @@ void PoolStates(const Request& request, absl::Span<const float> states, int64_t 
 void PoolingQueue::Reserve(size_t jobs) { EnsureCapacity(jobs, &entries_); }
 
 absl::Status PoolingQueue::Pool(const Stream& stream) {
-  const absl::Status status = stream.Synchronize();
+  absl::Status status;
+  for (absl::Span<const Entry> left = entries_; !left.empty();) {
+    const int event = left[0].states.downloaded;
+    size_t count = 1;
+    while (count < left.size() && left[count].states.downloaded == event) ++count;
+    if (event >= 0) status.Update(stream.WaitForEvent(event));
+    PoolAll(left.first(count), &stream.pool());
+    left.remove_prefix(count);
+  }
+  return status;
+}
+
+void PoolingQueue::PoolAll(absl::Span<const Entry> entries, ThreadPool* threads) {
   int64_t values = 0;
-  for (const Entry& entry : entries_) values += entry.pooled_states().elements();
-  const auto pool = [this](int64_t i, int) {
-    const Tensor states = entries_[i].pooled_states();
-    Job& job = *entries_[i].job;
+  for (const Entry& entry : entries) values += entry.pooled_states().elements();
+  const auto pool = [entries](int64_t i, int) {
+    const Tensor states = entries[i].pooled_states();
+    Job& job = *entries[i].job;
     try {
       PoolStates(job.request, {states.f32(), static_cast<size_t>(states.elements())}, states.dim[1],
                  &job.result);
@@ -110,13 +122,12 @@ absl::Status PoolingQueue::Pool(const Stream& stream) {
     }
   };
   constexpr int64_t kMinParallelValues = int64_t{1} << 16;  // below, waking threads costs more
-  const auto jobs = static_cast<int64_t>(entries_.size());
+  const auto jobs = static_cast<int64_t>(entries.size());
   if (values >= kMinParallelValues) {
-    stream.pool().ParallelFor(jobs, pool);
+    threads->ParallelFor(jobs, pool);
   } else {
     for (int64_t i = 0; i < jobs; ++i) pool(i, 0);
   }
-  return status;
 }
 
 }  // namespace quintet

@@ -32,15 +32,15 @@ class PoolingQueue {
  public:
   // Reserves memory for `jobs` jobs; Add allocates nothing for up to that many jobs.
   void Reserve(size_t jobs);
-  // Adds a job. The copy of its hidden states to the host is in flight; `states.host` is valid
-  // after the next Synchronize of the stream.
+  // Adds a job. The copy of its hidden states to the host may be in flight (see
+  // EncodedStates::downloaded).
   void Add(Job* job, const EncodedStates& states) { entries_.push_back({job, states}); }
   bool empty() const { return entries_.empty(); }
 
-  // Waits for the stream, then pools the hidden states of every job into its result. Jobs are
-  // pooled in parallel: on one thread, the page faults of the new result buffers would take as long
-  // as the GPU takes to compute the states. A failed allocation marks only its job out_of_memory.
-  // Returns the device's status.
+  // Waits for the hidden states of every job and pools them into its result, while those of later
+  // jobs are still being copied. Jobs are pooled in parallel: on one thread, the page faults of the
+  // new result buffers would take as long as the GPU takes to compute the states. A failed
+  // allocation marks only its job out_of_memory. Returns the device's status.
   absl::Status Pool(const Stream& stream);
   // Calls `done` for every job and empties the queue.
   template <typename Done>
@@ -59,6 +59,8 @@ class PoolingQueue {
       return states.host.Rows(rows.begin, rows.end);
     }
   };
+  static void PoolAll(absl::Span<const Entry> entries, ThreadPool* threads);
+
   std::vector<Entry> entries_;
 };
 

@@ -96,9 +96,10 @@ class Device {
   // Waits for all enqueued work. Errors are sticky: after the first failed launch or copy, every
   // call of Synchronize or WaitForEvent returns that error (INTERNAL).
   virtual absl::Status Synchronize() = 0;
-  // RecordEvent records event `index` after the work enqueued so far. WaitForEvent waits for the
-  // work before the latest record of event `index`, but not for work enqueued after it. There are
-  // two events, 0 and 1.
+  // RecordEvent records event `index`, in [0, kEvents), after the work enqueued so far.
+  // WaitForEvent waits for the work before the latest record of event `index`, but not for work
+  // enqueued after it.
+  static constexpr int kEvents = 6;
   virtual void RecordEvent(int index) = 0;
   virtual absl::Status WaitForEvent(int index) = 0;
   // Records an error of a launch or a copy. The first recorded error is kept: from then on, every

@@ -99,7 +99,7 @@ class CudaDevice final : public Device {
   cudaStream_t copy_stream_ = nullptr;
   cudaEvent_t staged_ = nullptr;  // end of the latest upload in copy_stream_
   Buffer staging_;
-  cudaEvent_t events_[2] = {};
+  cudaEvent_t events_[kEvents] = {};
   std::shared_ptr<PinnedBuffers> pinned_;
   std::shared_ptr<CublasLtPlans> plans_;
   std::optional<Measuring> measuring_;
