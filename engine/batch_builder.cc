@@ -53,10 +53,6 @@ void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<cons
   if (!source_rows_.empty()) ++group_offsets_.back();
 }
 
-void BatchBuilder::ReorderNext(int32_t beams, int32_t row) {
-  moves_.push_back({static_cast<int32_t>(sequences()), beams, row});
-}
-
 void BatchBuilder::OutputLast(int64_t count) {
   const int64_t total = tokens();
   for (int64_t i = total - count; i < total; ++i) output_rows_.push_back(static_cast<int32_t>(i));
@@ -64,6 +60,33 @@ void BatchBuilder::OutputLast(int64_t count) {
 
 void BatchBuilder::OutputToken(int64_t index) {
   output_rows_.push_back(static_cast<int32_t>(offsets_[offsets_.size() - 2] + index));
+}
+
+void BatchBuilder::Resize(int64_t sequences, int64_t groups, int64_t moves) {
+  for (auto* v : {&tokens_, &kv_lens_, &output_rows_}) v->resize(sequences);
+  slot_rows_.resize(sequences);
+  offsets_.resize(sequences + 1);
+  source_lens_.resize(groups);
+  source_rows_.resize(groups);
+  owners_.resize(groups);
+  group_offsets_.resize(groups + 1);
+  moves_.resize(moves);
+}
+
+void BatchBuilder::SetGroup(int64_t group, int64_t end, uint64_t owner,
+                            absl::Span<const int32_t> source_slots) {
+  owners_[group] = owner;
+  source_rows_[group] = source_slots.data();
+  source_lens_[group] = static_cast<int32_t>(source_slots.size());
+  group_offsets_[group + 1] = static_cast<int32_t>(end);
+}
+
+void BatchBuilder::SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots) {
+  tokens_[sequence] = token;
+  offsets_[sequence + 1] = static_cast<int32_t>(sequence + 1);
+  kv_lens_[sequence] = static_cast<int32_t>(slots.size());
+  slot_rows_[sequence] = slots.data();
+  output_rows_[sequence] = static_cast<int32_t>(sequence);
 }
 
 DecodeBatch BatchBuilder::Finish() {
@@ -110,9 +133,11 @@ void BatchBuilder::FillSources() {
   sources_stride_ =
       source_lens_.empty() ? 0 : *std::max_element(source_lens_.begin(), source_lens_.end());
   sources_.resize(sources_stride_ * source_lens_.size());
-  for (size_t g = 0; g < source_lens_.size(); ++g) {
-    std::copy_n(source_rows_[g], source_lens_[g], sources_.begin() + g * sources_stride_);
-  }
+  constexpr int64_t kGroupsPerTask = 256;
+  ForEachInBlocks(
+      pool_, static_cast<int64_t>(source_lens_.size()), kGroupsPerTask, [this](int64_t g) {
+        std::copy_n(source_rows_[g], source_lens_[g], sources_.begin() + g * sources_stride_);
+      });
   filled_owners_ = owners_;
 }
 

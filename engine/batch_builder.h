@@ -1,5 +1,5 @@
 // Packs the sequences of one decoder step into the DecodeBatch that Model::Decode takes. Not thread
-// safe.
+// safe, except for the Set functions.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,25 @@ class BatchBuilder {
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // The next `beams` sequences to be added are the beams of one request, with one new token each.
-  // The host does not know their parents yet; the device therefore reorders them
-  // (DecodeBatch::moves): beam b takes over the cache slots of all earlier positions from its
-  // parent beam. The index of that parent among these beams is Model::parent_beams()[row + b],
-  // where `row` is the request's first row in the previous sampling batch.
-  void ReorderNext(int32_t beams, int32_t row);
   // Requests the decoder's output hidden states of the last `count` tokens of the newest sequence.
   void OutputLast(int64_t count);
   // Requests the decoder's output hidden state of one new token of the newest sequence: number
   // `index`, counted from 0. Must be called with ascending indices.
   void OutputToken(int64_t index);
+
+  // Another way to build a batch, in which every sequence has one new token, whose hidden state is
+  // returned: Resize instead of Clear, then every element is set once. Threads may set different
+  // elements concurrently. `groups` is the number of requests, or 0 for models without an encoder.
+  void Resize(int64_t sequences, int64_t groups, int64_t moves);
+  // Sets a group, see BeginGroup. Its sequences are those from the end of the group before it up to
+  // `end`.
+  void SetGroup(int64_t group, int64_t end, uint64_t owner, absl::Span<const int32_t> source_slots);
+  // Sets a sequence, see AddSequence.
+  void SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots);
+  // Makes the device reorder the beams of one request, because the host does not know their parents
+  // yet: beam b takes over the cache slots of all earlier positions from its parent beam. The index
+  // of that parent among these beams is Model::parent_beams()[row + b].
+  void SetMove(int64_t index, const BeamMove& move) { moves_[index] = move; }
 
   bool empty() const { return kv_lens_.empty(); }
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/parallel_blocks.h"
 
 namespace quintet {
 namespace {
@@ -53,6 +54,7 @@ absl::Status Decoder::Allocate() {
   prefill_.reserve(jobs);
   inputs_.reserve(jobs);
   next_inputs_.reserve(jobs);
+  next_moves_.reserve(jobs + 1);
   selecting_.reserve(jobs);
   scoring_.reserve(jobs);
   classifying_.reserve(jobs);
@@ -209,12 +211,19 @@ bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   const size_t skipped =
       std::erase_if(members_, [&](size_t i) { return jobs[i]->needs.priority < lowest; });
   next_inputs_.clear();
+  next_moves_.assign(1, 0);
+  int32_t row = 0;
   for (const size_t i : members_) {
     Generation* const generation = jobs[i]->generation();
     const SamplingSlice* const slice = slices_[i];
     if (generation == nullptr || (slice == nullptr && !generation->CanJoinAsync())) return false;
+    const bool in_flight = slice != nullptr;
     next_inputs_.push_back(
-        {jobs[i]->id, generation, 0, slice != nullptr, slice != nullptr ? slice->row : -1});
+        {jobs[i]->id, generation, row, in_flight, in_flight ? slice->begin.row : -1});
+    row += static_cast<int32_t>(in_flight ? generation->live_sequences().size()
+                                          : static_cast<size_t>(generation->rows()));
+    const int32_t moves = in_flight && generation->RanksBeamsTogether() ? 1 : 0;
+    next_moves_.push_back(next_moves_.back() + moves);
   }
   if (members_.empty() || sampler_.CountFitting(next_inputs_) < next_inputs_.size()) return false;
   throttle_.RecordStep(skipped > 0);
@@ -223,33 +232,45 @@ bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
 
 void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!PlanNextStep(jobs, current)) return;
-  batch_.Clear();
-  for (size_t m = 0; m < members_.size(); ++m) {
-    PrefetchAhead(jobs, members_[m]);
-    const Job* const job = jobs[members_[m]];
-    next_inputs_[m].sequence = static_cast<int32_t>(batch_.sequences());
-    batch_.BeginGroup(job->id, job->source_slots);
-    AddToNextStep(*job, slices_[members_[m]], current);
-  }
   const StepSlot slot = Other(current);
-  sampler_.Plan(next_inputs_, slot, /*whole_step=*/true);
+  sampler_.BeginPlan(next_inputs_, slot, /*whole_step=*/true);
+  const auto members = static_cast<int64_t>(members_.size());
+  batch_.Resize(sampler_.rows(slot), model_->config().has_encoder() ? members : 0,
+                next_moves_.back());
+  constexpr int64_t kMembersPerTask = 128;
+  ForEachInBlocks(&model_->stream().pool(), members, kMembersPerTask, [&](int64_t member) {
+    const auto m = static_cast<size_t>(member);
+    PrefetchAhead(jobs, members_[m]);
+    AddToNextStep(*jobs[members_[m]], m, current);
+    sampler_.PlanOne(next_inputs_, m, slot);
+  });
+  sampler_.EndPlan(slot);
   sampler_.EnqueueStep(batch_.Finish(), slot);
   next_slot_ = slot;
 }
 
-// Adds the sequences of one generation to the next step. `slice`: the generation's rows in the step
-// in flight, or null if the generation is not in that step.
-void Decoder::AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current) {
+// Adds one generation, members_[member], to the next step. Threads call this concurrently for
+// different members.
+void Decoder::AddToNextStep(const Job& job, size_t member, StepSlot current) {
   Generation* const generation = job.generation();
-  if (slice == nullptr) return generation->AddTo(&batch_, generation->prefill_tokens_left());
+  const SamplingInput& input = next_inputs_[member];
+  const SamplingSlice* const slice = slices_[members_[member]];
+  int64_t at = input.sequence;
+  if (model_->config().has_encoder()) {
+    const bool last = member + 1 == members_.size();
+    const int64_t end = last ? batch_.sequences() : next_inputs_[member + 1].sequence;
+    batch_.SetGroup(static_cast<int64_t>(member), end, job.id, job.source_slots);
+  }
+  if (slice == nullptr) return generation->Join(&batch_, at);
   const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, current);
   if (generation->RanksBeamsTogether()) {
-    batch_.ReorderNext(static_cast<int32_t>(sequences.size()), slice->row);
+    batch_.SetMove(next_moves_[member],
+                   {input.sequence, static_cast<int32_t>(sequences.size()), slice->begin.row});
   }
-  size_t entry = 0;
+  int32_t entry = 0;
   for (const int32_t seq : generation->live_sequences()) {
-    while (sequences[entry] != seq) ++entry;  // that sequence has ended since
-    generation->AddInFlight(&batch_, seq, -1 - (slice->row + static_cast<int32_t>(entry)));
+    while (sequences[static_cast<size_t>(entry)] != seq) ++entry;  // that sequence has ended since
+    generation->SetInFlight(&batch_, at++, seq, -1 - (slice->begin.row + entry));
     ++entry;
   }
 }

@@ -84,7 +84,7 @@ class Decoder {
   // the results of `current` first.
   void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
   bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
-  void AddToNextStep(const Job& job, const SamplingSlice* slice, StepSlot current);
+  void AddToNextStep(const Job& job, size_t member, StepSlot current);
   void MatchSlices(absl::Span<Job* const> jobs, StepSlot slot);
   bool InNextStep(absl::Span<Job* const> jobs) const;
   absl::StatusOr<StepSize> FinishStepInFlight(absl::Span<Job* const> jobs,
@@ -109,7 +109,8 @@ class Decoder {
   std::vector<int64_t> prefill_left_;         // [members] tokens still to prefill
   std::vector<int64_t> prefill_;              // [members] tokens to prefill in this step
   std::vector<SamplingInput> inputs_;         // generations that get tokens in this step
-  std::vector<SamplingInput> next_inputs_;    // and in the next step
+  std::vector<SamplingInput> next_inputs_;    // [members] and in the next step
+  std::vector<int32_t> next_moves_;           // [members + 1] index of its move in the next step
   std::vector<const SamplingSlice*> slices_;  // [jobs] rows in the batch in flight; null: none
   std::vector<GenerationSlice> selecting_;    // generations whose results have arrived
   std::vector<Job*> scoring_, classifying_;   // teacher-forced jobs: targets, task head

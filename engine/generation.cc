@@ -82,11 +82,21 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   if (prefilled_ == prompt_len_) batch->OutputLast(1);
 }
 
-void Generation::AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token) {
+void Generation::SetInFlight(BatchBuilder* batch, int64_t at, int32_t seq, int32_t token) const {
   QT_CHECK(CanScheduleAsync());
-  batch->AddSequence({&token, 1},
-                     {slots_.data() + seq * max_len_, static_cast<size_t>(length_ + 1)});
-  batch->OutputLast(1);
+  batch->SetSequence(at, token, {slots_.data() + seq * max_len_, static_cast<size_t>(length_ + 1)});
+}
+
+void Generation::Join(BatchBuilder* batch, int64_t at) {
+  QT_CHECK(CanJoinAsync());
+  const size_t length = static_cast<size_t>(length_);
+  if (first_) {
+    prefilled_ = prompt_len_;
+    return batch->SetSequence(at, options_.prompt.back(), {slots_.data(), length});
+  }
+  for (const int32_t seq : live_sequences_) {
+    batch->SetSequence(at++, History(seq).back(), {slots_.data() + seq * max_len_, length});
+  }
 }
 
 RowRules Generation::RulesAt(int64_t length, int32_t base) const {

@@ -90,10 +90,13 @@ class Generation : public DecodeTask {
       __builtin_prefetch(reinterpret_cast<const char*>(this) + i * kLine);
     }
   }
-  // Adds sequence `seq` to a step that is enqueued before the host knows the sequence's latest
-  // token. `token` is -1 - i, which tells the device to take the token from next_tokens()[i]
-  // (DecodeBatch::tokens).
-  void AddInFlight(BatchBuilder* batch, int32_t seq, int32_t token);
+  // Sets sequence `at` of the batch to sequence `seq` of this generation, in a step that is
+  // enqueued before the host knows the sequence's latest token. `token` is -1 - i, which tells the
+  // device to take the token from next_tokens()[i] (DecodeBatch::tokens).
+  void SetInFlight(BatchBuilder* batch, int64_t at, int32_t seq, int32_t token) const;
+  // Sets the sequences of the batch from `at` on to all sequences of this generation, which joins a
+  // step that is enqueued ahead (CanJoinAsync): rows() sequences.
+  void Join(BatchBuilder* batch, int64_t at);
 
   // ---- What the sampler needs to know for the next Select ----
   bool ReadyToSelect() const { return prefilled_ == prompt_len_ && !done_; }

@@ -1,8 +1,10 @@
 // A small array of an op's arguments. The host writes it anew for every step; it is uploaded only
 // if it differs from the content of the device buffer. Has a pinned host buffer and a device buffer
-// of the same size (kernels/runtime/stream.h). Not thread safe.
+// of the same size (kernels/runtime/stream.h). Threads may write different elements concurrently;
+// otherwise not thread safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -33,21 +35,16 @@ class PinnedArray {
     return absl::OkStatus();
   }
 
-  void Clear() { planned_.clear(); }
-  void Add(const T& entry) {
-    QT_CHECK_LT(planned_.size(), planned_.capacity());
-    planned_.push_back(entry);
-  }
-  void Add(absl::Span<const T> entries) {
-    QT_CHECK_LE(planned_.size() + entries.size(), planned_.capacity());
-    planned_.insert(planned_.end(), entries.begin(), entries.end());
-  }
-  // Sets the size; new entries are 0. Entries are then written through operator[].
+  // Sets the size. Elements that exist already keep their values, new ones are value-initialized.
   void Resize(int64_t size) {
     QT_CHECK_LE(static_cast<size_t>(size), planned_.capacity());
     planned_.resize(static_cast<size_t>(size));
   }
   T& operator[](int64_t i) { return planned_[static_cast<size_t>(i)]; }
+  // Copies `values` to the elements from index `i` on.
+  void Set(int64_t i, absl::Span<const T> values) {
+    std::copy(values.begin(), values.end(), planned_.begin() + i);
+  }
   int64_t size() const { return static_cast<int64_t>(planned_.size()); }
 
   // Enqueues the upload if the array differs from the content of the device buffer.

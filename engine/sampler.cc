@@ -174,7 +174,7 @@ int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max
 
 absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
   return absl::MakeConstSpan(batches_[Index(slot)].sequences)
-      .subspan(slice.sequences_begin, slice.sequences_end - slice.sequences_begin);
+      .subspan(slice.begin.sequence, slice.sequences_end - slice.begin.sequence);
 }
 
 // ---- Kernels ----
@@ -291,9 +291,9 @@ absl::Status Sampler::Wait(StepSlot slot) {
 
 void Sampler::EnqueueTopLogProbs(const SamplingBatch& batch) {
   TopKPlan& plan = logprobs_plan_;
-  plan.Begin();
+  plan.Begin(batch.rows, batch.rows);
   for (int64_t row = 0; row < batch.rows; ++row) {
-    plan.AddEntry(1, batch.needs.top_logprobs, false);
+    plan.SetEntry(row, row + 1, batch.needs.top_logprobs, false);
   }
   plan.Commit();
   TopKArgs args = plan.Args({});
@@ -401,17 +401,17 @@ void Sampler::EnqueueCandidateLogits(const SamplingBatch& batch, StepSlot slot) 
 // ---- Results ----
 
 RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
-  const SamplingSlice& slice = *one.slice;
-  const int64_t max_k = batches_[Index(slot)].needs.max_k, row = slice.row;
-  const int64_t at = slice.entry * max_k;
+  const SamplingPosition& begin = one.slice->begin;
+  const int64_t max_k = batches_[Index(slot)].needs.max_k, row = begin.row;
+  const int64_t at = begin.entry * max_k;
   RowResults results;
-  results.sequences = SequencesOf(slice, slot);
+  results.sequences = SequencesOf(*one.slice, slot);
   results.candidate_scores = candidate_scores_.as<float>() + CandidateOffset(slot) + at;
   results.candidate_indices = candidate_indices_.as<int32_t>() + CandidateOffset(slot) + at;
   results.candidate_logits = candidate_logits_.as<float>() + at;
   if (one.generation->SamplesTokens()) {
-    results.tokens = sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_ + slice.draw;
-    results.token_logits = sampled_logits_.as<float>() + slice.draw;
+    results.tokens = sampled_tokens_.as<int32_t>() + Index(slot) * max_rows_ + begin.draw;
+    results.token_logits = sampled_logits_.as<float>() + begin.draw;
     results.token_stride = 1;
   } else {
     results.tokens = results.candidate_indices;

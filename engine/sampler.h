@@ -49,14 +49,21 @@ struct SamplingInput {
   int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
 };
 
-// Where the rows, results and sequences of one generation begin in the arrays of its sampling
-// batch.
+// A position in each array of a sampling batch and of its plan.
+struct SamplingPosition {
+  int32_t row = 0;                   // rows of logits
+  int32_t entry = 0;                 // top-k entries
+  int32_t draw = 0;                  // random draws of tokens
+  int32_t sequence = 0;              // indices of live sequences
+  int32_t rule = 0, rule_token = 0;  // rules of logits processors, and their token ids
+  int32_t beam_group = 0, eos_token = 0, beam_draw = 0;
+};
+
+// Where the elements of one generation begin in the arrays of its sampling batch.
 struct SamplingSlice {
-  uint64_t id = 0;                                 // of the job
-  int32_t row = 0;                                 // row of logits
-  int32_t entry = 0;                               // top-k entry
-  int32_t draw = 0;                                // random draw, if it samples
-  int32_t sequences_begin = 0, sequences_end = 0;  // in SamplingBatch::sequences
+  uint64_t id = 0;  // of the job
+  SamplingPosition begin;
+  int32_t sequences_end = 0;
 };
 
 // A generation and its slice, for Select.
@@ -83,6 +90,12 @@ class Sampler {
   // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
   // fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs of the step.
   void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
+  // Does the same in three parts, so that threads can share the work on a large batch: BeginPlan;
+  // PlanOne once for each input, concurrently for different `i`; EndPlan. rows(slot) is valid after
+  // BeginPlan.
+  void BeginPlan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
+  void PlanOne(absl::Span<const SamplingInput> inputs, size_t i, StepSlot slot);
+  void EndPlan(StepSlot slot);
   // Enqueues the kernels of the planned batch, which takes rows [first, first + rows(slot)) of
   // `all_states`, the output rows of the latest Decode.
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
@@ -130,8 +143,10 @@ class Sampler {
   struct SamplingBatch {
     std::vector<SamplingSlice> slices;
     std::vector<int32_t> sequences;  // of all slices
+    SamplingPosition end;            // the sizes of all arrays, without padding
     int64_t rows = 0;
-    int64_t padded_rows = 0;            // rows and padding, see PadRows
+    bool pads = false;                  // see CanPad
+    int64_t padded_rows = 0;            // rows and padding
     int64_t uniform_group = 0;          // rows ranked together, if equally many everywhere; else 0
     bool one_sequence_per_row = false;  // no generation fans out from one row
     bool beams = false;
@@ -169,22 +184,28 @@ class Sampler {
                                                 const ModelLimits& limits, const Stream& stream,
                                                 Sampler* sampler);
 
-  // Parts of Plan, defined in sampler_plan.cc. All but PadRows add one generation to the batch that
-  // is being planned.
-  void PlanGeneration(const SamplingInput& input, SamplingBatch* batch);
-  void PlanRules(const SamplingInput& input, int64_t rows, int64_t row, Needs* needs);
-  void PlanTopK(const SamplingInput& input, int64_t rows, Needs* needs);
-  void PlanBeamGroups(const Generation& generation, int64_t rows, const SamplingSlice& slice);
-  void PlanDraws(const SamplingInput& input, absl::Span<const int32_t> sequences,
-                 SamplingSlice* slice);
-  void PlanBeamDraw(const SamplingInput& input, int64_t rows, const SamplingSlice& slice);
-  void PadRows(SamplingBatch* batch);
+  // Parts of BeginPlan and PlanOne, defined in sampler_plan.cc. AddSlice appends the slice of one
+  // generation to the batch and adds to its needs. CanPad and PaddedRows return whether the batch
+  // can be padded, and its number of rows then. ResizePlan sets the sizes of all arrays.
+  // FillPadding sets their elements for the padding rows, the other functions those of one
+  // generation, whose slice begins at `at`.
+  void AddSlice(const SamplingInput& input, SamplingBatch* batch) const;
+  bool CanPad(const SamplingBatch& batch) const;
+  int64_t PaddedRows(const SamplingBatch& batch) const;
+  void ResizePlan(SamplingBatch* batch);
+  void FillPadding(const SamplingBatch& batch);
+  void FillRules(const SamplingInput& input, const SamplingPosition& at, int64_t rows);
+  void FillTopK(const SamplingInput& input, const SamplingPosition& at, int64_t rows,
+                const Needs& needs);
+  void FillBeamGroups(const Generation& generation, const SamplingPosition& at, int64_t rows);
+  void FillDraws(const SamplingInput& input, const SamplingPosition& at);
+  void FillBeamDraw(const SamplingInput& input, const SamplingPosition& at, int64_t rows);
 
   // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
   // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
   // Returns the batch's rows of `states`, the first of which is row `first`, followed by padding
-  // rows, whose values do not matter. These are the rows that PadRows has added, and further ones
+  // rows, whose values do not matter. These are the padding rows of the batch, and further ones
   // if they reduce the number of different row counts for which cuBLASLt must choose an algorithm.
   Tensor PaddedStates(const Tensor& states, int64_t first, const SamplingBatch& batch) const;
   void LaunchGraph(const Tensor& states, StepSlot slot);

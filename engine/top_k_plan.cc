@@ -1,6 +1,6 @@
 #include "engine/top_k_plan.h"
 
-#include <bit>
+#include <algorithm>
 
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
@@ -14,23 +14,11 @@ absl::Status TopKPlan::Allocate(int64_t rows) {
   return absl::OkStatus();
 }
 
-void TopKPlan::Begin() {
-  entries_ = planned_rows_ = 0;
+void TopKPlan::Begin(int64_t entries, int64_t rows) {
+  QT_CHECK_LE(std::max(entries, rows), rows_);
+  entries_ = entries;
+  planned_rows_ = rows;
   words_[OffsetsAt()] = 0;
-}
-
-void TopKPlan::AddEntry(int64_t rows, int64_t k, bool log_softmax) {
-  QT_CHECK_LT(entries_, rows_);
-  words_[OffsetsAt() + entries_ + 1] = words_[OffsetsAt() + entries_] + static_cast<int32_t>(rows);
-  words_[KsAt() + entries_] = static_cast<int32_t>(k);
-  words_[LogSoftmaxAt() + entries_] = log_softmax ? 1 : 0;
-  ++entries_;
-}
-
-void TopKPlan::AddRow(float bias) {
-  QT_CHECK_LT(planned_rows_, rows_);
-  words_[BiasesAt() + planned_rows_] = std::bit_cast<int32_t>(bias);
-  ++planned_rows_;
 }
 
 TopKArgs TopKPlan::Args(const Terms& terms) const {

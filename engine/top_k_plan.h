@@ -1,8 +1,10 @@
 // The arguments of one TopK call, planned on the host: a list of entries and a bias for each row.
 // An entry ranks the rows of one beam request together, or a single row. All arrays are in one
-// pinned buffer, which one copy uploads; nothing is copied if nothing has changed. Not thread safe.
+// pinned buffer, which one copy uploads; nothing is copied if nothing has changed. Threads may call
+// SetEntry and SetRow concurrently for different entries and rows; otherwise not thread safe.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -21,12 +23,19 @@ class TopKPlan {
   static int64_t BlockBytes(int64_t rows) { return Words(rows) * 4; }
   absl::Status Allocate(int64_t rows);
 
-  void Begin();
-  // Appends an entry, which selects the `k` best values of the next `rows` rows; with log_softmax
-  // the values are log-probabilities.
-  void AddEntry(int64_t rows, int64_t k, bool log_softmax);
-  // Appends the bias that TopK adds to the values of the next row (TopKArgs::row_bias).
-  void AddRow(float bias);
+  // Starts a plan of `entries` entries over `rows` rows. The caller then sets every entry and, if
+  // TopK adds biases, every row.
+  void Begin(int64_t entries, int64_t rows);
+  // Entry `i` selects the `k` best values of rows [begin, end). The first entry begins at row 0,
+  // every other one at the end of the entry before it. With log_softmax the values are
+  // log-probabilities.
+  void SetEntry(int64_t i, int64_t end, int64_t k, bool log_softmax) {
+    words_[OffsetsAt() + i + 1] = static_cast<int32_t>(end);
+    words_[KsAt() + i] = static_cast<int32_t>(k);
+    words_[LogSoftmaxAt() + i] = log_softmax ? 1 : 0;
+  }
+  // Sets the bias that TopK adds to the values of row `i` (TopKArgs::row_bias).
+  void SetRow(int64_t i, float bias) { words_[BiasesAt() + i] = std::bit_cast<int32_t>(bias); }
   // Enqueues the upload if the plan has changed.
   void Commit() { words_.Commit(); }
 
@@ -48,7 +57,7 @@ class TopKPlan {
 
   const Stream* stream_;
   int64_t rows_ = 0;                        // capacity
-  int64_t entries_ = 0, planned_rows_ = 0;  // added since Begin
+  int64_t entries_ = 0, planned_rows_ = 0;  // of the current plan
   PinnedArray<int32_t> words_;              // the block
 };
 
