@@ -53,7 +53,7 @@ class Driver : public LoadObserver {
   static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
-  // The caller of each function below must hold mutex_.
+  // Each function below may be called only by a thread that holds mutex_.
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
   void OpenWindow(int64_t at_us);

@@ -61,7 +61,8 @@ inline std::vector<float> Values(const Tensor& t) {
   return values;
 }
 
-// All packed values of a model, in order.
+// Returns all weights of a loaded model in one vector, always in the same order, so that a test can
+// compare two models.
 inline std::vector<float> Everything(const ModelWeights& w) {
   std::vector<float> all;
   const auto add = [&all](const std::vector<float>& values) {
