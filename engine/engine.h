@@ -40,7 +40,7 @@ struct EngineCounters {
   int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
-// Report of one decoder step; its span is valid only during OnStep.
+// Report of one decoder step; token_gaps_us is valid only during OnStep.
 struct StepReport {
   int64_t sequences = 0;  // in the step; each beam counts
   // For each request that got a token other than its first: microseconds since its previous token.
@@ -67,12 +67,13 @@ class Engine {
   // Unfinished requests end UNAVAILABLE.
   virtual ~Engine() = default;
 
-  // Thread safe. RESOURCE_EXHAUSTED when the queue is full. INVALID_ARGUMENT when the request can
-  // never fit or contains a token id out of range; FAILED_PRECONDITION when the model lacks the
-  // head that the request needs. On OK the sink's OnDone is called exactly once.
+  // Submits a request and returns its id. RESOURCE_EXHAUSTED when the queue is full.
+  // INVALID_ARGUMENT when the request contains a token id out of range or needs more than the
+  // engine's total resources; FAILED_PRECONDITION when the model lacks the head that the request
+  // needs. On OK the sink's OnDone is called exactly once. Thread safe.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // Thread safe. The request ends CANCELLED at the beginning of the next step. Unknown ids are
-  // ignored.
+  // Cancels a request: it ends CANCELLED at the beginning of the next step. Ignores unknown ids.
+  // Thread safe.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
   // The engine's status: not OK once the device has failed. Running requests then end INTERNAL,

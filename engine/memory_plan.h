@@ -13,8 +13,8 @@ namespace quintet {
 struct MemoryPlan {
   ModelMemory model;
   int64_t search = 0;  // bytes of the decoder's buffers (sampler, scores)
-  // Bytes of GPU memory for loaded kernels, libraries and CUDA graphs, and lost by rounding up
-  // allocations.
+  // Bytes of GPU memory that loaded kernels, libraries and CUDA graphs occupy, plus the bytes that
+  // are lost because allocations are rounded up.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
   // Bytes of host memory. On a CPU this is all memory of the plan; on a GPU, pinned buffers and the

@@ -95,8 +95,8 @@ struct Request {
   // kEncode.
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // to unit length, after the modules
-  // Modules to apply after the pooling (null: none). Not applied with Pooling::kNone. They outlive
-  // the request.
+  // The sentence-transformers modules to apply after the pooling (null: none). Not applied with
+  // Pooling::kNone. They outlive the request.
   const SentenceModules* modules = nullptr;
   int64_t prompt_tokens = 0;  // first rows that the pooling leaves out
 

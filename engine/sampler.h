@@ -40,7 +40,7 @@ constexpr StepSlot Other(StepSlot slot) {
   return slot == StepSlot::kFirst ? StepSlot::kSecond : StepSlot::kFirst;
 }
 
-// One generation in a sampling batch.
+// An input of Plan: one generation of a sampling batch.
 struct SamplingInput {
   uint64_t id = 0;  // of the job
   Generation* generation = nullptr;
@@ -59,7 +59,7 @@ struct SamplingSlice {
   int32_t sequences_begin = 0, sequences_end = 0;  // in SamplingBatch::sequences
 };
 
-// A generation and its slice, for Select.
+// A generation and its SamplingSlice, which locates its results; an input of Select.
 struct GenerationSlice {
   Generation* generation = nullptr;
   const SamplingSlice* slice = nullptr;
@@ -93,13 +93,13 @@ class Sampler {
   // Applies the results to the generations. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
-  // rows: number of logits rows of the batch that is planned for `slot`. slices: one per generation
-  // of it. Both are valid until the next Plan of that slot.
+  // rows: number of logits rows of the batch that is planned for `slot`. slices: the SamplingSlices
+  // of that batch, one per generation. Both are valid until the next Plan of that slot.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
-  // Sequence indices of the slice's generation, ascending.
+  // Returns the indices of the generation's sequences for which the batch was planned, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within

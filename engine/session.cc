@@ -75,7 +75,9 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
   const ModelLimits& planned = session->model->limits();
   EngineLimits limits;
   limits.max_running_sequences = planned.max_step_sequences;
-  // Encoding a few inputs on a GPU takes almost as long as encoding hundreds.
+  // Encoding a few inputs on a GPU takes almost as long as encoding hundreds. Therefore, while
+  // requests decode, the engine admits new ones only when there is room for at least
+  // max_step_sequences / kAdmissions sequences.
   constexpr int64_t kAdmissions = 8;  // for one turnover of all sequences
   if (session->device != nullptr) {
     limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);

@@ -80,7 +80,8 @@ class StepEngine : public Engine {
   // (EngineLimits::admission_sequences).
   bool filling_ = false;
 
-  // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.
+  // Lists that are used within one step. Their memory is reserved for all jobs, so that steps do
+  // not allocate.
   std::vector<Job*> admitted_;          // by the scheduler
   std::vector<Job*> encode_batch_;      // inputs of the next encoder batch
   std::vector<Job*> failed_encodes_;    // in the encoder when an allocation failed

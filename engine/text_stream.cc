@@ -139,7 +139,8 @@ void TextStream::Search(size_t settled) {
     released_bytes_ = std::max(released_bytes_, cut);
     return;
   }
-  // A stop string may begin in the last bytes and end in later text; they are searched again.
+  // A stop string may begin in the last longest_stop_ - 1 bytes and end in later text; therefore
+  // the next search includes these bytes.
   const size_t overlap = std::min(text.size() - search_from_, longest_stop_ - 1);
   search_from_ = text.size() - overlap;
 }
