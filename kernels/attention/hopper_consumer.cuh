@@ -16,8 +16,9 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: with FIRE and two
-  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. It is so with FIRE
+  // and two consumer warpgroups: these write FIRE's bias to the score accumulators while the P V
+  // GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
   // Row sums of P: with lazy rescaling, by a column of ones in V; with kSumByWgmma, by a second
   // wgmma of the rounded P and ones; otherwise OnlineSoftmax sums the unrounded P in f32.
@@ -560,14 +561,13 @@ class HopperConsumer {
     }
   }
 
-  // 4 x 4 transpose among four lanes: `t` is this lane's index among the four, and the result is
-  // word t of each of them.
+  // Transposes a 4 x 4 matrix of words among four lanes: lane t of the four passes row t in `words`
+  // and gets column t, that is, word t of each lane.
   __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h] holds word 2 h + t % 2 of two lanes: of the even lane and the odd lane of this
-    // lane's pair.
+    // pairs[h] holds word 2 h + t % 2 of the lanes t and t ^ 1, the even one first.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),

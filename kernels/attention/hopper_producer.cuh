@@ -13,7 +13,8 @@ namespace quintet::cuda {
 // together.
 class VisibleTiles {
  public:
-  // Iterates over keys [0, end), for queries at positions [position, position + rows).
+  // Constructs an iterator over the tiles of keys [0, end), for queries at positions [position,
+  // position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
@@ -142,7 +143,8 @@ class HopperProducer {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // The thread that issues the TMA loads and sends the messages to the consumers.
+  // Whether this thread is the one that issues the TMA loads and sends the messages to the
+  // consumers.
   __device__ static bool IsLeader() { return threadIdx.x == 0; }
 
   // Loads one work tile. Returns the CTA's next work tile, scheduler.At(turn), which is looked up

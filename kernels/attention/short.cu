@@ -282,8 +282,9 @@ template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
-  // With equally many query tiles for every sequence, a CTA need not search for its sequence and
-  // starts earlier. This is chosen if it needs no more CTAs than the upper bound `most`.
+  // If it takes no more than `most` query tiles (the upper bound of the number that the sequences
+  // need), every sequence gets the same number of tiles in the grid. A CTA then finds its sequence
+  // without a search and starts earlier.
   const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
   const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
   const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;

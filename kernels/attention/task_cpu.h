@@ -23,15 +23,16 @@ inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 // Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
 // and the few-rows layout are described in attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout:
-  // gathered keys.
+  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout: one
+  // tile's rows of K, copied to consecutive rows.
   float* q_t;
   // [kQueryBlock * D] unnormalised output. Wide layout: in groups of kGroup queries, channel-major.
   // Few-rows layout: one row of D floats per query.
   float* o_t;
-  // [kKeyTile * D] Wide layout: gathered keys. Few-rows layout: keys, channel-major.
+  // [kKeyTile * D] Wide layout: one tile's rows of K, copied to consecutive rows. Few-rows layout:
+  // the tile's keys, channel-major.
   float* k;
-  // [kKeyTile * D] gathered values.
+  // [kKeyTile * D] one tile's rows of V, copied to consecutive rows.
   float* v;
   // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P.
   float* p;
