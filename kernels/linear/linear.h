@@ -108,7 +108,8 @@ class LinearWeight {
 // magnitude of a channel becomes 127 (i8) or 448 (f8).
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
-// Scattered output: element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
+// Scattered output: each row of y is divided into chunks of `chunk` columns, which are stored at
+// separate places. Element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
 // chunk]. With it, one GEMM writes the cross-attention K and V of all layers into the cache.
 struct ScatterOutput {
   void* base = nullptr;

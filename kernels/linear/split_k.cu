@@ -218,10 +218,11 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
   return Fits(w, rows, device);
 }
 
-// A split RMSNorm of the input is supported only for bf16: the input is then y * gamma of the
-// previous GEMM, which could overflow f16, because it is not yet divided by the root mean square of
-// y. With more than 64 rows, the largest supported GEMM is smaller than without this norm (Fits):
-// for GEMMs close to the limit of Fits, a separate RMSNorm op is faster.
+// A split RMSNorm of the input (the previous GEMM has computed its first half) is supported only
+// for bf16: the input is then y * gamma of the previous GEMM, which could overflow f16, because it
+// is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k has a lower
+// limit than in GEMMs without this norm (Fits): between the two limits a separate RMSNorm op is
+// faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
