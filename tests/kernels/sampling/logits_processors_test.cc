@@ -92,7 +92,8 @@ Problem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed)
   return p;
 }
 
-// Reference: the definitions of the rules, applied to one row.
+// Reference: applies the logits processors (repetition penalty, bad words, ...) with the settings
+// of one row to its logits, exactly as they are defined.
 void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
   const std::vector<int32_t>& history = p.histories[static_cast<size_t>(r.sequence)];
   const auto tokens = [&](const TokenRange& range) {

@@ -324,8 +324,9 @@ TEST_CASE("Searches of a random double array stay in bounds", "[tokenizer]") {
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
   int loaded = 0;
   for (int round = 0; round < 300; ++round) {
-    // The units of the trie are random. They form cycles, and point beyond the end of the array and
-    // of the replacement strings.
+    // The trie is a double array of random units (its nodes). Links between units form cycles or
+    // lead beyond the end of the array, and some units refer to replacement strings beyond the end
+    // of the strings.
     std::string blob;
     const uint32_t units = 1 + next() % 300;
     const auto put = [&](uint32_t value) { blob.append(reinterpret_cast<const char*>(&value), 4); };
