@@ -24,9 +24,9 @@ struct EngineLimits {
   double prefill_share = 0.0;
   // While any request decodes, new requests are admitted only when there is room for at least this
   // many further sequences (max_running_sequences minus those that run); their inputs then share
-  // encoder batches. If greater than 1, the next decoder step waits until all waiting requests that
-  // fit are encoded, because a decoder step on a GPU takes almost as long with few sequences as
-  // with many. Capped by max_running_sequences.
+  // encoder batches. If this number is above 1, the next decoder step waits until all waiting
+  // requests that fit are encoded, because a decoder step on a GPU takes almost as long with few
+  // sequences as with many. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -87,8 +87,8 @@ class Engine {
   // priorities are skipped in most steps while higher ones run (PriorityThrottle). Returns false
   // when no unfinished requests are left. One thread at a time.
   virtual bool Step() = 0;
-  // Blocks until a request is unfinished or cancelled, or `timeout_us` microseconds have passed.
-  // Called by the stepping thread.
+  // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
+  // passed. Called by the stepping thread.
   virtual void WaitForWork(int64_t timeout_us) = 0;
 };
 

@@ -79,8 +79,8 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
   // A single input is prepared and finished by the calling thread, which waits for the result
-  // anyway: a worker would cost two thread switches. Not so in calls with a notifier: these must
-  // not block.
+  // anyway: a worker would cost two thread switches. In a call with a notifier workers do it,
+  // because Push and Pop must not block there.
   void Push(std::vector<std::unique_ptr<WorkItem>> items) {
     const bool by_caller = items.size() == 1 && notifier_ == nullptr && !Ended();
     std::vector<EntryPtr> entries;

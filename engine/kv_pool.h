@@ -22,7 +22,7 @@ class KvPool {
   // Appends `pages` free pages to `out`, most recently freed first, because those are most likely
   // in CPU caches. If fewer are free, returns false and takes none.
   bool Reserve(int64_t pages, std::vector<int32_t>* out);
-  // Frees all of `pages` and clears it.
+  // Frees all pages in `pages` and empties that list.
   void Release(std::vector<int32_t>* pages);
 
  private:

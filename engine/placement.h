@@ -15,8 +15,8 @@ namespace quintet {
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
   std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
-  // Set by ResolveAutoDevice: the name of the GPU, or the reason for the CPU. Empty if the device
-  // was given.
+  // Set by ResolveAutoDevice: the name of the GPU, or the reason why the CPU was chosen. Empty if
+  // the device was given.
   std::string choice = "";
 };
 

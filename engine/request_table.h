@@ -37,7 +37,8 @@ class RequestTable {
 
   // The stepping thread.
 
-  // Blocks until some request is unfinished or cancelled, or `timeout_us` has passed.
+  // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
+  // passed.
   void WaitForWork(int64_t timeout_us);
   // Moves all jobs from the inbox to `jobs`, which must be empty, in order of arrival.
   void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);

@@ -88,7 +88,7 @@ class Sampler {
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
   // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
-  // Waits for the results of the batch. INTERNAL when the device failed.
+  // Waits for the results of the batch in `slot`. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
   // Applies the results to the generations. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
@@ -142,7 +142,8 @@ class Sampler {
     Needs needs;
   };
 
-  // Batches with equal keys enqueue identical launches on identical addresses.
+  // Identifies the CUDA graph of a batch: batches with equal keys enqueue identical launches on
+  // identical addresses.
   struct GraphKey {
     StepSlot slot = StepSlot::kFirst;
     Needs needs;

@@ -78,7 +78,8 @@ size_t IncrementalText::SettledEnd() const {
   std::string_view text = text_;
   if (in_byte_run_) text = text.substr(0, run_begin_);
   text.remove_suffix(UnfinishedUtf8(text));
-  // An unfinished UTF-8 character may be decoded as one or more replacement characters.
+  // An unfinished UTF-8 character may be decoded as one or more replacement characters. Those at
+  // the end of the text may still change; hence they are not settled.
   while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   size_t held = 0;
   for (std::string_view pattern : kCleaned)
