@@ -55,8 +55,8 @@ class HopperConsumer {
   // First query row of this warp within its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // Releases a pipeline stage to the producer. Every thread arrives, at no cost: with one lane per
-  // warp, compute-sanitizer's racecheck would not see the order of the other lanes' reads.
+  // Releases a pipeline stage to the producer. All threads arrive, at no cost: if one lane per warp
+  // did so for the others, compute-sanitizer's racecheck would not see the order of their reads.
   __device__ __forceinline__ static void Release(uint64_t& empty) {
     BarrierArrive(SharedAddress(&empty));
   }

@@ -14,8 +14,8 @@ namespace quintet::cuda {
 // i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
-                                   // line after it}
+  // {f of the knot, slope of the line before the knot minus slope of the line after it}
+  float2 knots[kHopperKnots];
 };
 
 // FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the

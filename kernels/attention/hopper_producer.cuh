@@ -417,8 +417,8 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
       }
     }
     __syncwarp();
-    // One lane's arrival would suffice, but then compute-sanitizer's racecheck would not see the
-    // order of the other lanes' stores.
+    // It would suffice that one lane arrives at this mbarrier, but then compute-sanitizer's
+    // racecheck would not see the order of the other lanes' stores.
     BarrierArrive(SharedAddress(&barriers.queries_full[state.stage]));
     if (work.tile.sequence < 0) return;
     state.Advance();

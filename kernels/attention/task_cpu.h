@@ -16,8 +16,8 @@ constexpr int64_t kFewRows = 8;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the sequence's first key
 
-// head_dim rounded up to 16: the row stride in scratch, in floats. A multiple of every vector's
-// lane count.
+// head_dim rounded up to a multiple of 16: the row stride in scratch, in floats. It is a multiple
+// of the lane count of every instruction set's vectors.
 inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 // Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
