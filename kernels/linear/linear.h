@@ -72,7 +72,8 @@ class LinearWeight {
   // Several threads may fill disjoint ranges at once if every range begins at a multiple of
   // kPackRows and ends at a multiple of kPackRows, at row n or, if gated, at row n/2.
   void Pack(int64_t row, const Tensor& w);
-  // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
+  // Fills output channels like Pack, but from values that are already quantised: w [rows, k] of
+  // WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
   // The inverse of Pack, for tests: writes dequantised rows to w [rows, k] f32. CPU only.
   void Unpack(int64_t row, const Tensor& w) const;

@@ -297,9 +297,9 @@ PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
     case WeightType::kF32:
       return HWY_DYNAMIC_DISPATCH(KernelF32)();
     case WeightType::kBF16:
-      // If the CPU has AMX, it is used for any number of rows. AMX and AVX-512 sum bf16 products in
-      // different orders, so if few rows used AVX-512, the result of a row would depend on the
-      // number of rows.
+      // For bf16 weights, AMX is used for any number of rows if the CPU has it. AMX and AVX-512 sum
+      // bf16 products in different orders, so if few rows used AVX-512, the result of a row would
+      // depend on the number of rows.
       kernel = AmxBf16PanelKernel();
       if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;

@@ -197,7 +197,7 @@ struct Crossing {
   unsigned key;   // Order::Key of the value
 };
 
-// Applies the warpers to one row. All threads of the block must call every member together.
+// Applies the warpers to one row. All threads of the block must call its functions together.
 class RowWarper {
  public:
   // The arguments must outlive the object.
@@ -477,11 +477,11 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not contain all kept values (!listed_). Stores a range of values,
-  // consecutive in `order`, in which the running sum of weights exceeds the target in s_.items.
-  // *above receives the sum of the weights before this range. Radix selection: each pass puts the
-  // values of the current range into buckets by the next 11 bits of their keys and selects the
-  // bucket in which the running sum exceeds the target, until it has at most kMaxItems values.
+  // Used if s_.items does not contain all kept values (!listed_). Stores in s_.items a range of
+  // values, consecutive in `order`, in which the running sum of weights exceeds the target. *above
+  // receives the sum of the weights before this range. Radix selection: each pass puts the values
+  // of the current range into buckets by the next 11 bits of their keys and selects the bucket in
+  // which the running sum exceeds the target, until it has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {

@@ -18,7 +18,7 @@
 
 namespace quintet {
 
-// Element types of the format. All are little-endian.
+// Element types of tensors in safetensors files. All are little-endian.
 enum class StoredType : uint8_t {
   kBool,
   kU8,
@@ -80,7 +80,7 @@ class SafetensorsReader {
   SafetensorsReader(SafetensorsReader&&) = default;
   SafetensorsReader& operator=(SafetensorsReader&&) = default;
 
-  // All tensors, sorted by file, then by offset in it.
+  // All tensors, in the order of their files and, within a file, of their offsets.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
   // The "__metadata__" object of the file, or of the first shard.
