@@ -15,7 +15,7 @@
 
 namespace quintet {
 
-// How the hidden states x [rows, width] of an input become its embedding.
+// Pooling modes: how the hidden states x [rows, width] of an input are combined into its embedding.
 enum class Pooling : uint8_t {
   kNone,          // x: one row per token
   kMean,          // mean over the rows
@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
 // modules.json.
 absl::StatusOr<std::vector<std::string>> SentenceModuleFolders(const std::string& directory);
 
-// Applies one Dense or Normalize module: replaces `values` [layer.in] by its result [layer.out].
+// Applies one Dense or Normalize module. `values` holds the module's input (layer.in numbers),
+// which is replaced by its result (layer.out numbers).
 void ApplySentenceLayer(const SentenceLayer& layer, std::vector<float>* values);
 
 }  // namespace quintet
