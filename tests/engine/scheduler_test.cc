@@ -338,7 +338,8 @@ TEST_CASE("priority throttle: lower classes are skipped for three steps and run 
   PriorityThrottle throttle;
   CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // The steps skipped so far still count when the set of running classes changes.
+  // The two steps for which LOW has just been skipped still count after the set of running classes
+  // has changed: LOW is skipped for only one more step.
   CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
         std::vector<Priority>{kNormal, kLow, kNormal});
   CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));

@@ -33,7 +33,10 @@ BF16 = torch.bfloat16
 
 
 class Fat5:
-    """One checkpoint. mode: "f32", "reference" or "f32_residual"."""
+    """The model of one checkpoint.
+
+    `mode` selects the dtypes of the computation: "f32", "reference" or "f32_residual".
+    """
 
     def __init__(self, config, weights, mode):
         self.c, self.mode = config, mode
@@ -214,7 +217,10 @@ def check(folder):
 
 
 def make(folder, base, changes, length, decoder_length, seed):
-    """Creates a case with other sizes; its weights have the same spread as those of `base`."""
+    """Creates a case whose model has other sizes than that of the case `base`.
+
+    The weights are random, with the mean and standard deviation of the tensors of `base`.
+    """
     old = json.loads((CASES / base / "config.json").read_text())
     config = {**old, **changes}
     sizes = {old[k]: config[k] for k in ("vocab_size", "d_model", "d_ff")} | {
