@@ -14,7 +14,7 @@
 
 namespace quintet {
 
-// Options as a client sets them.
+// Options of an embedding request, as the client sets them.
 struct EmbeddingOptions {
   // kModules: pools as the model's sentence-transformers modules say, or by the mean if it has
   // none. Any other value replaces that pooling. With kNone the result is the hidden states, and no
@@ -30,8 +30,8 @@ struct EmbeddingOptions {
 // Immutable, thread safe.
 class Embedding {
  public:
-  // `modules`: the model's sentence-transformers modules; null if it has none. `modules` and
-  // `tokenizer` (null: inputs are token ids) outlive the requests. INVALID_ARGUMENT: prompt and
+  // `modules`: the model's sentence-transformers modules; null if it has none. `tokenizer`: null if
+  // all inputs are token ids. Both must outlive the requests. INVALID_ARGUMENT: prompt and
   // prompt_name are both set, the name is unknown, or the chosen pooling returns another number of
   // values per row than the next module expects; the message begins with the field's name.
   static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options,
@@ -57,7 +57,7 @@ class Embedding {
   EmbeddingOptions options_;
   const SentenceModules* modules_ = nullptr;
   std::string prompt_;
-  int64_t prompt_tokens_ = 0;  // that pooling leaves out
+  int64_t prompt_tokens_ = 0;  // number of prompt tokens that pooling leaves out
   int64_t columns_ = 0;
 };
 

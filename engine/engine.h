@@ -42,7 +42,7 @@ struct EngineCounters {
 
 // Report of one decoder step; token_gaps_us is valid only during OnStep.
 struct StepReport {
-  int64_t sequences = 0;  // in the step; each beam counts
+  int64_t sequences = 0;  // sequences in the step; each beam counts
   // For each request that got a token other than its first: microseconds since its previous token.
   absl::Span<const int64_t> token_gaps_us;
 };
@@ -58,13 +58,13 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // `model`, `tokenizer` and `observer` outlive the engine. tokenizer null: results have ids but no
-  // text, and stop strings are refused. observer null: none.
+  // `model`, `tokenizer` and `observer` must outlive the engine. If `tokenizer` is null, results
+  // have ids but no text, and stop strings are refused. `observer` may be null.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer,
                                                         const EngineLimits& limits,
                                                         Clock clock = MonotonicMicros,
                                                         StepObserver* observer = nullptr);
-  // Unfinished requests end UNAVAILABLE.
+  // The destructor ends all unfinished requests with UNAVAILABLE.
   virtual ~Engine() = default;
 
   // Submits a request and returns its id. RESOURCE_EXHAUSTED when the queue is full.

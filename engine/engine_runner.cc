@@ -21,14 +21,14 @@ class Call;
 struct Entry {
   std::unique_ptr<WorkItem> item;
   std::weak_ptr<Call> call;
-  Request request;  // between Prepare and Submit
-  Result result;    // between the engine and Finish
+  Request request;  // valid between Prepare and Submit
+  Result result;    // valid from the engine's OnDone until Finish
   // Whether the item is prepared and finished by the threads that call Push and Pop, and not by a
   // worker.
   bool by_caller = false;
   // The members below are guarded by Shared::mutex.
   std::vector<TokenChunk> chunks;
-  RequestId id = 0;  // valid if submitted
+  RequestId id = 0;  // valid if `submitted`
   bool submitted = false, cancelled = false, done = false;
   // The runner has ended and has failed the item. The engine's destructor, which ends the request
   // later, must then not touch the item, because Pop may already have returned it.
@@ -364,7 +364,7 @@ class Runner : public EngineRunner {
   // Loop of one worker thread: takes entries from the queues, and prepares or finishes them.
   // `finish_first`: whether this worker prefers entries to finish, if both kinds wait.
   void RunWorker(size_t workers, bool finish_first) {
-    constexpr size_t kMostEntries = 16;  // taken at a time
+    constexpr size_t kMostEntries = 16;  // entries that a worker takes at once
     std::vector<EntryPtr> entries;
     std::unique_lock lock(shared_->mutex);
     while (true) {

@@ -24,12 +24,12 @@ class WorkItem {
   // Receives the engine's result. Called at most once, and not at all if the item has failed.
   virtual absl::Status Finish(Result result) = 0;
 
-  absl::Status status;  // of the finished item
+  absl::Status status;  // outcome; valid once the item is finished
 };
 
 // New tokens of a streaming request. Later chunks never change them (ResponseSink::OnTokens).
 struct TokenChunk {
-  int index = 0;  // of the sequence
+  int index = 0;  // index of the sequence
   std::vector<int32_t> ids;
   std::string text;
 };
@@ -47,7 +47,7 @@ class CallNotifier {
 // A call in progress. One thread at a time uses it, except Cancel, which any thread may call.
 class EngineCall {
  public:
-  virtual ~EngineCall() = default;  // cancels what is unfinished
+  virtual ~EngineCall() = default;  // cancels unfinished inputs
   // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. A
   // single input is prepared before Push returns, unless the call has a notifier.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
@@ -64,10 +64,10 @@ class EngineCall {
 
 class EngineRunner {
  public:
-  // `session` outlives the runner. `workers`: number of threads that call WorkItem::Prepare and
+  // `session` must outlive the runner. `workers`: number of threads that call WorkItem::Prepare and
   // WorkItem::Finish.
   static std::unique_ptr<EngineRunner> Create(Session* session, int workers);
-  virtual ~EngineRunner() = default;  // Close
+  virtual ~EngineRunner() = default;  // calls Close
 
   // Starts a call, which may outlive the runner. `notifier` may be null. Thread safe.
   virtual std::unique_ptr<EngineCall> Begin(std::shared_ptr<CallNotifier> notifier) = 0;

@@ -23,7 +23,7 @@ namespace quintet {
 
 class JobTable {
  public:
-  // `requests`, `encoder` and `pool` outlive the object.
+  // `requests`, `encoder` and `pool` must outlive this object.
   JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
            ThreadPool* pool, Clock clock);
   ~JobTable();  // finishes every job, UNAVAILABLE
@@ -53,7 +53,7 @@ class JobTable {
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
   void Start(absl::Span<Job* const> jobs, int64_t now_us);
-  // Adds the job to those that decode from the next step on.
+  // Adds a job to the list of jobs that decode. It decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
   // Returns the priorities of the work that competes with decoding. One is the highest priority of
@@ -105,9 +105,9 @@ class JobTable {
   KvPool pool_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Job>> jobs_;
-  std::vector<Job*> decoding_;  // in order of admission
+  std::vector<Job*> decoding_;  // jobs that decode, in order of admission
   OutputQueue outputs_;
-  int64_t reserved_sequences_ = 0;  // of started jobs
+  int64_t reserved_sequences_ = 0;  // sequences of all started jobs
   // No job has a deadline before this time. Steps look at every job (there may be thousands) for
   // expired ones only after this time has passed.
   int64_t next_deadline_us_ = std::numeric_limits<int64_t>::max();

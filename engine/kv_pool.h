@@ -42,7 +42,7 @@ class SlotLayout {
       : shared_(shared), own_(own), sequences_(sequences), page_size_(page_size) {}
 
   int64_t PagesNeeded() const;
-  // `pages`: PagesNeeded() page numbers. The span outlives the layout.
+  // `pages` must have PagesNeeded() page numbers, and must outlive this object.
   void Assign(absl::Span<const int32_t> pages);
   // Sets slots[p] to the cache slot of position p of sequence `seq`. `slots` has at most shared +
   // own elements.

@@ -42,7 +42,7 @@ struct LimitRequest {
   int64_t cache_bytes = 0;          // KV cache, if the memory leaves room for it
   int64_t max_bytes = 0;            // all memory; 0: no limit except the free memory of a GPU
   int64_t max_input_tokens = 4096;  // every input of this length must fit into a batch
-  int64_t models = 1;               // that share the device
+  int64_t models = 1;               // number of models that share the device
   bool decodes = true;              // false: the smallest KV cache suffices
 };
 // Returns the maximum number of new tokens in one decoder step: max_step_sequences or the default

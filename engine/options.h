@@ -43,7 +43,7 @@ void VisitRequestFields(DecodingRequest* request, Visit visit) {
   visit("top_logprobs", &request->top_logprobs);
 }
 
-// Options as the engine runs them. Every field is in its documented range.
+// Options of a request after defaults have been filled in. Every field is in its documented range.
 struct DecodingOptions {
   int32_t max_new_tokens = 256, min_new_tokens = 0;
   int32_t num_beams = 1, num_return_sequences = 1;

@@ -28,8 +28,8 @@ class PackedScoring {
     bool prefix_lm = false;
   };
 
-  // `prompt` and all targets must have at least one token. `targets` outlives the object. A part
-  // (the prompt and the targets of one encoder batch) has at most `max_tokens` rows, unless a
+  // `prompt` and all targets must have at least one token. `targets` must outlive this object. A
+  // part (the prompt and the targets of one encoder batch) has at most `max_tokens` rows, unless a
   // single target with its prompt needs more.
   PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);

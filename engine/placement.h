@@ -26,9 +26,9 @@ inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
 
 // Returns cuda for gpu and cuda:N for gpu:N. Other names are returned unchanged.
 std::string CanonicalDevice(const std::string& device);
-// INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
+// Returns INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
 absl::Status CheckDeviceName(const std::string& device);
-// INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
+// Returns INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
 absl::Status CheckDtypeName(const std::string& dtype);
 
 // Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu", and sets
