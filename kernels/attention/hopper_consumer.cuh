@@ -203,8 +203,8 @@ class HopperConsumer {
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // Distance at which the bias becomes constant: with a table, its saturation; without a bias
-    // (only the causal mask), 0; with ALiBi, none.
+    // On either side of a query, the bias is constant for keys at least `far` positions away: the
+    // saturation of a table; 0 without a bias (only the causal mask). ALiBi's is never constant.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -409,7 +409,7 @@ class HopperConsumer {
   // is added to scores_, which then are in log2 units too (`scale` becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
-    // Distance of the tile's first key from the warpgroup's first query.
+    // Position of the tile's first key minus the position of the warpgroup's first query.
     const int delta = tile.begin - position_;
     const bool flat = IsFlat(tile);
     const float2* pairs = nullptr;
@@ -583,7 +583,7 @@ class HopperConsumer {
   PipelineState<2> q_state_;
   PipelineState<S::kStages> kv_state_;
   int position_;    // position of the warpgroup's first query
-  int kv_len_;      // keys in its sequence
+  int kv_len_;      // number of keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup
   // Limits for IsFlat: all pairs of a K/V tile have the same bias if the tile's first key is <=
   // flat_until_ or >= flat_from_.

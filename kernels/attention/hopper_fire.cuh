@@ -14,7 +14,8 @@ namespace quintet::cuda {
 // i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  // {f of the knot, slope of the line before the knot minus slope of the line after it}
+  // One entry for each knot: x is the knot's f; y is the slope of the line before the knot minus
+  // the slope of the line after it.
   float2 knots[kHopperKnots];
 };
 

@@ -342,9 +342,10 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
   FenceViewAsyncShared();
 }
 
-// Writes a head's bias at distances [-reach, reach] in two copies, the second shifted by one entry;
-// hence every pair of neighbours is 8-byte aligned in one of them. Executed by one warp. The second
-// overload is for lazy rescaling; its `unit` is the factor from log2 units to unscaled-score units.
+// Writes a head's bias at distances (key position minus query position) [-reach, reach] in two
+// copies, the second shifted by one entry; hence every pair of neighbours is 8-byte aligned in one
+// of them. Executed by one warp. The second overload is for lazy rescaling; its `unit` is the
+// factor from log2 units to unscaled-score units.
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, HeadBiasTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -68,7 +68,7 @@ struct AttentionTask {
   int64_t sequence;
   int64_t head, heads_end;  // current head; end of the task's heads
   int64_t first_row, rows;  // rows of args.q
-  int64_t position;         // of the first row
+  int64_t position;         // position of the first row's query
   int64_t kv_len;
 };
 
@@ -149,7 +149,7 @@ class TaskMask {
   int Position(int64_t row) const { return position_ + static_cast<int>(row); }
 
  private:
-  const int position_;  // of the task's first row
+  const int position_;  // position of the task's first query
   MaskColumns columns_;
   int64_t first_key_ = 0;
   const MaskTile* tiles_ = nullptr;

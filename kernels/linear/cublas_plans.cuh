@@ -76,7 +76,7 @@ class CublasLtPlans {
   const CublasLt* lt_;  // loaded when the device was opened
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;  // of measurements
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;  // begin and end of a timed GEMM
   std::map<Key, Plan> plans_;
 };
 

@@ -44,7 +44,7 @@ struct Gemm {
   Tensor bias, residual, y;
   float alpha;
   Activation activation;
-  void* workspace;  // of cuBLASLt, CublasLtPlans::kWorkspaceBytes
+  void* workspace;  // cuBLASLt's, CublasLtPlans::kWorkspaceBytes bytes
   // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
   Tensor norm_gamma, norm_beta;
   float norm_eps;

@@ -209,7 +209,7 @@ class GemvWeights {
   const Thread& thread_;
   char* shared_;
   const T *top_, *bottom_;
-  int tile_, step_;            // of the next copy
+  int tile_, step_;            // tile and k step of the next copy
   int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 

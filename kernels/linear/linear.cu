@@ -214,7 +214,7 @@ struct EpilogueArgs {
   const Out* residual;
   Out* y;
   int64_t residual_stride, y_stride;
-  int64_t columns;    // of y
+  int64_t columns;    // number of columns of y
   int64_t up_offset;  // 0, or where the up half begins
   Activation activation;
   const int64_t* row_offset;  // scatter, or null

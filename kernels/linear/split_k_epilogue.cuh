@@ -79,7 +79,7 @@ struct SplitKSmem {
   int residual;  // residual of these rows
   int tail;
   int scales;  // f32 norm scale of each of these rows
-  int bytes;   // total
+  int bytes;   // size of all arrays together
 
   template <typename S>
   __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {

@@ -33,7 +33,7 @@ namespace quintet {
 
 struct GraphCacheOptions {
   int64_t threshold = 1;  // uses of a key before the use that captures it
-  size_t capacity = 128;  // keys
+  size_t capacity = 128;  // maximum number of keys
 };
 
 // Template parameters: Key is copyable and ordered by operator<; Graph is one captured graph, or a
@@ -70,7 +70,7 @@ class GraphCache {
     entries_.clear();
   }
 
-  size_t size() const { return entries_.size(); }  // keys
+  size_t size() const { return entries_.size(); }  // number of keys
 
  private:
   struct Entry {

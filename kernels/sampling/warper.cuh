@@ -200,7 +200,7 @@ struct Crossing {
 // Applies the warpers to one row. All threads of the block must call its functions together.
 class RowWarper {
  public:
-  // The arguments must outlive the object.
+  // The arguments must outlive this object.
   __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
                        WarperShared& s)
       : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
@@ -409,7 +409,7 @@ class RowWarper {
         distance, [this](float value) { return MassOf(value); },
         [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
     if (!last.found) return;
-    uint64_t cut = RankByDistance(last.key, -1);  // with its ties
+    uint64_t cut = RankByDistance(last.key, -1);  // the last rank with this key
     if (warp_.keep > 1) {
       const int keep = warp_.keep;
       const Crossing kept = FindCrossing(
