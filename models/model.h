@@ -57,7 +57,7 @@ struct LoadOptions {
 struct ModelMemory {
   int64_t weights = 0;     // bytes
   int64_t cache = 0;       // bytes of KV cache pages
-  int64_t workspace = 0;   // bytes, of forward passes
+  int64_t workspace = 0;   // bytes used by forward passes
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 

@@ -57,7 +57,7 @@ class PackedModel : public Model {
   // one call computes the whole layer (both are set).
   struct LayerRows {
     bool step = false;    // decoder step (keys and values in the KV cache); else an input batch
-    int64_t layer = 0;    // of the decoder, or of InputStack()
+    int64_t layer = 0;    // index of the layer in the decoder or InputStack()
     int64_t begin = 0;    // input batch: index of the block's first row
     Tensor x;             // [rows, d_model] f32, residual stream, updated in place
     Tensor positions;     // [rows] i32
@@ -201,7 +201,7 @@ class PackedModel : public Model {
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
   bool bidirectional_ = false;  // EncodeBatch::bidirectional of the current input
-  ColumnMask mask_;             // of the current input; empty: none
+  ColumnMask mask_;             // mask of the current input batch; empty: none
 
   // CUDA graphs of short input batches (at most 1024 rows), for which enqueueing a hundred kernels
   // one by one takes longer than executing them. Key: EncodeBatch::offsets. Each entry has two

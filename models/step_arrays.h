@@ -40,7 +40,7 @@ struct StepShape {
 
 class StepArrays {
  public:
-  // `stream` outlives the object.
+  // `stream` must outlive this object.
   explicit StepArrays(const Stream* stream) : stream_(stream) {}
 
   // Size in bytes of the memory block that holds all arrays of a decoder call of this shape.

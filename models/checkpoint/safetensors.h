@@ -73,7 +73,7 @@ class SafetensorsReader {
   // and the actual one.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
-  // Opens one safetensors file, with the checks of Open.
+  // Opens a single safetensors file. Checks it like Open does.
   static absl::StatusOr<SafetensorsReader> OpenFile(const std::string& path,
                                                     bool follow_symlinks = false);
 

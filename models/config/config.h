@@ -93,7 +93,7 @@ struct ModelConfig {
   // True if config.json sets scale_logits itself (its field scale_decoder_outputs, or the object
   // that `quintet convert` adds).
   bool scale_logits_given = false;
-  std::optional<bool> tie_word_embeddings;  // as in the file
+  std::optional<bool> tie_word_embeddings;  // value in config.json, if any
   // A warning of one sentence to print at load if the checkpoint is ambiguous about whether to
   // scale logits; else empty. Set by PlanWeights.
   std::string logit_scale_warning;

@@ -45,10 +45,10 @@ struct SentenceLayer {
 
 // Immutable, thread safe.
 struct SentenceModules {
-  std::vector<Pooling> poolings = {Pooling::kMean};  // concatenated in this order
+  std::vector<Pooling> poolings = {Pooling::kMean};  // results are concatenated in this order
   bool include_prompt = true;                        // false: pooling leaves out the prompt's rows
   std::vector<SentenceLayer> layers;
-  int64_t columns = 0;     // of an embedding
+  int64_t columns = 0;     // number of values of an embedding
   int64_t max_tokens = 0;  // texts are truncated to it, as sentence-transformers does; 0: no limit
   std::map<std::string, std::string> prompts;  // by name; "query" and "document" always exist
   std::string default_prompt;                  // name of the prompt for every text; empty: none
