@@ -29,7 +29,7 @@ struct HostOptions {
   std::string name;
   std::string directory;
   LoadOptions load;     // its limits come from `limits`, the device from `placement`
-  Placement placement;  // after ResolveAutoDevice
+  Placement placement;  // as returned by ResolveAutoDevice
   // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
@@ -84,12 +84,12 @@ class ModelHost {
   // classes that they return.
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
-  // Null if the model directory has no tokenizer.
+  // Returns null if the model directory has no tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
-  // Null if the model directory has no modules.json.
+  // Returns null if the model directory has no modules.json.
   const SentenceModules* modules() const { return modules_.get(); }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
