@@ -321,8 +321,9 @@ TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share ad
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// Returns for each of the next `steps` steps the lowest priority class that runs in it. The set of
-// running jobs, and the work that competes with them (`pressure`), stay the same.
+// Simulates `steps` decoder steps and returns, for each, the lowest priority class that runs in it.
+// `running` (the priorities of the running jobs) and `pressure` (the work that competes with them)
+// are passed unchanged to every step.
 std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
                                     const std::vector<Priority>& running,
                                     const PriorityPressure& pressure, int steps) {

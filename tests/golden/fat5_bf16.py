@@ -63,7 +63,8 @@ class Fat5:
         width = int(self.c["d_kv"] * self.c["rotary_emb_fraction"])
         half = width // 2
         pairs = torch.arange(half, dtype=torch.float32)
-        # The reference stores positions and tables in the dtype of the activations.
+        # The reference rounds the position indices, and the tables of their cosines and sines,
+        # to the dtype of the residual stream.
         positions = torch.arange(x.shape[1], dtype=torch.float32).to(self.wide).float()
         angles = positions[:, None] * self.c["rotary_base"] ** (-2 * pairs / width)
         scale = torch.ones_like(angles)

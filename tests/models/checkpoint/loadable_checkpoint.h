@@ -46,7 +46,7 @@ struct Checkpoint {
 
   nlohmann::json config;
   TestTensors tensors;
-  ModelConfig model;  // of the last Load
+  ModelConfig model;  // loaded by the last Load
 };
 
 inline std::vector<float> Rows(const LinearWeight& w, int64_t begin, int64_t rows) {
