@@ -48,7 +48,7 @@ struct Line {
   std::optional<LineJob> job;      // unset if parsing failed
   Result result;
   std::string output;
-  int64_t bytes = 0;   // of the text
+  int64_t bytes = 0;   // size of `text`
   int64_t tokens = 0;  // output tokens, or input tokens if there are none
   bool formatted = false;
 };

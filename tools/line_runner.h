@@ -41,7 +41,7 @@ struct LineCommand {
   // Returns the output for a line that failed with `error`. (RunLines logs the error, too.) Several
   // threads call it at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
-  RecordFormat record;  // of the output
+  RecordFormat record;  // format of the output
   std::optional<SideOutput> side;
 };
 

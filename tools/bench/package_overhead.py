@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the Python package costs compared with the command line: the same lines through both.
+"""Measures how much longer the Python package takes than the command line for the same lines.
 
     tools/bench/package_overhead.py [--lines N] [--encode-lines N] [--repeats N] [--out FILE]
 

@@ -27,7 +27,8 @@ def names_of(flags: list[str]) -> list[str]:
 
 
 def archive_of(argument: str) -> str | None:
-    """The archive beside a shared library; "" if the library is dropped; None if it stays."""
+    """Returns the archive to link instead of a shared library; "" to link neither; None to keep the
+    argument, because it is not a shared library or has no archive."""
     match = re.fullmatch(r"(/.*/)(lib[^/]+?)\.so(\.[0-9.]+)?", argument)
     if match is None:
         return None
