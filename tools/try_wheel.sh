@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs wheels of tools/wheel.sh where nothing of the build is, and uses them there.
+# Installs wheels of tools/wheel.sh in environments without any file of the build, and uses them.
 #
 #   tools/try_wheel.sh WHEEL...
 #   tools/try_wheel.sh --debian SUITE WHEEL

@@ -154,8 +154,8 @@ class HopperConsumer {
     kv_len_ = work.kv_len;
     // Computes the limits for IsFlat (whether all pairs of a K/V tile have the same bias) from the
     // tile's smallest and largest distance (key - query position): d - (kConsumerRows - 1) and d +
-    // kKeys - 1, where d is the distance between the tile's first key and this warpgroup's first
-    // query.
+    // kKeys - 1, where d is the position of the tile's first key minus that of this warpgroup's
+    // first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {

@@ -20,9 +20,10 @@ struct FireTable {
 };
 
 // FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the
-// distance (key position minus query position) b - kRows + i, where b is the distance of the tile's
-// first key from the first query. Stored twice, the second copy shifted by one value, so that any
-// two neighbours are 8-byte aligned in one copy; the copies start in different shared memory banks.
+// distance (key position minus query position) b - kRows + i, where b is the position
+// of the tile's first key minus that of the first query. Stored twice, the second copy shifted by
+// one value, so that any two neighbours are 8-byte aligned in one copy; the copies start in
+// different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
   static constexpr int kCount = kRows + kKeys;

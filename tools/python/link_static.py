@@ -21,7 +21,7 @@ RUNTIME = {"atomic", "c", "dl", "gcc", "m", "pthread", "rt", "stdc++"}
 
 
 def names_of(flags: list[str]) -> list[str]:
-    """The libraries of -lNAME flags, without the runtime."""
+    """Returns the libraries that -lNAME flags name, without those of the C and C++ runtimes."""
     names = [flag.removeprefix("-l") for flag in flags if flag.startswith("-l")]
     return [name for name in names if name not in RUNTIME]
 
