@@ -29,8 +29,8 @@ owner() {
 libraries=$(ldd "$program" | awk '$3 ~ /^\// {print $3}')
 packages=$(for library in $libraries; do owner "$library"; done | sort -u)
 
-# apt takes the list of installed packages from the status file. With an empty one it believes that
-# no package is installed, and downloads all dependencies of $packages, too.
+# apt takes the list of installed packages from the status file. Here that file is /dev/null: apt
+# then believes that no package is installed, and downloads all dependencies of $packages, too.
 downloads=$(mktemp -d)
 trap 'rm -rf "$downloads"' EXIT
 mkdir "$downloads/partial"
@@ -48,8 +48,8 @@ for folder in bin lib lib64 sbin; do
 done
 for package in "$downloads"/*.deb; do
   dpkg-deb --fsys-tarfile "$package" | tar -x -C "$root" --keep-directory-symlink
-  # If an image has no dpkg database, vulnerability scanners read its list of packages from
-  # status.d.
+  # Vulnerability scanners read an image's list of packages from its dpkg database or, if it has
+  # none as here, from the files in status.d.
   dpkg-deb -f "$package" >"$root/var/lib/dpkg/status.d/$(dpkg-deb -f "$package" Package)"
 done
 find "$root/usr/share/doc" -type f ! -name copyright -delete

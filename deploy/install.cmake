@@ -1,6 +1,7 @@
 # `cmake --install` runs this script with quintet_binary and quintet_source set. It installs the
 # manual pages and shell completions, which the binary itself generates, and the systemd unit with
-# its configuration file, in which it replaces /usr and /etc by the folders of the install prefix.
+# its configuration file. In both the unit and the configuration file it replaces the folders /usr
+# and /etc by those of the install prefix.
 function(install_file folder name)
   file(INSTALL "${work}/${name}" DESTINATION "${folder}" TYPE FILE)
 endfunction()

@@ -1,6 +1,6 @@
-# Defines what `cmake --install` installs, and the Debian packages that CPack makes
-# (tools/package.sh): `quintet`, and `quintet-model-g2p` with the demonstration model. `cmake
-# --install` installs the model only with `--component model`.
+# Defines what `cmake --install` installs, and which Debian packages CPack makes: `quintet`, and
+# `quintet-model-g2p` with the demonstration model. tools/package.sh runs CPack. `cmake --install`
+# installs the model only with `--component model`.
 install(TARGETS quintet RUNTIME DESTINATION bin COMPONENT quintet)
 install(CODE "set(quintet_binary \"$<TARGET_FILE:quintet>\")
 set(quintet_source \"${CMAKE_SOURCE_DIR}\")" COMPONENT quintet)

@@ -90,7 +90,8 @@ void BatchBuilder::SetSequence(int64_t sequence, int32_t token, absl::Span<const
 }
 
 DecodeBatch BatchBuilder::Finish() {
-  // Drops groups without sequences: their requests got no prefill tokens in this step.
+  // A group holds the sequences of one request. Removes the groups that are empty because their
+  // request got no prefill tokens in this step.
   size_t groups = 0;
   for (size_t g = 0; g < source_rows_.size(); ++g) {
     if (group_offsets_[g] == group_offsets_[g + 1]) continue;

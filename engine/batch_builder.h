@@ -27,10 +27,12 @@ class BatchBuilder {
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
   void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
-  // Requests the decoder's output hidden states of the last `count` tokens of the newest sequence.
+  // Requests the decoder's output hidden states of the last `count` tokens of the sequence that was
+  // added last.
   void OutputLast(int64_t count);
-  // Requests the decoder's output hidden state of one new token of the newest sequence: number
-  // `index`, counted from 0. Must be called with ascending indices.
+  // Requests the decoder's output hidden state of one new token of the sequence that was added
+  // last. `index`: number of the token among the sequence's new tokens, counted from 0. Indices
+  // must ascend from call to call.
   void OutputToken(int64_t index);
 
   // Another way to build a batch, in which every sequence has one new token, whose hidden state is
@@ -74,8 +76,8 @@ class BatchBuilder {
   std::vector<const int32_t*> slot_rows_;    // [sequences] the callers' slots
   std::vector<const int32_t*> source_rows_;  // [groups] the callers' source slots
   std::vector<uint64_t> owners_;             // [groups]
-  // The table sources_ of cache slots is rebuilt only when the owners of the groups change. These
-  // are the owners for which it was last built.
+  // The owners (ids of the requests) of the groups for which sources_, the table of the encoded
+  // inputs' cache slots, was last built. The table is rebuilt only when this list changes.
   std::vector<uint64_t> filled_owners_;
 };
 

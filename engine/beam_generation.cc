@@ -107,8 +107,8 @@ void BeamGeneration::ReorderBeams() {
   bool moves = false;
   for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
-    // Keys and values stay in place in the KV cache: each beam copies only the token list of its
-    // parent and the table of the parent's cache slots.
+    // Keys and values stay in place in the KV cache: only the parent's token list and the parent's
+    // table of cache slots are copied to each beam.
     for (int64_t seq = 0; seq < num_sequences_; ++seq) {
       const int64_t from = parents[seq] * max_len_, to = seq * max_len_;
       std::copy_n(tokens_.begin() + from, length_, moved_tokens_.begin() + to);

@@ -22,8 +22,8 @@ BeamSearch::BeamSearch(const DecodingOptions& options)
   QT_CHECK_LT(beams_, 64);
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   candidates_ = std::max(2, 1 + eos) * beams_;
-  // With EarlyStopping::kFirst the search ends when pool_size_ hypotheses are finished. The option
-  // `patience` scales this number.
+  // The size of the pool of finished hypotheses is the number of beams times the option `patience`.
+  // With EarlyStopping::kFirst the search ends when the pool is full.
   pool_size_ = std::max(1, static_cast<int32_t>(std::lround(beams_ * options.patience)));
   scores_.assign(beams_, kDead);
   scores_[0] = 0.0f;

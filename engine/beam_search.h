@@ -41,11 +41,11 @@ class BeamSearch {
   // and all others have -1e9.
   absl::Span<const float> scores() const { return scores_; }
 
-  // For the first step, in which all beams are still equal and only beam 0 has a row. `ranked`
-  // holds all candidates of that row, best first. If fewer than K = candidates() of them are
-  // possible (score not -inf), candidates with the same tokens for the other beams, with -1e9 added
-  // to their scores, are inserted behind the possible ones, and the list is cut to the K best.
-  // These are the candidates that Hugging Face's search ranks.
+  // Completes `ranked` for the first step, in which all beams are still equal and only beam 0 has a
+  // row of logits. On entry `ranked` holds all candidates of that row, best first. If fewer than K
+  // = candidates() of them are possible (score not -inf), this function inserts behind the possible
+  // ones the same tokens as candidates of the other beams, with -1e9 added to their scores. It then
+  // cuts the list to the K best. These are the candidates that Hugging Face's search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
   // Runs one step. `ranked`: the candidates() best continuations of the running beams (fewer if

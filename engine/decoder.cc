@@ -45,7 +45,8 @@ absl::Status Decoder::Allocate() {
   QT_ASSIGN_OR_RETURN(labels_,
                       model_->stream().Allocate(LabelBytes(model_->config(), model_->limits())));
   QT_RETURN_IF_ERROR(sampler_.Allocate());
-  // `jobs` has at most max_step_sequences elements, because every job has at least one sequence.
+  // All decoding jobs together have at most max_step_sequences sequences, and each has at least
+  // one; hence there are at most that many jobs.
   const auto jobs = static_cast<size_t>(model_->limits().max_step_sequences);
   classes_.reserve(jobs);
   members_.reserve(jobs);
@@ -188,9 +189,9 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step after the one in
-// slot `current`. Before the call, slices_ must have been set for `current` (MatchSlices). Returns
-// false if the next step has to be synchronous or has no job.
+// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step that follows the
+// step in flight, whose slot is `current`. Before the call, slices_ must have been set for
+// `current` (MatchSlices). Returns false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
@@ -275,7 +276,7 @@ void Decoder::AddToNextStep(const Job& job, size_t member, StepSlot current) {
   }
 }
 
-// Returns whether some job of `jobs` is in the step that is enqueued ahead.
+// Returns whether some job of `jobs` is in the step that is already enqueued (next_slot_).
 bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {

@@ -57,14 +57,15 @@ class Decoder {
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
-  // Drops all work in flight, after Step threw std::bad_alloc. The caller ends every job that it
-  // passed to that Step.
+  // Must be called after Step has thrown std::bad_alloc: drops all work in flight. The caller must
+  // then end every job that it passed to that Step.
   void Reset();
   bool async_scheduling() const { return async_scheduling_; }
   // Computes the task head's logits [rows, labels] from hidden states [rows, d_model] and appends
   // them to `values`.
   void Classify(const Tensor& states, std::vector<float>* values);
-  // Computes target scores, for the decoder and for EncoderRunner (targets of causal models).
+  // The object that computes the log-probabilities of given target tokens. EncoderRunner also uses
+  // it, for the targets of causal models.
   TargetScores* target_scores() { return &target_scores_; }
 
  private:
@@ -80,8 +81,8 @@ class Decoder {
   int64_t Score(const Tensor& states, int64_t row);
   void ClassifyOutputs(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
-  // Enqueues the step after the one in slot `current`, unless some sequence needs the host to read
-  // the results of `current` first.
+  // Enqueues the step that follows the step in slot `current` (StepSlot). Does nothing if the host
+  // must read the results of `current` first, because some sequence needs them.
   void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
   bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
   void AddToNextStep(const Job& job, size_t member, StepSlot current);
@@ -99,10 +100,11 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // Slot of a step that is enqueued ahead and whose results the host has not read; unset: none.
+  // Slot of the step that is enqueued and whose results the host has not read yet; unset if there
+  // is no such step.
   std::optional<StepSlot> next_slot_;
 
-  // Scratch of one step, reserved for max_step_sequences jobs.
+  // Scratch memory of one step, reserved for max_step_sequences jobs.
   PriorityPressure pressure_;
   std::vector<Priority> classes_;             // of the jobs that could be in the step
   std::vector<size_t> members_;               // indices in `jobs` of those that are in the step

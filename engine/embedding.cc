@@ -34,7 +34,7 @@ absl::StatusOr<std::string> PromptOf(const EmbeddingOptions& options,
 }
 
 // Returns the number of the prompt's tokens that sentence-transformers leaves out of the pooling:
-// all but a special token at the end.
+// all tokens of the prompt, except a special token at its end.
 absl::StatusOr<int64_t> PromptTokens(const std::string& prompt, const Tokenizer& tokenizer) {
   QT_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(prompt, true));
   const auto tokens = static_cast<int64_t>(ids.size());

@@ -14,10 +14,11 @@
 
 namespace quintet {
 
-// Options as a client sets them.
+// Options of an embedding request, as the client sets them.
 struct EmbeddingOptions {
-  // kModules: the pooling of the model's modules, or the mean if it has none. Other values replace
-  // that pooling. kNone returns the hidden states, and no module after the pooling is applied.
+  // kModules: pools as the model's sentence-transformers modules say, or by the mean if it has
+  // none. Any other value replaces that pooling. With kNone the result is the hidden states, and no
+  // module after the pooling is applied.
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // scale the result to unit length, after all modules
   // The prompt is put before every text input. prompt: its text. prompt_name: its name among the
@@ -29,32 +30,34 @@ struct EmbeddingOptions {
 // Immutable, thread safe.
 class Embedding {
  public:
-  // `modules` may be null. `modules` and `tokenizer` (null: inputs are token ids) outlive the
-  // requests. INVALID_ARGUMENT: prompt and prompt_name are both set, the name is unknown, or the
-  // modules after the pooling expect rows of another width; the message begins with the field's
-  // name.
+  // `modules`: the model's sentence-transformers modules; null if it has none. `tokenizer`: null if
+  // all inputs are token ids. Both must outlive the requests. INVALID_ARGUMENT: prompt and
+  // prompt_name are both set, the name is unknown, or the chosen pooling returns another number of
+  // values per row than the next module expects; the message begins with the field's name.
   static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options,
                                           const ModelConfig& config, const SentenceModules* modules,
                                           const Tokenizer* tokenizer);
 
-  // prompt: text to put before every input text. Truncate: shortens the ids of prompt and text
-  // together to the model's limit; an end-of-sequence id at the end is kept.
+  // prompt() returns the text that the caller puts before every input text. Truncate() shortens
+  // `ids`, the tokens of the prompt and a text together, to the limit in the model's modules; an
+  // end-of-sequence id at the end is kept.
   const std::string& prompt() const { return prompt_; }
   void Truncate(const Tokenizer* tokenizer, std::vector<int32_t>* ids) const;
-  // For inputs of token ids, which cannot have a prompt: INVALID_ARGUMENT if the options set one.
+  // Must be called if inputs are token ids. They cannot have a prompt: INVALID_ARGUMENT if the
+  // options set one.
   absl::Status CheckTokenIds() const;
 
   // Sets the kind and the pooling of `request`, whose input is already set. `from_text`: the input
   // was tokenized from the prompt and a text.
   void Fill(bool from_text, Request* request) const;
-  // Number of values in each row of the result.
+  // Number of values in each row of a request's result.
   int64_t columns() const { return columns_; }
 
  private:
   EmbeddingOptions options_;
   const SentenceModules* modules_ = nullptr;
   std::string prompt_;
-  int64_t prompt_tokens_ = 0;  // that pooling leaves out
+  int64_t prompt_tokens_ = 0;  // number of prompt tokens that pooling leaves out
   int64_t columns_ = 0;
 };
 

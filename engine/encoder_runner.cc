@@ -184,11 +184,12 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   return complete;
 }
 
-// Lets one GEMM project several inputs, because one large GEMM costs less than several small ones.
-// projections_ is the list of inputs to project. On entry `states` are the rows of its first input;
-// this function extends them by the rows of the following inputs, as long as these are adjacent in
-// memory and the total is at most `room` rows. Returns the number of inputs added. It is 0 with
-// rotary position encoding, because keys then depend on their position in the input.
+// Lets one GEMM project several encoded inputs to cross-attention keys and values, because one
+// large GEMM costs less than several small ones. projections_ lists the inputs to project. On entry
+// `states` are the rows of the first of them; this function appends the rows of the following
+// inputs, as long as these are adjacent in memory and the total is at most `room` rows. Returns the
+// number of inputs appended. With rotary position encoding it is 0, because keys then depend on
+// their position in the input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;

@@ -30,26 +30,29 @@ class EncoderRunner {
   // Reserves memory for `jobs` jobs. With up to that many jobs this class allocates nothing more;
   // the model still may.
   void Reserve(size_t jobs);
-  // Appends to `jobs` every job that is being encoded, projected or scored. After std::bad_alloc
-  // the caller ends all of them, because the batch cannot be continued.
+  // Appends to `jobs` every job that is being encoded, projected to cross-attention keys and
+  // values, or scored. After std::bad_alloc the caller must end all of them, because the encoder
+  // batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
-  // Whether the model still encodes a batch, or holds hidden states of a batch that have not all
-  // been projected or scored. While true, Begin must not be called.
+  // Whether the model still encodes a batch, or holds hidden states of a batch that have yet to be
+  // projected (to cross-attention keys and values) or scored. While true, Begin must not be called.
   bool active() const;
-  // The highest priority of the jobs being encoded, projected or scored; unset if there are none.
+  // The highest priority of the jobs that are being encoded, projected (to cross-attention keys and
+  // values) or scored; unset if there are none.
   std::optional<Priority> HighestPriority() const;
   // Starts an encoder batch with the inputs of `jobs`. Long scoring jobs are split into parts
   // (PackedScoring); the input of such a job is its next part.
   void Begin(absl::Span<Job* const> jobs);
-  // Adds a job whose encoder output was cached; only its projection is left to do.
+  // Adds a job whose encoder output was cached. If the job decodes, that output must still be
+  // projected to cross-attention keys and values; nothing else is left to do.
   void AddCached(Job* job, EncodedStates encoded);
   // Queues a scoring job that has a further part to encode (PackedScoring splits long requests into
   // parts). The part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
   bool has_continuations() const { return !continuations_.empty(); }
-  // Calls `take` for each job that AddContinuation queued, in order, and removes those for which it
-  // returns true.
+  // Calls `take` for each job that AddContinuation has queued, first queued first, and removes from
+  // the queue those for which it returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
   // Removes a job that has ended. If the running batch contains rows of it and of other jobs, the
   // job's rows are still computed, but their results are dropped.
@@ -81,9 +84,10 @@ class EncoderRunner {
   void Encode(int64_t budget_us);
   void AddEncodedInputs();
   Tensor EnqueueDownload(const Input& input) const;
-  // Projects or scores one block of rows, beginning with the first entry of projections_, the list
-  // of encoded jobs. Returns how many entries this call has completed; they are the first ones of
-  // the list.
+  // Processes one block of rows, beginning with the first entry of projections_, the list of
+  // encoded jobs. Projects the rows to cross-attention keys and values or, for a scoring job,
+  // computes log-probabilities from them. Returns how many entries this call has completed; these
+  // are the first ones of the list.
   int64_t Project(int64_t budget_us);
   int64_t AppendConsecutive(int64_t room, Tensor* states);
   bool ScoreSome(Projection* scoring, int64_t budget_us);

@@ -24,9 +24,9 @@ struct EngineLimits {
   double prefill_share = 0.0;
   // While any request decodes, new requests are admitted only when there is room for at least this
   // many further sequences (max_running_sequences minus those that run); their inputs then share
-  // encoder batches. If greater than 1, the next decoder step waits until all waiting requests that
-  // fit are encoded, because a decoder step on a GPU takes almost as long with few sequences as
-  // with many. Capped by max_running_sequences.
+  // encoder batches. If this number is above 1, the next decoder step waits until all waiting
+  // requests that fit are encoded, because a decoder step on a GPU takes almost as long with few
+  // sequences as with many. Capped by max_running_sequences.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -40,9 +40,9 @@ struct EngineCounters {
   int64_t encoder_cache_queries = 0, encoder_cache_hits = 0;
 };
 
-// Report of one decoder step; its span is valid only during OnStep.
+// Report of one decoder step; token_gaps_us is valid only during OnStep.
 struct StepReport {
-  int64_t sequences = 0;  // in the step; each beam counts
+  int64_t sequences = 0;  // sequences in the step; each beam counts
   // For each request that got a token other than its first: microseconds since its previous token.
   absl::Span<const int64_t> token_gaps_us;
 };
@@ -58,21 +58,22 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // `model`, `tokenizer` and `observer` outlive the engine. tokenizer null: results have ids but no
-  // text, and stop strings are refused. observer null: none.
+  // `model`, `tokenizer` and `observer` must outlive the engine. If `tokenizer` is null, results
+  // have ids but no text, and stop strings are refused. `observer` may be null.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const Tokenizer* tokenizer,
                                                         const EngineLimits& limits,
                                                         Clock clock = MonotonicMicros,
                                                         StepObserver* observer = nullptr);
-  // Unfinished requests end UNAVAILABLE.
+  // The destructor ends all unfinished requests with UNAVAILABLE.
   virtual ~Engine() = default;
 
-  // Thread safe. RESOURCE_EXHAUSTED when the queue is full. INVALID_ARGUMENT when the request can
-  // never fit or contains a token id out of range; FAILED_PRECONDITION when the model lacks the
-  // head that the request needs. On OK the sink's OnDone is called exactly once.
+  // Submits a request and returns its id. RESOURCE_EXHAUSTED when the queue is full.
+  // INVALID_ARGUMENT when the request contains a token id out of range or needs more than the
+  // engine's total resources; FAILED_PRECONDITION when the model lacks the head that the request
+  // needs. On OK the sink's OnDone is called exactly once. Thread safe.
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // Thread safe. The request ends CANCELLED at the beginning of the next step. Unknown ids are
-  // ignored.
+  // Cancels a request: it ends CANCELLED at the beginning of the next step. Ignores unknown ids.
+  // Thread safe.
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
   // The engine's status: not OK once the device has failed. Running requests then end INTERNAL,
@@ -86,8 +87,8 @@ class Engine {
   // priorities are skipped in most steps while higher ones run (PriorityThrottle). Returns false
   // when no unfinished requests are left. One thread at a time.
   virtual bool Step() = 0;
-  // Blocks until a request is unfinished or cancelled, or `timeout_us` microseconds have passed.
-  // Called by the stepping thread.
+  // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
+  // passed. Called by the stepping thread.
   virtual void WaitForWork(int64_t timeout_us) = 0;
 };
 

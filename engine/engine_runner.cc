@@ -21,15 +21,17 @@ class Call;
 struct Entry {
   std::unique_ptr<WorkItem> item;
   std::weak_ptr<Call> call;
-  Request request;  // between Prepare and Submit
-  Result result;    // between the engine and Finish
-  // Prepared in Push and finished in Pop, by the thread that calls them.
+  Request request;  // valid between Prepare and Submit
+  Result result;    // valid from the engine's OnDone until Finish
+  // Whether the item is prepared and finished by the threads that call Push and Pop, and not by a
+  // worker.
   bool by_caller = false;
   // The members below are guarded by Shared::mutex.
   std::vector<TokenChunk> chunks;
-  RequestId id = 0;  // valid if submitted
+  RequestId id = 0;  // valid if `submitted`
   bool submitted = false, cancelled = false, done = false;
-  // Set after the runner's threads have ended: the engine's destructor must not touch the item.
+  // The runner has ended and has failed the item. The engine's destructor, which ends the request
+  // later, must then not touch the item, because Pop may already have returned it.
   bool abandoned = false;
 };
 using EntryPtr = std::shared_ptr<Entry>;
@@ -76,8 +78,9 @@ class Call : public std::enable_shared_from_this<Call> {
     shared_->calls.erase(this);
   }
 
-  // A single input is prepared and finished by the calling thread, which waits for it anyway: a
-  // worker would cost two switches of threads. Calls with a notifier must not block.
+  // A single input is prepared and finished by the calling thread, which waits for the result
+  // anyway: a worker would cost two thread switches. In a call with a notifier workers do it,
+  // because Push and Pop must not block there.
   void Push(std::vector<std::unique_ptr<WorkItem>> items) {
     const bool by_caller = items.size() == 1 && notifier_ == nullptr && !Ended();
     std::vector<EntryPtr> entries;
@@ -136,8 +139,9 @@ class Call : public std::enable_shared_from_this<Call> {
     }
   }
 
-  // Says that Pop has something to take, after one of the functions below has returned true. Better
-  // called without Shared::mutex, which the thread that wakes up needs.
+  // Wakes the thread that waits in Pop, and calls the notifier. Must be called when Pop has
+  // something to return: after one of the functions below has returned true. Better called without
+  // holding Shared::mutex, which the woken thread needs.
   void Notify() {
     wake_.notify_all();
     if (notifier_ != nullptr) notifier_->Ready();
@@ -173,7 +177,9 @@ class Call : public std::enable_shared_from_this<Call> {
   bool Ready() const {
     return entries_.empty() || entries_.front()->done || !entries_.front()->chunks.empty();
   }
-  // Appends an entry and queues it for its next stage. Called with Shared::mutex held.
+  // Appends a new entry to the call. Queues it for a worker to prepare or, if the caller has
+  // already prepared it, for the engine. If the entry has failed, or the call or the runner has
+  // ended, marks the entry done instead. Called with Shared::mutex held.
   void Add(EntryPtr entry) {
     entries_.push_back(entry);
     absl::Status& status = entry->item->status;
@@ -213,8 +219,8 @@ class CallHandle : public EngineCall {
   const std::shared_ptr<Call> call_;
 };
 
-// Entries that the engine has finished in the current step. Used only by the engine's thread, but
-// shared with the sinks, which the engine may call after the run has ended.
+// Entries that the engine has finished in the current step. Only the engine's thread uses the list,
+// but the sinks share its ownership, because the engine may call them after the runner has ended.
 using FinishedEntries = std::vector<EntryPtr>;
 
 class EntrySink : public ResponseSink {
@@ -276,7 +282,8 @@ class Runner : public EngineRunner {
   EngineCounters counters() const override { return session_->engine->counters(); }
 
  private:
-  // Makes all threads end. `status`: what unfinished items end with; OK: the model was closed.
+  // Tells all threads to end. `status`: the error with which unfinished items then end. OK: the
+  // model was closed, and they end UNAVAILABLE.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(shared_->mutex);
     if (!status.ok()) shared_->stop_status = status;
@@ -300,8 +307,8 @@ class Runner : public EngineRunner {
     FailUnfinished();
   }
 
-  // Moves prepared entries to *batch, as many as the engine has room for. Waits for one unless the
-  // engine is busy. Returns false after Stop.
+  // Moves prepared entries to *batch, as many as the engine has room for. If there are none and the
+  // engine is not busy, waits for one. Returns false after Stop.
   bool TakePrepared(bool busy, std::vector<EntryPtr>* batch) {
     batch->clear();
     std::unique_lock lock(shared_->mutex);
@@ -330,7 +337,8 @@ class Runner : public EngineRunner {
     if (entry->cancelled) session_->engine->Cancel(*id);
   }
 
-  // Passes what the engine has finished to the workers, or to the calls that finish it themselves.
+  // Passes on the entries that the engine has finished in this step: to the workers or, if the
+  // caller finishes the entry itself (by_caller), to the entry's call.
   void HandOver() {
     if (finished_->empty()) return;
     std::vector<std::shared_ptr<Call>> ready;
@@ -353,9 +361,10 @@ class Runner : public EngineRunner {
     for (const std::shared_ptr<Call>& call : ready) call->Notify();
   }
 
-  // Takes entries to prepare or to finish, whichever the worker prefers.
+  // Loop of one worker thread: takes entries from the queues, and prepares or finishes them.
+  // `finish_first`: whether this worker prefers entries to finish, if both kinds wait.
   void RunWorker(size_t workers, bool finish_first) {
-    constexpr size_t kMostEntries = 16;  // taken at a time
+    constexpr size_t kMostEntries = 16;  // entries that a worker takes at once
     std::vector<EntryPtr> entries;
     std::unique_lock lock(shared_->mutex);
     while (true) {
@@ -380,7 +389,7 @@ class Runner : public EngineRunner {
     }
   }
 
-  // Passes a prepared entry on to the engine, or a finished or failed one to its call.
+  // Passes a prepared entry on to the engine, and a finished or failed one to its call.
   void Pass(EntryPtr entry, bool finished) {
     if (!finished && entry->cancelled) entry->item->status = Cancelled();
     if (finished || !entry->item->status.ok()) {
@@ -392,7 +401,7 @@ class Runner : public EngineRunner {
     shared_->wake_engine.notify_one();
   }
 
-  // Ends what the engine and the workers, which have stopped, have not finished.
+  // Fails all unfinished items. Called when the engine's loop and the workers have ended.
   void FailUnfinished() {
     const std::lock_guard lock(shared_->mutex);
     for (std::deque<EntryPtr>* queue :

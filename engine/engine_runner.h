@@ -1,7 +1,7 @@
 // Runs a session's engine for callers in the same process. Each call is a stream of inputs and has
-// its results in the order of its inputs; all calls share the engine's batch. Tokenizing and
-// converting results run in worker threads, or in the caller's thread for one input at a time, so
-// that the engine's thread only runs engine steps.
+// its results in the order of its inputs; all calls share the engine's batches. Worker threads
+// tokenize the inputs and convert the results, so that the engine's thread only runs engine steps;
+// if a caller passes a single input, its own thread may do this work instead.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,25 @@ class WorkItem {
   virtual ~WorkItem() = default;
   // Makes the engine's request; the runner sets its sink.
   virtual absl::StatusOr<Request> Prepare() = 0;
-  // Takes the result; called at most once.
+  // Receives the engine's result. Called at most once, and not at all if the item has failed.
   virtual absl::Status Finish(Result result) = 0;
 
-  absl::Status status;  // of the finished item
+  absl::Status status;  // outcome; valid once the item is finished
 };
 
-// New tokens of a streaming request. They do not change any more (ResponseSink::OnTokens).
+// New tokens of a streaming request. Later chunks never change them (ResponseSink::OnTokens).
 struct TokenChunk {
-  int index = 0;  // of the sequence
+  int index = 0;  // index of the sequence
   std::vector<int32_t> ids;
   std::string text;
 };
 
-// Collects the calls that have something to take, for one thread that serves many of them. Thread
-// safe.
+// A CallNotifier is told when a call has something to pop. It may serve many calls; a single thread
+// can then wait for all of them. Implementations must be thread safe.
 class CallNotifier {
  public:
   virtual ~CallNotifier() = default;
-  // Called when the first unfinished item of a call finishes, or when a chunk arrives. Must not
+  // Called when the oldest item that Pop has not returned yet finishes or gets a chunk. Must not
   // block or call the runner.
   virtual void Ready() = 0;
 };
@@ -47,29 +47,31 @@ class CallNotifier {
 // A call in progress. One thread at a time uses it, except Cancel, which any thread may call.
 class EngineCall {
  public:
-  virtual ~EngineCall() = default;  // cancels what is unfinished
-  // Appends inputs. After Cancel or EngineRunner::Close they end CANCELLED or UNAVAILABLE. Prepares
-  // a single input before it returns, unless the call has a notifier.
+  virtual ~EngineCall() = default;  // cancels unfinished inputs
+  // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. A
+  // single input is prepared before Push returns, unless the call has a notifier.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
-  // Waits until the first unfinished item is finished, a chunk has arrived or the timeout has
-  // passed. Moves chunks of that item to *chunks (null: they are dropped), then the finished items
-  // before the first unfinished one, in the order of Push, to *items.
+  // Waits until the oldest item that Pop has not returned yet is finished or has chunks, or the
+  // timeout has passed. Moves that item's chunks to *chunks (null: drops them). Then moves to
+  // *items, in the order of Push, all finished items up to the first unfinished one. Returns at
+  // once if all items have been returned.
   virtual void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
                    std::vector<TokenChunk>* chunks) = 0;
-  // Items that have been pushed and not popped.
+  // Number of items that have been pushed and that Pop has not returned yet.
   virtual int64_t pending() const = 0;
   virtual void Cancel() = 0;
 };
 
 class EngineRunner {
  public:
-  // `session` outlives the runner; `workers`: number of threads that prepare and finish items.
+  // `session` must outlive the runner. `workers`: number of threads that call WorkItem::Prepare and
+  // WorkItem::Finish.
   static std::unique_ptr<EngineRunner> Create(Session* session, int workers);
-  virtual ~EngineRunner() = default;  // Close
+  virtual ~EngineRunner() = default;  // calls Close
 
-  // Thread safe. Calls may outlive the runner. `notifier` may be null.
+  // Starts a call, which may outlive the runner. `notifier` may be null. Thread safe.
   virtual std::unique_ptr<EngineCall> Begin(std::shared_ptr<CallNotifier> notifier) = 0;
-  // Ends all threads. Unfinished items end UNAVAILABLE. Thread safe.
+  // Ends all threads of the runner. Unfinished items end UNAVAILABLE. Thread safe.
   virtual void Close() = 0;
   virtual EngineCounters counters() const = 0;
 };

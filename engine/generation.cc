@@ -12,8 +12,9 @@ namespace {
 
 WarpOptions WarpOptionsOf(const DecodingOptions& options) {
   WarpOptions warp = options.warp;
-  // In beam search every warper keeps at least (number of eos ids + 1) tokens in each beam's row.
-  // Hence each beam can continue with a token that is not an eos.
+  // A warper (top-k, top-p and others) removes unlikely tokens from a row. In beam search every
+  // warper keeps at least (number of eos ids + 1) tokens in each beam's row. Hence each beam can
+  // continue with a token that is not an eos.
   const int32_t eos = static_cast<int32_t>(options.eos_token_ids.size());
   warp.keep = options.num_beams > 1 ? std::max(2, eos + 1) : 1;
   return warp;
@@ -47,7 +48,7 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
       options_(request.decoding),
       warp_(WarpOptionsOf(request.decoding)),
       tokenizer_(tokenizer),
-      // The last new token is never fed to the model; hence it needs no slot.
+      // The last new token is never fed to the model; hence it needs no KV cache slot.
       layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size) {}
 
 void Generation::AssignPages(absl::Span<const int32_t> pages) {

@@ -107,9 +107,9 @@ class Generation : public DecodeTask {
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
   // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
-  // tokens, by logits processors or, always in beam sampling, by a log-softmax. RulesAt: the rules
-  // for that op. Their token ranges refer to rule_tokens(), which the caller copies to
-  // LogitsProcessorsArgs::tokens from index `base` on.
+  // tokens. Logits processors may change them; in beam sampling the op always changes them, because
+  // it computes their log-softmax. RulesAt returns the rules for that op. Their token ranges refer
+  // to rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }

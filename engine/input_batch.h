@@ -11,7 +11,7 @@
 namespace quintet {
 
 // Which query rows see a key row: rows [from, until) of the same input (causal models only).
-// Without a mask, a key row is seen by itself and all later rows.
+// By default, a key row is seen by itself and all later rows.
 struct SeenBy {
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   int32_t from = 0, until = kAll;
@@ -22,7 +22,8 @@ class InputBatch {
   // Reserves memory for `tokens` tokens: batches of up to that size allocate nothing.
   void Reserve(int64_t tokens);
   void Clear();
-  // Adds a whole input without a mask.
+  // Adds a whole input. Its rows have the default SeenBy, so no key is hidden from a query except
+  // by the model itself (causality).
   void Add(absl::Span<const int32_t> tokens);
   // Adds an input row by row: BeginInput, then AddRow for each token.
   void BeginInput();

@@ -1,4 +1,5 @@
-// A request inside the engine, from Submit to its result. States only move forward.
+// A request inside the engine, from Submit to its result. Its JobState only moves forward, from
+// kQueued to one of the final states.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +96,8 @@ struct Capacity {
 };
 
 // Checks a request and plans its work. INVALID_ARGUMENT: a token id or an option is out of range,
-// or the request can never fit. FAILED_PRECONDITION: the model lacks the head that it needs.
+// or the request needs more than `capacity`. FAILED_PRECONDITION: the model lacks the head that it
+// needs.
 absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig& config,
                                              const Tokenizer* tokenizer, const Capacity& capacity);
 

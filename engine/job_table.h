@@ -23,7 +23,7 @@ namespace quintet {
 
 class JobTable {
  public:
-  // `requests`, `encoder` and `pool` outlive the object.
+  // `requests`, `encoder` and `pool` must outlive this object.
   JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
            ThreadPool* pool, Clock clock);
   ~JobTable();  // finishes every job, UNAVAILABLE
@@ -45,20 +45,20 @@ class JobTable {
   // Admission.
   int64_t waiting() const { return scheduler_.waiting(); }
   // Returns the resources that are free now: KV cache pages, and the number of further sequences
-  // that the engine can run. The caller sets the third field, encode_tokens.
+  // that the engine can run. The caller sets encode_tokens, the third field of AdmissionBudget.
   AdmissionBudget FreeBudget() const;
-  // Takes the jobs that start now from the queue and appends them to `admitted`, in order of
-  // admission.
+  // Removes jobs from the queue, in order of admission, until one does not fit the rest of
+  // `budget`, and appends them to `admitted`.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
   void Start(absl::Span<Job* const> jobs, int64_t now_us);
-  // Adds the job to those that decode from the next step on.
+  // Adds a job to the list of jobs that decode. It decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
-  // Returns the priorities of the work that competes with decoding: the highest one in the encoder
-  // (or waiting only for the encoder), and that of a queued request that waits for pages or
-  // sequences.
+  // Returns the priorities of the work that competes with decoding. One is the highest priority of
+  // the jobs in the encoder. The other is that of the next queued request, if it waits for pages or
+  // sequences; if it waits only for the encoder, it counts as a job in the encoder.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
@@ -105,14 +105,15 @@ class JobTable {
   KvPool pool_;
   Scheduler scheduler_;
   std::unordered_map<RequestId, std::unique_ptr<Job>> jobs_;
-  std::vector<Job*> decoding_;  // in order of admission
+  std::vector<Job*> decoding_;  // jobs that decode, in order of admission
   OutputQueue outputs_;
-  int64_t reserved_sequences_ = 0;  // of started jobs
+  int64_t reserved_sequences_ = 0;  // sequences of all started jobs
   // No job has a deadline before this time. Steps look at every job (there may be thousands) for
   // expired ones only after this time has passed.
   int64_t next_deadline_us_ = std::numeric_limits<int64_t>::max();
 
-  // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.
+  // Lists that are used within one step. Their memory is reserved for all jobs, so that steps do
+  // not allocate.
   std::vector<std::unique_ptr<Job>> arrivals_;
   std::vector<RequestId> admitted_ids_;
   std::vector<Job*> finishing_;

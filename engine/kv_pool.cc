@@ -50,7 +50,8 @@ void SlotLayout::Assign(absl::Span<const int32_t> pages) {
 void SlotLayout::FillSlots(int64_t seq, absl::Span<int32_t> slots) const {
   const auto count = static_cast<int64_t>(slots.size());
   QT_CHECK(seq >= 0 && seq < sequences_ && count <= shared_ + own_);
-  // Fills positions [begin, end) with the slots of pages_[page], pages_[page + 1], and so on.
+  // Sets slots[begin, end) to the cache slots of page pages_[page], then to those of page
+  // pages_[page + 1], and so on.
   const auto fill = [&](int64_t begin, int64_t end, int64_t page) {
     for (int64_t position = begin; position < end; ++page) {
       const int64_t in_page = std::min(page_size_, end - position);

@@ -22,7 +22,7 @@ class KvPool {
   // Appends `pages` free pages to `out`, most recently freed first, because those are most likely
   // in CPU caches. If fewer are free, returns false and takes none.
   bool Reserve(int64_t pages, std::vector<int32_t>* out);
-  // Frees all of `pages` and clears it.
+  // Frees all pages in `pages` and empties that list.
   void Release(std::vector<int32_t>* pages);
 
  private:
@@ -42,7 +42,7 @@ class SlotLayout {
       : shared_(shared), own_(own), sequences_(sequences), page_size_(page_size) {}
 
   int64_t PagesNeeded() const;
-  // `pages`: PagesNeeded() page numbers. The span outlives the layout.
+  // `pages` must have PagesNeeded() page numbers, and must outlive this object.
   void Assign(absl::Span<const int32_t> pages);
   // Sets slots[p] to the cache slot of position p of sequence `seq`. `slots` has at most shared +
   // own elements.

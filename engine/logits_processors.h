@@ -17,7 +17,7 @@ namespace quintet {
 
 class LogitsProcessors {
  public:
-  // `options` outlives the object. In the functions below, the history of a sequence is
+  // `options` must outlive this object. In the functions below, the history of a sequence is
   // options.prompt followed by its new tokens; `length` is its number of tokens. At most
   // max_new_tokens are new.
   explicit LogitsProcessors(const DecodingOptions& options);

@@ -60,7 +60,8 @@ int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
                         ActivationType(options.weights, options.device));
 }
 
-// Sets the limits of a batch (automatic values where `request` has 0) and a KV cache of one page.
+// Sets the limits of a batch, with automatic values for those that are 0 in `request`, and sets the
+// number of KV cache pages to 1.
 void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   const bool on_gpu = options->device != nullptr;
   const bool job = request.workload == Workload::kJob;

@@ -13,12 +13,13 @@ namespace quintet {
 struct MemoryPlan {
   ModelMemory model;
   int64_t search = 0;  // bytes of the decoder's buffers (sampler, scores)
-  // Bytes of GPU memory for loaded kernels, libraries and CUDA graphs, and lost by rounding up
-  // allocations.
+  // Bytes of GPU memory that loaded kernels, libraries and CUDA graphs occupy, plus the bytes that
+  // are lost because allocations are rounded up.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // Bytes of host memory. On a CPU this is all memory of the plan; on a GPU, pinned buffers and the
-  // driver's memory. `host_loading` is needed only while weights are read.
+  // Bytes of host memory. With the model on a CPU they are all memory of the plan; on a GPU, only
+  // pinned buffers and the CUDA driver's memory. `host_loading` is needed only while weights are
+  // read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };
@@ -41,7 +42,7 @@ struct LimitRequest {
   int64_t cache_bytes = 0;          // KV cache, if the memory leaves room for it
   int64_t max_bytes = 0;            // all memory; 0: no limit except the free memory of a GPU
   int64_t max_input_tokens = 4096;  // every input of this length must fit into a batch
-  int64_t models = 1;               // that share the device
+  int64_t models = 1;               // number of models that share the device
   bool decodes = true;              // false: the smallest KV cache suffices
 };
 // Returns the maximum number of new tokens in one decoder step: max_step_sequences or the default

@@ -427,8 +427,8 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab) {
   return check.status();
 }
 
-// Clients of other servers write temperature 0 for a request without sampling. Turns sampling off
-// and removes the parameters that only affect sampling.
+// Returns `request` with sampling turned off and without the parameters that only affect sampling.
+// Used for a temperature of 0, with which clients of other servers ask for no sampling.
 static DecodingRequest WithoutSampling(DecodingRequest request) {
   request.do_sample = false;
   for (auto* field : {&request.temperature, &request.top_p, &request.typical_p, &request.min_p}) {

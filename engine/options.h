@@ -43,7 +43,7 @@ void VisitRequestFields(DecodingRequest* request, Visit visit) {
   visit("top_logprobs", &request->top_logprobs);
 }
 
-// Options as the engine runs them. Every field is in its documented range.
+// Options of a request after defaults have been filled in. Every field is in its documented range.
 struct DecodingOptions {
   int32_t max_new_tokens = 256, min_new_tokens = 0;
   int32_t num_beams = 1, num_return_sequences = 1;
@@ -67,7 +67,8 @@ struct DecodingOptions {
   int32_t top_logprobs = 0;
 };
 
-// A range of numbers. Each of its ends belongs to it unless low_open or high_open is set.
+// The numbers from `low` to `high`. `low` itself is in the range unless low_open is set; `high`
+// itself is in the range unless high_open is set.
 struct OptionRange {
   double low, high;
   bool low_open = false, high_open = false;
@@ -78,7 +79,8 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// The decoding method without which an option has no effect. kNothing: it always has one.
+// The decoding method that must be on for an option to have an effect. kNothing: the option has an
+// effect with every method.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is

@@ -24,9 +24,9 @@ PackedScoring::PackedScoring(std::vector<int32_t> prompt,
   predictions_.reserve(most_predictions);
 }
 
-// Returns the index after the last target of the part that begins with target `begin`, and sets
-// *tokens to the number of input rows of the part. A target of n tokens needs n - 1 rows, because
-// its last token is only predicted.
+// Finds the end of the part (the targets of one encoder batch) that begins with target `begin`.
+// Returns the index after its last target, and sets *tokens to the number of its input rows. A
+// target of n tokens needs n - 1 rows, because its last token is only predicted.
 int64_t PackedScoring::PartEnd(int64_t begin, int64_t* tokens) const {
   const int64_t prompt = static_cast<int64_t>(prompt_.size());
   *tokens = 0;

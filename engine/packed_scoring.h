@@ -17,7 +17,7 @@ namespace quintet {
 
 class PackedScoring {
  public:
-  // Limits of the attention mask in addition to causality.
+  // Options of a scoring request that change the causal attention mask.
   struct AttentionScope {
     // Sliding window in tokens: each token attends to itself and the window - 1 tokens before it;
     // 0: unlimited. With a window, a key near the end of the prompt is visible to a different range
@@ -28,8 +28,9 @@ class PackedScoring {
     bool prefix_lm = false;
   };
 
-  // `prompt` must not be empty, nor any target. `targets` outlives the object. A part has at most
-  // `max_tokens` rows, unless a single target with its prompt needs more.
+  // `prompt` and all targets must have at least one token. `targets` must outlive this object. A
+  // part (the prompt and the targets of one encoder batch) has at most `max_tokens` rows, unless a
+  // single target with its prompt needs more.
   PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);
 
@@ -37,7 +38,7 @@ class PackedScoring {
   int64_t max_part_tokens() const { return max_part_tokens_; }
 
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
-  // Adds the inputs of the next part to `batch`.
+  // Adds the inputs of the next part (as many targets as fit into one encoder batch) to `batch`.
   void AddTo(InputBatch* batch);
   // A prediction of the part added last: the hidden state of row `row`, counted from the part's
   // first row, predicts `token` of target `item`. predictions() lists them target by target.
@@ -45,7 +46,7 @@ class PackedScoring {
     int32_t row, item, token;
   };
   absl::Span<const Prediction> predictions() const { return predictions_; }
-  // Must be called after the part added last has been scored: moves on to the next part.
+  // Must be called after the part that was added last has been scored: moves on to the next part.
   void Advance() { next_ = part_end_; }
 
  private:

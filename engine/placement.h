@@ -15,8 +15,8 @@ namespace quintet {
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
   std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
-  // Set by ResolveAutoDevice: the name of the GPU, or the reason for the CPU. Empty if the device
-  // was given.
+  // Set by ResolveAutoDevice: the name of the GPU, or the reason why the CPU was chosen. Empty if
+  // the device was given.
   std::string choice = "";
 };
 
@@ -26,9 +26,9 @@ inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
 
 // Returns cuda for gpu and cuda:N for gpu:N. Other names are returned unchanged.
 std::string CanonicalDevice(const std::string& device);
-// INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
+// Returns INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
 absl::Status CheckDeviceName(const std::string& device);
-// INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
+// Returns INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
 absl::Status CheckDtypeName(const std::string& dtype);
 
 // Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu", and sets

@@ -81,22 +81,22 @@ struct Request {
   RequestKind kind = RequestKind::kGenerate;
   Priority priority = Priority::kNormal;
   std::vector<int32_t> input;                                 // token ids, special tokens included
-  bool skip_special_tokens = true;                            // in result texts
-  int64_t deadline_us = std::numeric_limits<int64_t>::max();  // monotonic clock
+  bool skip_special_tokens = true;                            // omit them from result texts
+  int64_t deadline_us = std::numeric_limits<int64_t>::max();  // by the monotonic clock
   std::shared_ptr<ResponseSink> sink;
 
   // kGenerate.
   DecodingOptions decoding;
-  bool stream = false;  // call OnTokens
+  bool stream = false;  // pass new tokens to sink->OnTokens
   // Whether results have texts. With false, the engine's thread does not detokenize, and the caller
   // can do so in another thread. Stop strings need the texts: with false they are INVALID_ARGUMENT.
   bool detokenize = true;
 
   // kEncode.
   Pooling pooling = Pooling::kModules;
-  bool normalize = false;  // to unit length, after the modules
-  // Modules to apply after the pooling (null: none). Not applied with Pooling::kNone. They outlive
-  // the request.
+  bool normalize = false;  // scale embeddings to unit length, after the modules
+  // The sentence-transformers modules to apply after the pooling (null: none). Not applied with
+  // Pooling::kNone. They must outlive the request.
   const SentenceModules* modules = nullptr;
   int64_t prompt_tokens = 0;  // first rows that the pooling leaves out
 

@@ -37,7 +37,7 @@ absl::Status RequestTable::CheckOpen() const {
 absl::StatusOr<RequestId> RequestTable::Add(std::unique_ptr<Job> job, int64_t now_us) {
   std::lock_guard<std::mutex> lock(mutex_);
   QT_RETURN_IF_ERROR(CheckRoom(job->queue_tokens));
-  // All statements that may throw come before the first change.
+  // The statements that may throw come first: if one of them throws, no request has been added.
   EnsureCapacity(inbox_.size() + 1, &inbox_);
   EnsureCapacity(cancelled_.size() + live_.size() + 1, &cancelled_);
   const RequestId id = next_id_;

@@ -22,14 +22,14 @@ class RequestTable {
 
   // Submitting threads.
 
-  // RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed. Submit calls
-  // this first, to refuse a burst before it does any work.
+  // Returns RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed.
+  // Submit calls this first, so that refusing a burst of requests costs little.
   absl::Status CheckOpen() const;
   // Puts a planned job into the inbox and returns the request's id. Fails in the cases of
   // CheckOpen, and if the queue has no room for the job's tokens. If it throws std::bad_alloc,
   // nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
-  // Unknown ids and repeated calls are ignored.
+  // Cancels a request. Ignores unknown ids and repeated calls.
   void Cancel(RequestId id);
   EngineCounters counters() const;
   // The engine's status: OK until Fail is called, then the status that was given to Fail.
@@ -37,13 +37,15 @@ class RequestTable {
 
   // The stepping thread.
 
-  // Blocks until some request is unfinished or cancelled, or `timeout_us` has passed.
+  // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
+  // passed.
   void WaitForWork(int64_t timeout_us);
   // Moves all jobs from the inbox to `jobs`, which must be empty, in order of arrival.
   void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);
-  // Sets *id to a cancelled request and forgets its cancellation; returns false when there is none.
+  // Removes one id from the list of cancelled requests and sets *id to it; returns false when the
+  // list is empty.
   bool NextCancelled(RequestId* id);
-  // Must be called when the job has left the queue.
+  // Must be called when the job has left the queue to run: updates the counters.
   void OnStarted(const Job& job);
   void AddGenerated(int64_t tokens);
   // Must be called when the job has reached its final state: updates the counters and forgets the

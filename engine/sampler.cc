@@ -74,7 +74,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
   // Buffers whose first dimension is 2 have one half for each of the two steps that can be in
   // flight (StepSlot).
   return {{
-      // Scratch (i8) of these ops, in order: TopK; ApplyLogitsProcessors; Sample and SampleBeams.
+      // Scratch memory (i8). The three buffers are for TopK, for ApplyLogitsProcessors, and for
+      // Sample and SampleBeams together.
       {at(&Sampler::topk_scratch_), top_k, Memory::kDevice},
       {at(&Sampler::rules_scratch_), rules, Memory::kDevice},
       {at(&Sampler::sample_scratch_), sample, Memory::kDevice},
@@ -209,9 +210,10 @@ void Sampler::EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot) {
   const bool joins =
       batch.token_per_row && batch.rows > 0 && !needs.logprobs && needs.top_logprobs == 0;
   if (!joins) return Enqueue(model_->Decode(decode_batch), 0, slot);
-  // The key of the appended work has only those fields of GraphKey that can differ between batches
-  // without beams. The addresses and slots_stride are omitted: the model has them in the key of its
-  // own graph.
+  // The model captures its decoder step and the sampling kernels in one CUDA graph. This key
+  // identifies the sampling kernels. It has only those fields of GraphKey that can differ between
+  // batches without beams. The addresses and slots_stride are omitted, because the model's own part
+  // of the graph's key contains them.
   const DecodedStep step = model_->DecodeAndAppend(
       decode_batch,
       {.key = {id_, Index(slot), needs.top_k, needs.max_k, needs.rule_log_sums,

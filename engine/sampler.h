@@ -40,7 +40,7 @@ constexpr StepSlot Other(StepSlot slot) {
   return slot == StepSlot::kFirst ? StepSlot::kSecond : StepSlot::kFirst;
 }
 
-// One generation in a sampling batch.
+// An input of Plan: one generation of a sampling batch.
 struct SamplingInput {
   uint64_t id = 0;  // of the job
   Generation* generation = nullptr;
@@ -66,7 +66,7 @@ struct SamplingSlice {
   int32_t sequences_end = 0;
 };
 
-// A generation and its slice, for Select.
+// A generation and its SamplingSlice, which locates its results; an input of Select.
 struct GenerationSlice {
   Generation* generation = nullptr;
   const SamplingSlice* slice = nullptr;
@@ -101,18 +101,18 @@ class Sampler {
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
   // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
-  // Waits for the results of the batch. INTERNAL when the device failed.
+  // Waits for the results of the batch in `slot`. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
   // Applies the results to the generations. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
-  // rows: number of logits rows of the batch that is planned for `slot`. slices: one per generation
-  // of it. Both are valid until the next Plan of that slot.
+  // rows: number of logits rows of the batch that is planned for `slot`. slices: the SamplingSlices
+  // of that batch, one per generation. Both are valid until the next Plan of that slot.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
-  // Sequence indices of the slice's generation, ascending.
+  // Returns the indices of the generation's sequences for which the batch was planned, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within
@@ -157,7 +157,8 @@ class Sampler {
     Needs needs;
   };
 
-  // Batches with equal keys enqueue identical launches on identical addresses.
+  // Identifies the CUDA graph of a batch: batches with equal keys enqueue identical launches on
+  // identical addresses.
   struct GraphKey {
     StepSlot slot = StepSlot::kFirst;
     Needs needs;

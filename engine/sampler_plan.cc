@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Returns the number of the generation's rows or of its random draws, whichever is larger. A batch
-// holds at most LogitsChunkRows rows and as many draws.
+// Returns the number of the generation's logits rows or of its random draws, whichever is larger: a
+// batch holds at most LogitsChunkRows rows and at most as many draws.
 int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }

@@ -4,9 +4,9 @@
 // Order of admission: the highest class first, within a class by arrival. A waiting class becomes
 // overdue when its first request has waited a third of the class's target (kWaitTargetMicros). From
 // then on it shares admissions with the highest waiting class and other overdue classes by
-// start-time fair queueing: each of these classes gets an equal part, where a request counts by its
-// dominant share of the capacity. Until the next request in order fits, no other request is
-// admitted; hence small requests cannot starve a large one.
+// start-time fair queueing: each of these classes gets an equal part, where a request counts by the
+// largest fraction that it takes of any one resource (its dominant share). Until the next request
+// in order fits, no other request is admitted; hence small requests cannot starve a large one.
 //
 // Therefore no class starves, whatever the load of the other classes. A class meets its target as
 // long as its own requests need no more than its part of the capacity, and running requests, which
@@ -48,7 +48,7 @@ class Scheduler {
 
   explicit Scheduler(const AdmissionBudget& capacity) : capacity_(capacity) {}
 
-  // Requests are added in the order of arrival.
+  // Adds a request to the queue. Must be called in the order in which the requests arrive.
   void Add(const QueuedRequest& request);
   bool Remove(uint64_t id);  // false when it is not queued
   // The next request in admission order, or null; valid until the queue changes.

@@ -37,8 +37,8 @@ struct SessionOptions {
   bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
 LimitRequest LimitRequestOf(const SessionOptions& options);
-// The options of Model::Load, without the limits that PlanMemory chooses. `device`: null for the
-// CPU.
+// Returns the options for Model::Load, except the limits, which PlanMemory chooses. `device`: null
+// for the CPU.
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
 
 struct Session {
@@ -71,8 +71,8 @@ struct SessionLog {
   absl::FunctionRef<void(absl::string_view)> warn, info, debug;
 };
 
-// Loads the model onto `device` (null: the CPU) and creates its engine. The status names what is
-// wrong with the files or that memory is short.
+// Loads the model onto `device` (null: the CPU) and creates its engine. On failure the status says
+// what is wrong with the model's files, or that memory is short.
 absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& options,
                                                      const SessionNeeds& needs,
                                                      std::unique_ptr<Device> device,

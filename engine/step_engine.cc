@@ -30,7 +30,8 @@ absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
 }
 
 absl::StatusOr<RequestId> StepEngine::PlanAndAdd(Request request) {
-  // Refuses a burst before any work is done for it.
+  // Refuses the request before any work is done for it if the queue is full or the device has
+  // failed. A burst of requests then costs little.
   QT_RETURN_IF_ERROR(requests_.CheckOpen());
   const int64_t now = clock_();
   QT_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
@@ -72,8 +73,9 @@ void StepEngine::Reserve(size_t jobs) {
   encoder_.Reserve(jobs);
 }
 
-// Admits new requests and the next parts of long scoring requests. Which of the two comes first
-// alternates from batch to batch; hence neither starves the other of encoder tokens.
+// Admits new requests and puts the next parts of long scoring requests into the next encoder batch.
+// Which of the two comes first alternates from batch to batch; hence neither starves the other of
+// encoder tokens.
 void StepEngine::Admit(int64_t now) {
   const bool admits_more = std::exchange(filling_, false);
   if (jobs_.waiting() == 0 && !encoder_.has_continuations()) return;

@@ -75,17 +75,18 @@ class StepEngine : public Engine {
   JobTable jobs_;
   PoolingQueue pooling_;
   absl::Status encode_status_;        // device status after the encode phase
-  bool continuations_first_ = false;  // before new requests in the next encoder batch
+  bool continuations_first_ = false;  // continuations precede new requests in the next batch
   // Whether the next decoder step waits until further encoder batches have been encoded
   // (EngineLimits::admission_sequences).
   bool filling_ = false;
 
-  // Scratch of one step. Memory is reserved for all jobs, so that steps do not allocate.
-  std::vector<Job*> admitted_;          // by the scheduler
+  // Lists that are used within one step. Their memory is reserved for all jobs, so that steps do
+  // not allocate.
+  std::vector<Job*> admitted_;          // jobs that the scheduler admitted
   std::vector<Job*> encode_batch_;      // inputs of the next encoder batch
-  std::vector<Job*> failed_encodes_;    // in the encoder when an allocation failed
+  std::vector<Job*> failed_encodes_;    // jobs in the encoder when an allocation failed
   std::vector<Job*> done_;              // jobs whose last token this step chose
-  std::vector<int64_t> token_gaps_us_;  // for StepReport
+  std::vector<int64_t> token_gaps_us_;  // becomes StepReport::token_gaps_us
 };
 
 }  // namespace quintet

@@ -15,7 +15,7 @@ namespace quintet {
 
 class TargetScores {
  public:
-  // `model` outlives the object.
+  // `model` must outlive this object.
   explicit TargetScores(Model* model) : model_(model) {}
 
   static int64_t BufferBytes(const ModelLimits& limits);

@@ -11,8 +11,10 @@ TeacherForcing TeacherForcing::Scoring(std::vector<int32_t> prefix,
                                        int64_t sequences, int64_t page_size) {
   QT_CHECK(!prefix.empty() && !targets.empty());
   TeacherForcing task;
-  // The targets share the prefix except for its last token. Each target gets that token as its own
-  // first input token, because its hidden state predicts the target's first token.
+  // The prefix consists of the decoder tokens that precede every target. The targets share the
+  // cached keys and values of all these tokens but the last. Each target processes that last token
+  // itself, as its own first input token, because the token's hidden state predicts the target's
+  // first token.
   task.first_token_ = prefix.back();
   prefix.pop_back();
   task.shared_ = std::move(prefix);

@@ -17,7 +17,7 @@ namespace quintet {
 class TeacherForcing : public DecodeTask {
  public:
   // Makes a task that computes the log-probabilities of each target's tokens after `prefix` (not
-  // empty). Up to `sequences` targets run in parallel. The targets outlive the object.
+  // empty). Up to `sequences` targets run in parallel. `targets` must outlive this object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
                                 absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);

@@ -78,7 +78,8 @@ size_t IncrementalText::SettledEnd() const {
   std::string_view text = text_;
   if (in_byte_run_) text = text.substr(0, run_begin_);
   text.remove_suffix(UnfinishedUtf8(text));
-  // An unfinished UTF-8 character may be decoded as one or more replacement characters.
+  // An unfinished UTF-8 character may be decoded as one or more replacement characters. Those at
+  // the end of the text may still change; hence they are not settled.
   while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   size_t held = 0;
   for (std::string_view pattern : kCleaned)
@@ -139,7 +140,8 @@ void TextStream::Search(size_t settled) {
     released_bytes_ = std::max(released_bytes_, cut);
     return;
   }
-  // A stop string may begin in the last bytes and end in later text; they are searched again.
+  // A stop string may begin in the last longest_stop_ - 1 bytes and end in later text; therefore
+  // the next search includes these bytes.
   const size_t overlap = std::min(text.size() - search_from_, longest_stop_ - 1);
   search_from_ = text.size() - overlap;
 }

@@ -94,7 +94,7 @@ class TextStream {
   size_t longest_stop_ = 0;
   size_t search_from_ = 0;  // byte; no stop string begins before it
   StopMatch match_;
-  size_t released_bytes_ = 0;  // of final text
+  size_t released_bytes_ = 0;  // bytes of final text released so far
   size_t taken_bytes_ = 0;
   bool finished_ = false;
   // All ids pushed so far. Take returns an id once the text is released up to the id's last byte.

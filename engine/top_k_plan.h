@@ -40,8 +40,9 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Args returns TopKArgs in which row_offsets, k and those optional arrays that are true in Terms
-  // point to this plan. The caller sets all other fields.
+  // Args returns TopKArgs whose arrays row_offsets and k are those of this plan. `terms` says which
+  // of the optional arrays (biases, log_softmax) it takes from this plan, too. The caller sets all
+  // other fields.
   struct Terms {
     bool biases = false, log_softmax = false;
   };

@@ -33,7 +33,8 @@ std::vector<int64_t> Counts(int64_t least, int64_t most) {
   return counts;
 }
 
-// Returns those of `counts` that a warm-up runs: all of them, or the largest two.
+// Returns those of `counts` (ascending) that the warm-up runs: the two largest if `shapes` is
+// kLargest, otherwise all.
 std::vector<int64_t> Chosen(WarmUpShapes shapes, std::vector<int64_t> counts) {
   constexpr size_t kLargest = 2;
   if (shapes == WarmUpShapes::kLargest && counts.size() > kLargest) {

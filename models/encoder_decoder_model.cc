@@ -82,7 +82,7 @@ Tensor EncoderDecoderModel::CrossAttention(int64_t layer, const Tensor& q) {
   return q;
 }
 
-// ---- Projection of the source to cross-attention keys and values ----
+// ---- Projection of the encoder's hidden states to cross-attention keys and values ----
 
 // Returns whether ops can read `states` directly. On a GPU this is true for rows of encoder_x_,
 // which is device memory, and false for a caller's copy in host memory. On a CPU it is always true.

@@ -8,7 +8,7 @@
 // decoder layers, are also subclasses of this class.
 //
 // Rotary position embedding (FAT5) is applied here, because it also rotates the cross-attention
-// keys that are stored in the KV cache.
+// keys and values that are stored in the KV cache.
 //
 // Not thread safe, like every Model.
 #pragma once
@@ -37,8 +37,8 @@ class EncoderDecoderModel : public PackedModel {
   // and is returned.
   Tensor CrossAttention(int64_t layer, const Tensor& q);
 
-  // Which input of attention Rotate is applied to: queries, or keys and values. xPos also
-  // multiplies queries by a factor and divides keys by the same factor.
+  // Says whether Rotate is applied to queries, or to keys and values. With xPos the two differ:
+  // queries are also multiplied by a factor, keys and values are divided by it.
   enum class Side : int { kQuery = 1, kKeyValue = -1 };
   // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
   // models. row_offset: null, or the element of the KV cache at which each row of y begins

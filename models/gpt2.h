@@ -8,9 +8,9 @@
 
 namespace quintet {
 
-// `config` is validated. `weights` were loaded for this config and are in the memory of `stream`.
-// If `weights` come from DescribeWeights, which allocates no matrices, only Measure may be called
-// on the model.
+// `config` is validated. `weights` were loaded for this config, into memory that the kernels of
+// `stream` can read. If `weights` come from DescribeWeights, which allocates no matrices, only
+// Measure may be called on the model.
 //
 // Every position that a caller passes must be below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,

@@ -27,7 +27,7 @@ struct Inspection {
   TokenizerSummary tokenizer;
   std::vector<std::pair<std::string, int64_t>> files;  // name and bytes, sorted by name
   std::map<std::string, int64_t> stored_values;        // "BF16" -> number of values of that dtype
-  std::string weights_sha256;                          // from `quintet convert`, else empty
+  std::string weights_sha256;                          // written by `quintet convert`, else empty
   std::vector<std::string> warnings;                   // UnusedFileWarnings and FindWarnings
 };
 

@@ -53,11 +53,11 @@ struct LoadOptions {
   bool follow_symlinks = false;  // allow weight files that are symbolic links
 };
 
-// Memory of a loaded model.
+// Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
 struct ModelMemory {
   int64_t weights = 0;     // bytes
   int64_t cache = 0;       // bytes of KV cache pages
-  int64_t workspace = 0;   // bytes, of forward passes
+  int64_t workspace = 0;   // bytes used by forward passes
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
@@ -175,8 +175,8 @@ class Model {
   // Encodes the next slice of the batch, about `work` units (one unit is one token through one
   // layer). Returns true when the batch is complete.
   virtual bool EncodeSlice(int64_t work) = 0;
-  // Hidden states of the encoded batch after the final norm, [total, d_model] f32. Only after
-  // EncodeSlice has returned true; valid until the next BeginEncode.
+  // Hidden states of the encoded batch after the final norm, [total, d_model] f32. May be called
+  // only after EncodeSlice has returned true. The result is valid until the next BeginEncode.
   virtual Tensor EncodedStates() const = 0;
   // Pinned host buffer with the shape of EncodedStates(); on the CPU it is EncodedStates() itself.
   // To read rows of EncodedStates() on the host, call stream().CopyD2H with the address of these
@@ -210,12 +210,12 @@ class Model {
   }
   // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. Where
   // DecodeBatch::tokens has the value -1 - i, the next Decode uses element i of this buffer as the
-  // token id. The address of the buffer never changes. An undefined tensor: the model does not
-  // support this.
+  // token id. The address of the buffer never changes. Returns an undefined tensor if the model
+  // does not support this.
   virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 that holds the parent beam of each beam of the next
   // Decode (DecodeBatch::moves). Beams are numbered within their request. The address of the buffer
-  // never changes. An undefined tensor: the model does not support this.
+  // never changes. Returns an undefined tensor if the model does not support this.
   virtual Tensor parent_beams() const { return Tensor(); }
   // Token ids of each sequence of the latest Decode, including that call's new tokens; valid until
   // the next Decode.
@@ -225,9 +225,9 @@ class Model {
   // logits by d_model^-0.5.
   virtual void Logits(const Tensor& states, const Tensor& logits) = 0;
   // log_probs[r] f32 = log softmax(logits of states[r])[targets[r]], computed without a [rows,
-  // vocab] matrix; states [rows, d_model], targets [rows] i32. If top_tokens [rows, top] i32 and
-  // top_log_probs [rows, top] f32 are not undefined tensors, they receive the `top` most likely
-  // tokens of each row and their log-probabilities; top <= kMaxTopLogProbs
+  // vocab] matrix; states [rows, d_model], targets [rows] i32. top_tokens [rows, top] i32 and
+  // top_log_probs [rows, top] f32 receive the `top` most likely tokens of each row and their
+  // log-probabilities, unless both are undefined tensors; top <= kMaxTopLogProbs
   // (kernels/sampling/log_prob.h).
   virtual void TargetLogProbs(const Tensor& states, const Tensor& targets, const Tensor& log_probs,
                               const Tensor& top_log_probs, const Tensor& top_tokens) = 0;

@@ -242,10 +242,10 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
   args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
   args.q_positions = absl::MakeConstSpan(block_positions, sequences);
-  // FirstMaskTile finds the mask tiles of a sequence from the index of the sequence's first key and
-  // the sequence's number. Keys are numbered within the batch, but sequences within this call:
-  // sequence 0 of this call is input `first` of the batch. One tile is counted per sequence, so
-  // skip `first` tiles.
+  // FirstMaskTile computes the index of a sequence's first mask tile: index of the sequence's first
+  // key / 64 + number of the sequence. Here keys are numbered within the whole batch, but sequences
+  // within this call: its sequence 0 is input `first` of the batch. The computed index is thus too
+  // small by `first`, so remove the first `first` tiles.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;

@@ -46,7 +46,7 @@ class PackedModel : public Model {
   PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
               const Stream& stream);
 
-  // ---- What a family implements ----
+  // ---- Functions that each model family implements ----
 
   // One call of a layer: all rows of a decoder step, or a block of rows of an input batch
   // (EncodeBatch).
@@ -57,7 +57,7 @@ class PackedModel : public Model {
   // one call computes the whole layer (both are set).
   struct LayerRows {
     bool step = false;    // decoder step (keys and values in the KV cache); else an input batch
-    int64_t layer = 0;    // of the decoder, or of InputStack()
+    int64_t layer = 0;    // index of the layer in the decoder or InputStack()
     int64_t begin = 0;    // input batch: index of the block's first row
     Tensor x;             // [rows, d_model] f32, residual stream, updated in place
     Tensor positions;     // [rows] i32
@@ -109,8 +109,9 @@ class PackedModel : public Model {
   // result [rows, heads * head_dim] overwrites the query columns of rows.qkv; returns a view of
   // these columns.
   Tensor SelfAttention(const LayerRows& rows);
-  // The queries, keys or values in the columns of qkv [rows, 3 * heads * head_dim]. HeadsOf returns
-  // a view of one of these parts as [rows, heads, head_dim].
+  // QkvPart names one of the three parts of qkv [rows, 3 * heads * head_dim]: the columns of the
+  // queries, of the keys or of the values. HeadsOf returns a view of one part as [rows, heads,
+  // head_dim].
   enum class QkvPart : uint8_t { kQuery, kKey, kValue };
   Tensor HeadsOf(const Tensor& qkv, QkvPart part) const;
 
@@ -200,7 +201,7 @@ class PackedModel : public Model {
   int64_t layer_ = 0, row_ = 0;
   Sweep sweep_ = Sweep::kProject;
   bool bidirectional_ = false;  // EncodeBatch::bidirectional of the current input
-  ColumnMask mask_;             // of the current input; empty: none
+  ColumnMask mask_;             // mask of the current input batch; empty: none
 
   // CUDA graphs of short input batches (at most 1024 rows), for which enqueueing a hundred kernels
   // one by one takes longer than executing them. Key: EncodeBatch::offsets. Each entry has two
@@ -210,9 +211,9 @@ class PackedModel : public Model {
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments of attention for one block of rows of an input batch. block_offsets_: for each
-  // sequence, the index within the block of its first query in the block. block_positions_: the
-  // position of this query in its sequence.
+  // Arguments of attention for one block of rows of an input batch. block_offsets_: for each input
+  // with rows in the block, the index within the block of its first row there; after the last, the
+  // number of rows of the block. block_positions_: the position of that first row in its input.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
   // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
@@ -222,8 +223,8 @@ class PackedModel : public Model {
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;  // [max_step_tokens] i32
-  // Numbers of the latest H2D copies (Stream::CopyH2D) of an EncodeBatch's arrays and of
-  // gather_rows_; the host arrays may be overwritten once these copies are done.
+  // Numbers for Stream::WaitForH2D of the latest H2D copies: that of an EncodeBatch's arrays, and
+  // that of gather_rows_. The host may overwrite its arrays once these copies are done.
   int64_t encode_upload_ = 0, gather_upload_ = 0;
 
   Buffer pages_;
@@ -231,8 +232,8 @@ class PackedModel : public Model {
   Buffer arrays_;
 
   // CUDA graphs of decoder steps in which every sequence has one new token. Key: the step's shape.
-  // In this cache and the next two, the first call with a key runs without capture; therefore
-  // everything that is created on first use exists before a capture.
+  // In step_graphs_, prompt_graphs_ and joint_graphs_, the first call with a key runs without
+  // capture; therefore everything that is created on first use exists before a capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
   // CUDA graphs of decoder calls in which a sequence has several new tokens (prompts), at most 1024
   // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
@@ -240,8 +241,8 @@ class PackedModel : public Model {
       {.threshold = 1, .capacity = 128}};
   // CUDA graphs that contain both a step with one new token per sequence and the work that
   // DecodeAndAppend appends to it. Key: the shape and AppendedWork::key. The threshold (uses of a
-  // key before a capture) is higher than that of the two caches above, because one capture takes as
-  // much time as some hundreds of graph launches save.
+  // key before a capture) is higher than that of step_graphs_ and prompt_graphs_, because one
+  // capture takes as much time as some hundreds of graph launches save.
   GraphCache<std::pair<StepShape, std::vector<int64_t>>> joint_graphs_{
       {.threshold = 16, .capacity = 128}};
   const void* captured_block_ = nullptr;  // address of step_'s arrays in all graphs above

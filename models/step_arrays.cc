@@ -126,8 +126,8 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
   stream_->WaitForH2D(upload_);
-  // If sequences are longer than ever before, their slot tables are wider and may need a larger
-  // block.
+  // Sequences that are longer than all before have wider slot tables, for which the memory block of
+  // the arrays may be too small.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
     larger.slots_stride *= 2;

@@ -32,20 +32,21 @@ struct StepShape {
   // Returns this shape with every field rounded up to one of a few possible values; hence few CUDA
   // graphs serve all steps. `rows` and `sequences` stay within the limits.
   StepShape Rounded(const ModelLimits& limits) const;
-  // Like Rounded, but rounds up only slots_stride and source_stride. Used for prompts, because
-  // padding their many rows would be expensive.
+  // Returns this shape with only slots_stride and source_stride rounded up. Used for prompts,
+  // because padding their many rows would be expensive.
   StepShape RoundedStrides() const;
   auto operator<=>(const StepShape&) const = default;
 };
 
 class StepArrays {
  public:
-  // `stream` outlives the object.
+  // `stream` must outlive this object.
   explicit StepArrays(const Stream* stream) : stream_(stream) {}
 
-  // Bytes of the block of arrays for this shape.
+  // Size in bytes of the memory block that holds all arrays of a decoder call of this shape.
   static int64_t BlockBytes(const StepShape& shape);
-  // Grows the block to fit this shape. RESOURCE_EXHAUSTED: not enough host or device memory.
+  // Grows the memory block of the arrays to fit this shape. RESOURCE_EXHAUSTED: not enough host or
+  // device memory.
   absl::Status Reserve(const StepShape& shape);
 
   // Copies the batch into the block, pads its arrays to `shape`, and enqueues the block's H2D copy.
@@ -63,7 +64,7 @@ class StepArrays {
   // enqueued.
   void PlanForCapture(bool same_offsets);
 
-  // The batch that Fill copied; its spans and pointers refer to the block.
+  // The copy that Fill made of the batch. Its spans and pointers refer to memory of this object.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
   const Tensor& tokens() const { return tokens_; }                         // [rows] i32

@@ -65,11 +65,11 @@ class T5Model final : public EncoderDecoderModel {
     NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split
   };
   NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
-  // Adds the product of `in` and W^T to x. Returns norm(x), or what the GEMM with the weight
-  // next.consumer needs to compute it (NormedInput).
+  // Adds the product of `in` and W^T to x. Returns norm(x), or the partial results from which the
+  // GEMM with the weight next.consumer computes it (NormedInput).
   NormedInput AddThenNorm(const LinearWeight& w, const Tensor& in, const Residual& x,
                           const NextNorm& next);
-  // y = epilogue(norm(x) W^T), where norm(x) is `in`. Ignores args.x.
+  // y = epilogue(norm(x) W^T), where the argument `in` represents norm(x). Ignores args.x.
   void NormedGemm(const NormedInput& in, LinearArgs args);
   // Returns norm(x), the input of layer `layer`. The norm may be split between two GEMMs: then the
   // last GEMM of layer `layer` - 1 (in LayerOutput) has already written x * gamma and the sums of
@@ -77,13 +77,16 @@ class T5Model final : public EncoderDecoderModel {
   // same answer, because it depends only on the weights and the number of rows, and on a GPU all
   // calls have all rows of the batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
-  // x += in Wout^T, where Wout is the feed-forward output weight of layer `layer`.
+  // Adds the product of `in` and Wout^T to x, where Wout is the feed-forward output weight of layer
+  // `layer`.
   void LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in, const Residual& x);
 
-  // rows.qkv = Wqkv norm(x), where norm(x) is `in`. Rotary models also rotate the result.
+  // rows.qkv = Wqkv norm(x), where the argument `in` represents norm(x). Rotary models also rotate
+  // the result.
   void ProjectQkv(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
-  // Returns the cross-attention queries Wcq norm(x) [rows, heads * head_dim], where norm(x) is
-  // `in`. Rotary models also rotate them. The queries overwrite the query columns of rows.qkv.
+  // Returns the cross-attention queries Wcq norm(x) [rows, heads * head_dim], where the argument
+  // `in` represents norm(x). Rotary models also rotate the queries. The queries overwrite the query
+  // columns of rows.qkv.
   Tensor ProjectCrossQuery(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
 
   SplitNormBuffers encoder_norm_, decoder_norm_;

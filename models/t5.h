@@ -9,9 +9,9 @@
 
 namespace quintet {
 
-// `config` is validated. `weights` were loaded for this config and are in the memory of `stream`.
-// If `weights` come from DescribeWeights, which allocates no matrices, only Measure may be called
-// on the model.
+// `config` is validated. `weights` were loaded for this config, into memory that the kernels of
+// `stream` can read. If `weights` come from DescribeWeights, which allocates no matrices, only
+// Measure may be called on the model.
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
                                          ModelWeights weights, const Stream& stream);
 

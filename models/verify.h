@@ -19,7 +19,7 @@ struct StageError {
 
 struct VerifyOptions {
   std::string source, result;                    // model directories
-  bool follow_symlinks = false;                  // for the source's files
+  bool follow_symlinks = false;                  // allow symbolic links to the source's files
   WeightType result_weights = WeightType::kF32;  // kI8 for int8; the source always runs in f32
 };
 

@@ -30,7 +30,7 @@ void AccessLog::Write(const AccessRecord& record) const {
   try {
     write_(AccessLine(record, absl::Now()));
   } catch (const std::bad_alloc&) {
-    // The line is lost; the call is not.
+    // There is no memory for the log line: the line is lost, but the call itself does not fail.
   }
 }
 

@@ -30,7 +30,7 @@ class AccessLog {
  public:
   using WriteLine = std::function<void(std::string)>;  // must be thread-safe and must not block
 
-  // `write`: null: the access log is off.
+  // `write` is called with each line. If it is null, the access log is off.
   explicit AccessLog(WriteLine write) : write_(std::move(write)) {}
   // Writes the line of a call that ends now. Thread-safe. Does nothing if there is no memory for
   // the line.

@@ -43,9 +43,10 @@ class Admission {
     int64_t requests_ = 0, tokens_ = 0;
   };
 
-  // Reserves room for `requests` requests with about `tokens` tokens in total. If either limit
-  // would be exceeded, reserves nothing: held() of the returned object is then false. An empty
-  // queue accepts any number of tokens, so that one large request is not rejected forever.
+  // Reserves room for `requests` requests with about `tokens` tokens in total. If the limit on
+  // requests or the limit on tokens would be exceeded, reserves nothing: held() of the returned
+  // object is then false. An empty queue accepts any number of tokens, so that one large request is
+  // not rejected forever.
   //
   // No priority class can starve another one: LOW requests may use only three quarters of each
   // limit, and each class may always hold 1 / kShares of each limit, even if the queue is full.

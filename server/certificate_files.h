@@ -1,8 +1,8 @@
 // TLS certificate and key files, validated before gRPC reads them.
 //
-// gRPC 1.51 re-reads its files when they change, but it aborts the process if a file is empty, and
-// rejects every client while a file is invalid. Therefore gRPC gets copies in memory (memfd). A
-// copy is replaced only by a valid pair of a certificate and its private key.
+// gRPC 1.51 re-reads the certificate and key files when they change, but it aborts the process if a
+// file is empty, and rejects every client while a file is invalid. Therefore gRPC gets copies in
+// memory (memfd). A copy is replaced only by a valid pair of a certificate and its private key.
 #pragma once
 
 #include <memory>

@@ -39,11 +39,11 @@ class EncodeStream final : public RpcHandler, public std::enable_shared_from_thi
   CallContext* const context_;
   const std::shared_ptr<Rpc> rpc_;
   mutable std::mutex mutex_;
-  std::set<std::shared_ptr<Item>> items_;         // in progress
+  std::set<std::shared_ptr<Item>> items_;         // items in progress
   std::vector<std::shared_ptr<Item>> completed_;  // waiting to be written, in completion order
   std::shared_ptr<Item> written_;  // keeps its memory reserved until the next item is written
   bool input_ended_ = false;
-  std::optional<RpcOutcome> failure_;  // of the first item that failed
+  std::optional<RpcOutcome> failure_;  // outcome of the first item that failed
 };
 
 }  // namespace quintet

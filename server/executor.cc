@@ -43,8 +43,8 @@ void Executor::Run(bool short_only) {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
       // When the executor stops, the threads that otherwise run only short tasks run long ones too.
-      // The other threads end as soon as they find the queue empty; if a task that is still running
-      // posts a long task after that, one of these threads must run it.
+      // The other threads end as soon as they find the queue empty. If a task that is still running
+      // posts a long task after that, only one of the short-task threads can run it.
       task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }

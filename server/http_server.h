@@ -57,8 +57,8 @@ class HttpServer {
     // Time to receive a request, from its first byte to its last one; for the first request of a
     // connection, from accept().
     std::chrono::milliseconds request_timeout{5'000};
-    std::chrono::milliseconds idle_timeout{75'000};   // between two requests of a connection
-    std::chrono::milliseconds write_timeout{10'000};  // for one complete response
+    std::chrono::milliseconds idle_timeout{75'000};   // time between two requests of a connection
+    std::chrono::milliseconds write_timeout{10'000};  // time to write one complete response
   };
   // Starts to serve on every address of the host. INVALID_ARGUMENT: the address does not exist or
   // is in use.

@@ -24,8 +24,8 @@ class LogQueue : public spdlog::sinks::sink {
   };
 
   explicit LogQueue(const Options& options);
-  // Flushes. If the flush times out, the blocked writing thread keeps running until the process
-  // ends.
+  // The destructor waits, as flush does, until all queued lines are written or dropped. If this
+  // times out, the blocked writing thread keeps running until the process ends.
   ~LogQueue() override;
 
   void log(const spdlog::details::log_msg& message) override;

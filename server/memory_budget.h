@@ -5,8 +5,8 @@
 //
 // A large call that is rejected because too little is free gets a turn: for 5 s, smaller large
 // calls may not use the memory that it needs, so that it is admitted when its client retries.
-// Without a turn, a steady flow of smaller calls would keep it out for ever. After a turn that was
-// not used there is none for 25 s. Thread-safe.
+// Without a turn, a steady flow of smaller calls would keep it out for ever. If no call used the
+// turn, the next turn can begin only 25 s after its end. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class MemoryBudget {
  private:
   friend class MemoryReservation;
   static constexpr int64_t kTurnMicros = 5'000'000, kPauseMicros = 25'000'000;
-  // Calls of less than 1 / kLargeShare of the limit never get a turn, and the turns of other calls
-  // do not restrict them.
+  // A turn keeps memory free for a large call that was rejected. Calls of less than 1 / kLargeShare
+  // of the limit are not large: they never get a turn, and turns do not restrict them.
   static constexpr int64_t kLargeShare = 64;
 
   // Takes `bytes` of the free memory if there is enough. `total`: bytes that the call would then

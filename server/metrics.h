@@ -84,7 +84,7 @@ class LogMetrics {
  public:
   // `dropped` returns the total number of lost lines.
   LogMetrics(MetricFactory maker, std::function<int64_t()> dropped);
-  // Updates the counter. Called before each scrape.
+  // Updates the counter of lost log lines. Called before each scrape.
   void Collect();
 
  private:

@@ -10,7 +10,8 @@
 
 namespace quintet {
 
-// Every family must be a counter, a gauge or a histogram; otherwise a QT_CHECK fails.
+// Returns the text of all metric families. Aborts (QT_CHECK) unless each of them is a counter, a
+// gauge or a histogram.
 std::string MetricsText(absl::Span<const prometheus::MetricFamily> families);
 
 }  // namespace quintet

@@ -29,7 +29,7 @@ struct HostOptions {
   std::string name;
   std::string directory;
   LoadOptions load;     // its limits come from `limits`, the device from `placement`
-  Placement placement;  // after ResolveAutoDevice
+  Placement placement;  // as returned by ResolveAutoDevice
   // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
@@ -40,8 +40,9 @@ struct HostOptions {
   // Whether unsupported fields of generation_config.json are ignored with a warning. Otherwise they
   // are an error.
   bool ignore_generation_fields = false;
-  // Named texts before inputs of Encode, added to those of the model directory, and the name of the
-  // one before every text. Unset: that of the directory.
+  // `prompts` maps names to texts that Encode can put before its inputs. They are added to the
+  // prompts of the model directory and replace those of the same name. `default_prompt` is the name
+  // of the prompt for calls that name none; unset: the default of the model directory.
   std::map<std::string, std::string> prompts;
   std::optional<std::string> default_prompt;
   bool vllm_metrics = false;  // also export the metrics under their vLLM names
@@ -60,15 +61,15 @@ class ModelHost {
   ModelHost& operator=(const ModelHost&) = delete;
 
   // Reads the configuration and the tokenizer and opens the device, but does not read the weights.
-  // Returns the host memory that Load will take. Must be called once. An error sets the state to
-  // kFailed.
+  // Returns how many bytes of host memory Load will take. Must be called once. An error sets the
+  // state to kFailed.
   absl::StatusOr<ModelHostMemory> Prepare();
   // Loads the weights and starts the engine thread. Must be called once, after Prepare; blocks.
   // `encoder_cache_bytes` must not exceed the value in the options. Afterwards the state is kReady
   // or kFailed, or kDraining if Drain was called meanwhile.
   absl::Status Load(int64_t encoder_cache_bytes);
 
-  // One line of text for logs: device, type, time of loading, memory and capacity.
+  // Returns one line for the log: device, weight type, time that loading took, memory and capacity.
   std::string Summary() const;
 
   const HostOptions& options() const { return options_; }
@@ -83,17 +84,18 @@ class ModelHost {
   // classes that they return.
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
-  // Null if the model directory has no tokenizer.
+  // Returns null if the model directory has no tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
-  // Null if the model directory has no modules.json.
+  // Returns null if the model directory has no modules.json.
   const SentenceModules* modules() const { return modules_.get(); }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
 
-  // The hash that GetModelInfo returns. Empty until it has been computed.
+  // SHA-256 of the model's weight files, which GetModelInfo returns. Empty until it has been
+  // computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
   // Copies the counters of the engine into the metrics.
@@ -107,7 +109,8 @@ class ModelHost {
   // fields that Quintet does not support. Models with other heads do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
-  // Adds the prompts of the options to those of modules_.
+  // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
+  // the default prompt.
   absl::Status AddPrompts(const ModelConfig& config);
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();

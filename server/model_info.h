@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// The limit of one input in tokens: --max-input-tokens, or the positions of the model if they are
-// fewer. The model must be ready.
+// Returns the largest number of tokens of one input: --max-input-tokens or, if it is smaller, the
+// model's number of positions. The model must be ready.
 int64_t MaxInputTokens(const ModelHost& host);
 
 // The model must be ready.

@@ -29,7 +29,7 @@ struct InputSize {
   // Number of bytes of text, plus 3 for each input token id. This is about three times the number
   // of tokens.
   int64_t bytes = 0;
-  // Bytes of text only.
+  // Number of bytes of text, without token ids.
   int64_t text_bytes = 0;
 };
 InputSize operator+(const InputSize& a, const InputSize& b);

@@ -17,7 +17,7 @@ namespace pb = grpc::reflection::v1;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
-// Adds the file and its transitive imports, the file first.
+// Adds to the response the file and then all files that it imports, directly or indirectly.
 void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) {
   std::set<const FileDescriptor*> seen = {file};
   std::deque<const FileDescriptor*> left = {file};

@@ -38,12 +38,12 @@ struct ServerMemoryPlan {
 // the quota depends only on the limits.
 int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 
-// Plans for `models`, whose weights are not loaded yet. Their tokenizers and devices are already
-// part of `memory.*.used_bytes`. The request budget gets the remaining memory, up to a quarter of
-// the limit or 256 MiB, whichever is larger. Its minimum is 64 MiB or 8 * max_message_bytes,
-// whichever is larger; if less remains, the encoder caches are reduced. RESOURCE_EXHAUSTED: the
-// plan does not fit even without encoder caches. The message names the limit, its source, every
-// part and what to change.
+// Plans the host memory for `models`, whose weights are not loaded yet. Their tokenizers and
+// devices are already part of `memory.*.used_bytes`. The request budget gets the remaining memory,
+// up to a quarter of the limit or 256 MiB, whichever is larger. Its minimum is 64 MiB or 8 *
+// max_message_bytes, whichever is larger; if less remains, the encoder caches are reduced.
+// RESOURCE_EXHAUSTED: the plan does not fit even without encoder caches. The message names the
+// limit, its source, every part and what to change.
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
                                                   absl::Span<const ModelHostMemory> models,
                                                   int64_t max_message_bytes);

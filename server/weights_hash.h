@@ -13,7 +13,7 @@ class WeightsHash {
  public:
   // Starts the thread. `follow_symlinks` must be the value that the model was loaded with.
   WeightsHash(const std::string& directory, bool follow_symlinks);
-  // Stops within a few milliseconds, even if the hash is not complete.
+  // Stops the thread within a few milliseconds, even if the hash is not complete.
   ~WeightsHash();
   WeightsHash(const WeightsHash&) = delete;
   WeightsHash& operator=(const WeightsHash&) = delete;

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds TARGET... in build/, or every target. The first call configures a Release build. If it
-# names targets, tests are left out; if not, tests are included and warnings are errors. The
-# variable QUINTET_WERROR (ON or OFF) decides instead whether warnings are errors. Later calls keep
-# that choice, since a change would compile everything again. Called by demo.sh and test.sh.
+# Builds TARGET... in build/, or every target if none is given. The first call configures a Release
+# build: without tests if it names targets; otherwise with tests, and warnings are errors. If the
+# variable QUINTET_WERROR is set (ON or OFF), it decides whether warnings are errors. Later calls do
+# not change whether warnings are errors, since everything would be compiled again. demo.sh and
+# test.sh call this script.
 # usage: tools/build.sh [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -45,8 +45,8 @@ class CommandLine {
   // `run` is called after all values are resolved and returns the exit code. It must own the
   // variables that the flags are bound to.
   CLI::App* AddCommand(const CommandText& text, std::function<int()> run);
-  // Makes a flag or positional argument mandatory. Its value may come from the command line, the
-  // environment or the --config file.
+  // Makes a flag or positional argument mandatory: the command fails unless the command line, the
+  // environment or the --config file gives it a value.
   void Require(CLI::Option* option) { required_.push_back(option); }
   // Makes --print-config of `command` append the result of note() as a comment to its output. The
   // comment shows values that the command chooses for this machine. An empty result adds nothing.
@@ -54,8 +54,9 @@ class CommandLine {
     commands_[command].note = std::move(note);
   }
 
-  // Gives the sections [models.NAME] of a --config file to `take`, which must check them, before
-  // `run` is called or the configuration is printed. Other commands ignore these sections.
+  // Makes `command` read the sections [models.NAME] of the --config file: they are passed to
+  // `take`, which must check them, before `run` is called or the configuration is printed. All
+  // other commands ignore these sections.
   using TakeSections = std::function<absl::Status(const std::vector<ModelSection>&)>;
   void AddModelSections(CLI::App* command, TakeSections take) {
     commands_[command].take_sections = std::move(take);
@@ -75,7 +76,8 @@ class CommandLine {
   };
 
   static void AddCommonFlags(CLI::App* command, Common* common);
-  // Sets the flags of `command` that argv does not set.
+  // Sets each flag of `command` that argv does not set, from its environment variable or the
+  // --config file.
   static absl::Status Resolve(CLI::App* command, Common* common);
   int RunParsed(CLI::App* command);
   int ReportUnknown(CLI::App* command, const std::string& word);

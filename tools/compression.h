@@ -24,7 +24,7 @@ bool IsCompressionPrefix(absl::string_view data);
 // Decompresses a concatenation of gzip members or zstd frames. Not thread safe.
 class Decompressor {
  public:
-  // `compression` is not kNone.
+  // `compression` must not be kNone.
   static std::unique_ptr<Decompressor> Create(Compression compression);
   virtual ~Decompressor() = default;
 
@@ -39,7 +39,7 @@ class Decompressor {
 // Compresses a stream of bytes into gzip members or zstd frames. Not thread safe.
 class Compressor {
  public:
-  // `compression` is not kNone.
+  // `compression` must not be kNone.
   static std::unique_ptr<Compressor> Create(Compression compression);
   virtual ~Compressor() = default;
 

@@ -104,7 +104,9 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags
   return job;
 }
 
-// Returns the file of the offsets, "states.offsets.npy" for "states.npy"; empty: none.
+// Returns the name of the file that receives the offsets (the row at which each input line begins),
+// for example "states.offsets.npy" for the rows in "states.npy". Returns "" if no offsets are
+// written.
 std::string OffsetsFile(const EncodeFlags& flags) {
   if (!flags.offsets_file.empty()) return flags.offsets_file;
   const std::string& rows = flags.lines.output_file;
@@ -115,7 +117,8 @@ std::string OffsetsFile(const EncodeFlags& flags) {
   return absl::StrCat(absl::StripSuffix(rows, ".npy"), ".offsets.npy");
 }
 
-// The offsets of each line's rows: i64 [lines + 1], from 0 to the number of all rows.
+// Returns the second output of a run, an i64 array [lines + 1] in NumPy's format. Element i is the
+// index of the first row of input line i; the last element is the number of all rows.
 SideOutput OffsetsOutput(const std::string& path, int64_t row_bytes) {
   const auto bytes = [](int64_t offset) {
     return std::string(reinterpret_cast<const char*>(&offset), sizeof(offset));

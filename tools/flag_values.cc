@@ -151,7 +151,8 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 }
 
 std::vector<std::string> MisspeltVariables(CLI::App* root) {
-  // Variables that do not belong to a flag: those of the kernels, the Python client and the tests.
+  // The environment variables that belong to no flag: the kernels, the Python client and the tests
+  // read them. Those of all flags are added to `known` below.
   std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
                                     "QUINTET_CUDA_PORTABLE", "QUINTET_API_KEY",
                                     "QUINTET_BINARY",        "QUINTET_CUDA_LONG_ATTENTION",

@@ -61,15 +61,16 @@ absl::Status ApplyEnvironment(CLI::App* command);
 // to no flag.
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
-// Sets a flag, with the checks of the command line. A boolean flag takes true and false.
-// INVALID_ARGUMENT begins with `where`.
+// Sets a flag to `values` after the same checks as on the command line. A boolean flag takes true
+// or false. The message of an INVALID_ARGUMENT begins with `where`, the place of the values in a
+// file or the name of a variable.
 absl::Status SetFlag(CLI::Option* option, std::vector<std::string> values,
                      const std::string& where);
 
-// Sets every flag of `command` that has no value yet from a TOML file. Returns the sections
-// [models.NAME] of the file, in which the settings of flags that had a value are `overridden`.
-// INVALID_ARGUMENT for an unreadable file, an unknown section or key, or a bad value; the message
-// names the file and the key.
+// Reads a TOML file and sets every flag of `command` that has no value yet. Returns the sections
+// [models.NAME] of the file. A setting in them is marked `overridden` if its flag already had a
+// value, from the command line or the environment. INVALID_ARGUMENT for an unreadable file, an
+// unknown section or key, or a bad value; the message names the file and the key.
 absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
                                                           const std::string& path);
 

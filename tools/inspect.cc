@@ -250,7 +250,8 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                                                   {"cache_pages", planned.cache_pages},
                                                   {"page_tokens", planned.page_size}};
   }
-  // File names may contain bytes that are not UTF-8; dump replaces these bytes.
+  // Print the report. File names in it may contain bytes that are not UTF-8;
+  // error_handler_t::replace makes dump write U+FFFD for them instead of throwing.
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 

@@ -38,7 +38,7 @@ bool IsStandardInput(const struct stat& file) {
 // Number and size of the complete records at the beginning of a file.
 struct Records {
   int64_t count = 0;
-  int64_t bytes = 0;  // in the file: header and records
+  int64_t bytes = 0;  // size of the header and these records
 };
 
 // Reads a file from its beginning in blocks and calls visit(bytes) for each block. Stops early if

@@ -48,7 +48,7 @@ struct Line {
   std::optional<LineJob> job;      // unset if parsing failed
   Result result;
   std::string output;
-  int64_t bytes = 0;   // of the text
+  int64_t bytes = 0;   // size of `text`
   int64_t tokens = 0;  // output tokens, or input tokens if there are none
   bool formatted = false;
 };
@@ -117,7 +117,8 @@ class LineRunner {
 
   int Run() {
     if (reader_.total_bytes() >= 0) {
-      // Taken here, because the reading thread moves the position.
+      // Query the file position of standard input before the reading thread starts, because that
+      // thread moves it.
       const int64_t begin = lseek(STDIN_FILENO, 0, SEEK_CUR);
       Start([this, begin] { CountTotal(begin); });
     }
@@ -177,7 +178,8 @@ class LineRunner {
 
   // ---- Functions of the threads, in the order in which a line passes through them ----
 
-  // `begin`: where the input begins in the file of standard input.
+  // Counts all lines of the input. `begin` is the position in the file of standard input at which
+  // the input begins.
   void CountTotal(int64_t begin) {
     const std::optional<int64_t> lines = CountLines(STDIN_FILENO, begin, counting_ends_);
     if (lines) total_lines_ = *lines;
@@ -422,8 +424,8 @@ class LineRunner {
     return true;
   }
 
-  // For the progress line: computes the total number of lines or, if that is unknown, the fraction
-  // of the input that is done.
+  // Updates what the progress line shows: the total number of lines or, if that is unknown, the
+  // fraction of the input that is done.
   void UpdateState() {
     const int64_t kept = output_->kept_records();
     if (const int64_t total = total_lines_; total >= 0 && !compressed_input_) {

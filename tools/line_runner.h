@@ -24,12 +24,13 @@ struct LineJob {
   std::function<void(Result result, std::string* out)> format;
 };
 
-// A second output file with data about the lines of the first.
+// A second output file, with data about the lines of the first output file.
 struct SideOutput {
   std::string path;
   RecordFormat record;
   std::string begin;  // written before the first line
-  // Returns what to write for the next line, given its output. Called in the order of the lines.
+  // Returns what to write to this file for the next line. `output` is what the first output file
+  // gets for that line. Called in the order of the lines.
   std::function<std::string(const std::string& output)> of;
 };
 
@@ -40,7 +41,7 @@ struct LineCommand {
   // Returns the output for a line that failed with `error`. (RunLines logs the error, too.) Several
   // threads call it at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
-  RecordFormat record;  // of the output
+  RecordFormat record;  // format of the output
   std::optional<SideOutput> side;
 };
 

@@ -14,7 +14,8 @@ void SetUpLogging(const std::string& format, const std::string& level);
 // Lines that do not fit into the queue are dropped (server/log_queue.h). Call it after
 // SetUpLogging.
 void QueueLog();
-// Writes a line, which must end with a newline, as it is. After QueueLog it does not block.
+// Writes a finished line, which must end with a newline, to standard error without adding time or
+// level. After QueueLog it does not block.
 void LogLine(std::string line);
 int64_t LogLinesDropped();  // lines dropped so far; 0 before QueueLog
 

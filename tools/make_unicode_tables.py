@@ -248,22 +248,48 @@ def main():
     )
     print('#include "models/tokenizers/unicode_tables.h"\n')
     print("// clang-format off\nnamespace quintet {\n")
-    emit("kCategoryRuns", "General category, runs.", runs(lambda c: categories.get(c, 0)))
+    emit(
+        "kCategoryRuns",
+        "Runs of code points with the same general category.",
+        runs(lambda c: categories.get(c, 0)),
+    )
     emit(
         "kFlagRuns",
-        "White space 1, word 2, number 4, punctuation 8, accent 16; runs.",
+        "Runs of code points with equal flags: "
+        "white space 1, word 2, number 4, punctuation 8, accent 16.",
         runs(lambda c: flags.get(c, 0)),
     )
     emit(
         "kGraphemeRuns",
-        "Grapheme_Cluster_Break, pictographic 16, conjunct 32 * kind; runs.",
+        "Runs of code points with equal sums: "
+        "cluster break, 16 if pictographic, 32 * conjunct break kind.",
         runs(lambda c: breaks.get(c, 0)),
     )
-    emit("kCombiningRuns", "Canonical combining class, runs.", runs(lambda c: classes.get(c, 0)))
-    emit("kCanonicalMappings", "NFD of a code point, Hangul aside.", mappings(nfd))
-    emit("kCompatibilityMappings", "NFKD of a code point where it is not its NFD.", mappings(nfkd))
-    emit("kLowercaseMappings", "Lower case.", mappings(changed_by(nm.Lowercase())))
-    emit("kCompositions", "Canonical composition: first delta, second, composite.", packed_pairs)
+    emit(
+        "kCombiningRuns",
+        "Runs of code points with the same canonical combining class.",
+        runs(lambda c: classes.get(c, 0)),
+    )
+    emit(
+        "kCanonicalMappings",
+        "NFD of each code point that NFD changes, except Hangul syllables.",
+        mappings(nfd),
+    )
+    emit(
+        "kCompatibilityMappings",
+        "NFKD of each code point whose NFKD is not its NFD, except Hangul syllables.",
+        mappings(nfkd),
+    )
+    emit(
+        "kLowercaseMappings",
+        "Lower-case form of each code point that lower-casing changes.",
+        mappings(changed_by(nm.Lowercase())),
+    )
+    emit(
+        "kCompositions",
+        "Canonical compositions: the first code point as a delta, the second one, the composite.",
+        packed_pairs,
+    )
     print("}  // namespace quintet")
 
 

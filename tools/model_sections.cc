@@ -39,7 +39,8 @@ absl::StatusOr<std::string> TakeUnicodeEscape(absl::string_view* text) {
   return character;
 }
 
-// Takes a string in double quotes, which may have escapes, or in single quotes.
+// Parses a TOML string at the beginning of *text and removes it from there. The string is in double
+// quotes and may contain escapes, or in single quotes.
 absl::StatusOr<std::string> TakeQuoted(absl::string_view* text) {
   const char quote = text->front();
   text->remove_prefix(1);
@@ -69,7 +70,7 @@ absl::StatusOr<std::string> TakeQuoted(absl::string_view* text) {
   return absl::InvalidArgumentError("the string does not end on its line");
 }
 
-// Takes one key: bare or quoted.
+// Parses one TOML key at the beginning of *text, bare or in quotes, and removes it from there.
 absl::StatusOr<std::string> TakeKey(absl::string_view* text) {
   SkipBlanks(text);
   if (!text->empty() && (text->front() == '"' || text->front() == '\'')) return TakeQuoted(text);
@@ -89,7 +90,8 @@ absl::Status CheckLineEnd(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("unexpected text after the value: ", text));
 }
 
-// Takes a string, a number, true or false.
+// Parses a value at the beginning of *text (a string, a number, true or false) and removes it from
+// there.
 absl::StatusOr<std::string> TakeValue(absl::string_view* text) {
   SkipBlanks(text);
   if (absl::StartsWith(*text, "\"\"\"") || absl::StartsWith(*text, "'''")) {
@@ -109,7 +111,8 @@ absl::StatusOr<std::string> TakeValue(absl::string_view* text) {
   return value;
 }
 
-// The keys of a section header: "models", "g2p", "prompts" for [models.g2p.prompts].
+// Parses the header of a section. Returns the parts of its name: "models", "g2p" and "prompts" for
+// [models.g2p.prompts].
 absl::StatusOr<std::vector<std::string>> HeaderKeys(absl::string_view line) {
   line.remove_prefix(1);
   std::vector<std::string> keys;
@@ -142,7 +145,8 @@ class Parser {
  public:
   explicit Parser(std::string path) : path_(std::move(path)) {}
 
-  // Returns whether the line belongs to a section of a model.
+  // Parses line `number` of the file. Returns true if it belongs to a section [models.NAME], false
+  // if it belongs to another part of the file.
   absl::StatusOr<bool> TakeLine(absl::string_view line, int number) {
     const std::string where = absl::StrCat(path_, ":", number, ": ");
     const absl::string_view text = absl::StripAsciiWhitespace(line);
@@ -221,7 +225,7 @@ class Parser {
   bool in_prompts_ = false;
 };
 
-// A basic string of TOML.
+// Returns the text as a TOML string in double quotes, with escapes.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -30,15 +30,15 @@ struct ModelSection {
   std::vector<ModelSetting> prompts;
 };
 
-// Takes the sections out of the text of a TOML file: their lines in *text become empty. `path` is
-// the name of the file for errors. INVALID_ARGUMENT, with file, line and key: a line that is not
-// KEY = VALUE, a key or section that is set twice, a value of another type, or text that is not
-// UTF-8.
+// Parses the sections [models.NAME] of a TOML file whose text is *text, and replaces their lines in
+// *text by empty lines. `path` is the name of the file for error messages. INVALID_ARGUMENT, which
+// names the file, line and key, if a line is not KEY = VALUE, a key or section is set twice, a
+// value is not a string, a number, true or false, or the text is not UTF-8.
 absl::StatusOr<std::vector<ModelSection>> TakeModelSections(const std::string& path,
                                                             std::string* text);
 
-// Returns the sections as TOML, for --print-config, without overridden settings. Empty without
-// sections.
+// Returns the sections as TOML for --print-config. Settings that are `overridden` are left out.
+// Returns "" if there are no sections.
 std::string PrintModelSections(const std::vector<ModelSection>& sections);
 
 }  // namespace quintet

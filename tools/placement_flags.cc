@@ -9,8 +9,9 @@ namespace quintet {
 
 namespace {
 
-// Accepts the names of CheckDeviceName, and replaces aliases. The description lists the values that
-// the completion scripts offer.
+// Validates the value of --device with CheckDeviceName and replaces an alias (gpu) by its canonical
+// name (cuda). The completion scripts offer the values that the validator's description lists in
+// braces.
 CLI::Validator KnownDevice() {
   return CLI::Validator(
       [](std::string& name) -> std::string {

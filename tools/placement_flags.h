@@ -6,9 +6,11 @@
 
 namespace quintet {
 
-// Sets the device of *placement to auto, the default of the flag; ResolveAutoDevice replaces it.
+// Sets the device of *placement to auto, the default of --device. ResolveAutoDevice later replaces
+// auto by cpu or cuda.
 void AddPlacementFlags(CLI::App* command, Placement* placement);
-// Replaces other names of a data type (fp16, bfloat16, ...) by those of --dtype (CanonicalDtype).
+// Replaces alternative names of a data type (fp16, bfloat16, ...) by the names that --dtype uses
+// (CanonicalDtype).
 CLI::Validator DtypeAliases();
 
 }  // namespace quintet

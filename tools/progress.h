@@ -11,8 +11,8 @@ namespace quintet {
 class Progress {
  public:
   struct State {
-    int64_t lines = 0, failed = 0, tokens = 0;  // of this run
-    int64_t total_lines = -1;                   // of this run; -1: unknown
+    int64_t lines = 0, failed = 0, tokens = 0;  // counts of this run
+    int64_t total_lines = -1;                   // number of lines of this run; -1: unknown
     double fraction = -1;  // share of the input that is done, in bytes; -1: unknown
   };
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs Python packages into .venv/, creating it if necessary: those of tools/requirements.txt,
-# which tools/client.py needs, and unless --client is given those of tests/requirements.txt. If
-# .venv/ is up to date, does nothing and needs no network.
+# Installs Python packages into .venv/, which it creates if necessary. Installs the packages of
+# tools/requirements.txt, which tools/client.py needs, and those of tests/requirements.txt, which
+# the tests need; with --client only the former. If .venv/ is up to date, does nothing and needs no
+# network.
 # usage: tools/python.sh [--client]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -90,7 +90,7 @@ def cases(width: int) -> dict:
     }
 
 
-# Every case makes one call of encode with each of these sets of arguments.
+# Sets of keyword arguments. In every case, encode is called once with each set.
 CALLS = [{}, {"normalize_embeddings": True}, {"prompt": "some prompt "}]
 NAMED = {"instructor": ["query", "title", "document"], "default-prompt": ["p", "query"]}
 

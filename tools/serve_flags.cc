@@ -64,7 +64,8 @@ absl::StatusOr<ModelArgument> FindArgument(const ServeFlags& flags, const std::s
   return found;
 }
 
-// `flags`: those of this model, with a placement after ResolveAutoDevice.
+// `flags` are the flags for this model. Their placement must be one that ResolveAutoDevice has
+// already changed.
 HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   HostOptions host;
   host.name = model.name;

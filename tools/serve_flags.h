@@ -31,8 +31,8 @@ struct ServeFlags {
   std::string metrics_compat;
   bool access_log = false;
   std::vector<ModelSection> sections;          // settings of models in the --config file
-  std::map<std::string, std::string> prompts;  // from a section, for its model
-  std::optional<std::string> default_prompt;   // likewise
+  std::map<std::string, std::string> prompts;  // set by a model's section
+  std::optional<std::string> default_prompt;   // set by a model's section
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);

@@ -23,8 +23,9 @@ CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: DefaultThreads
-// Returns a line for --print-config: the limits that a process with these flags would have,
-// automatic ones included. Empty if the model or the device cannot be opened.
+// Returns a text for --print-config: the limits (running sequences, tokens, KV cache, ...) that a
+// process with these flags would have, including those that it would choose automatically. Returns
+// "" if they cannot be determined, for example because the model cannot be opened.
 std::string LimitsNote(const std::string& model, Placement placement, const LimitRequest& request);
 
 // Adds a flag that takes a number from 1 to `most`, or auto. auto is the default and sets *value to

@@ -18,10 +18,11 @@ case "${1:-}" in
   --build-only) ;;
   --demo) packages+=(python3-venv) ;;
   "")
-    # catch2 and xz-utils are for tests, libdnnl-dev is for a benchmark. The others are programs
-    # that read the files of deploy/, for tests/deploy.
+    # libdnnl-dev is for a benchmark. The others are for tests: a framework, programs that the tests
+    # run, and programs that read the files of deploy/ (for tests/deploy).
     packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils haproxy prometheus systemd)
-    # Needed by the tests of the Debian packages, manual pages and completions.
+    # The packages below are needed by the tests of the Debian packages, the manual pages and the
+    # completion scripts.
     packages+=(dpkg-dev file groff-base zsh fish)
     ;;
   *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs wheels of tools/wheel.sh where nothing of the build is, and uses them there.
+# Installs wheels of tools/wheel.sh in environments without any file of the build, and uses them.
 #
 #   tools/try_wheel.sh WHEEL...
 #   tools/try_wheel.sh --debian SUITE WHEEL
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# The example of the README, and what it must give.
+# A program that runs the example of the README and checks its results.
 sed -n '/^    import quintet/,/^$/s/^    //p' README.md >"$work/example.py"
 cat >>"$work/example.py" <<'PYTHON'
 assert model.generate("phoneme", num_beams=4).text == "F OW1 N IY0 M"
@@ -54,7 +54,8 @@ for wheel in "$@"; do
   site=$("$venv/bin/python" -c 'import os, quintet; print(os.path.dirname(quintet.__file__))')
   for file in "$site"/_engine*.so "$site/bin/quintet"; do
     echo "$(basename "$file"): $(ldd "$file" | awk '{print $1}' | tr '\n' ' ')"
-    # Everything is found, and nothing beyond glibc and the C++ runtime comes from the system.
+    # The file must find all its shared libraries, and use none of the system except glibc and the
+    # C++ runtime.
     if ldd "$file" | grep 'not found' || ldd "$file" |
       awk '$3 ~ /^\// && $3 !~ /quintet_engine.libs/ {print $1}' |
       grep -vE '^lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so'; then

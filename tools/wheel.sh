@@ -10,7 +10,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly max_bytes=40000000
-# Otherwise that with which each Python was built: a change of the compiler empties build-wheel/.
+# Sets one compiler for all Pythons. Without CC and CXX the build for each Python would use the
+# compiler with which that Python was built, and a change of the compiler empties build-wheel/.
 export CC=${CC:-cc} CXX=${CXX:-c++}
 
 pythons=("$@")

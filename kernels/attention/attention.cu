@@ -38,7 +38,7 @@ void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall&
 void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
   const KvCache& cache = *args.cache;
   const int64_t bytes = DTypeBytes(cache.dtype);
-  // Key rows are indexed with 32 bits.
+  // The kernels compute a key's row index in the cache with 32 bits.
   QT_CHECK_LT(cache.pages * cache.page_elements() / cache.head_dim, int64_t{1} << 31);
   const char* data = cache.as<char>();
   call.k = data + cache.ChunkOffset(args.layer, false, 0) * bytes;

@@ -84,16 +84,16 @@ class HeadBias {
     return (hide_after_ && delta > 0) || (hide_before_ && delta < 0);
   }
 
-  // Returns true only if no distance in [lo, hi] is hidden and all have the same bias, At(lo).
-  // Always false for ALiBi and FIRE.
+  // Returns true only if no distance (key minus query position) in [lo, hi] is hidden and all have
+  // the same bias, At(lo). Always false for ALiBi and FIRE.
   __device__ bool Constant(int lo, int hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
     return kind_ == BiasKind::kNone;
   }
 
-  // Bias at distance `delta`; -inf if the key is hidden. 0 for FIRE, whose bias also depends on the
-  // query position (see Pair).
+  // Bias at distance `delta` (key minus query position); -inf if the key is hidden. 0 for FIRE,
+  // whose bias also depends on the query position (see Pair).
   __device__ float At(int delta) const {
     if (Hidden(delta)) return -INFINITY;
     if (kind_ == BiasKind::kTable) {
@@ -103,8 +103,8 @@ class HeadBias {
     return 0.0f;
   }
 
-  // Sets bias[i] to the bias at distance delta[i], for several distances at once; branches only
-  // once on the kind of bias.
+  // Sets bias[i] to the bias at distance delta[i] (key minus query position), for several distances
+  // at once; branches only once on the kind of bias.
   template <int kCount>
   __device__ void At(const int (&delta)[kCount], float (&bias)[kCount]) const {
     if (kind_ == BiasKind::kTable) {

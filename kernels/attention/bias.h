@@ -32,13 +32,14 @@ class DistanceBias {
   bool hide_after() const { return hide_after_; }    // keys after the query are hidden
   bool hide_before() const { return hide_before_; }  // keys before the query are hidden
 
-  // Returns whether all (query, key) pairs at distances in [lo, hi] are hidden.
+  // Returns whether all (query, key) pairs at distances (key minus query position) in [lo, hi] are
+  // hidden.
   bool Hidden(int64_t lo, int64_t hi) const {
     return (hide_after_ && lo > 0) || (hide_before_ && hi < 0);
   }
 
-  // out[i] = bias at distance begin + step * i, for i < count; step is 1 or -1. -inf where the key
-  // is hidden. 0 for FIRE, whose bias also depends on the query position.
+  // out[i] = bias at distance (key minus query position) begin + step * i, for i < count; step is 1
+  // or -1. -inf where the key is hidden. 0 for FIRE, whose bias also depends on the query position.
   void FillStrip(int64_t begin, int step, int64_t count, float* out) const {
     const int64_t end = begin + step * (count - 1);
     if (Constant(std::min(begin, end), std::max(begin, end))) {
@@ -49,9 +50,9 @@ class DistanceBias {
   }
 
  private:
-  // Returns true only if no distance in [lo, hi] is hidden and the bias At() is the same for all of
-  // them. With a bias table that is so if all these distances are at or beyond the table's
-  // saturation distance, on the same side of 0. Always false for ALiBi.
+  // Returns true only if no distance (key minus query position) in [lo, hi] is hidden and the bias
+  // At() is the same for all of them. With a bias table that is so if all these distances are at or
+  // beyond the table's saturation distance, on the same side of 0. Always false for ALiBi.
   bool Constant(int64_t lo, int64_t hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;
@@ -69,7 +70,7 @@ class DistanceBias {
 
   BiasKind kind_;
   bool hide_after_ = false, hide_before_ = false;
-  const float* table_ = nullptr;  // at distance 0
+  const float* table_ = nullptr;  // the table's entry for distance 0
   int64_t saturation_ = 0;
   float slope_ = 0.0f;
 };

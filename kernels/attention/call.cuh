@@ -88,7 +88,7 @@ struct Sequence {
   int index;
   int first_row, q_len;
   int kv_len;
-  int position;  // of the first query
+  int position;  // position of the first query
 
   __device__ Sequence(const AttentionCall& call, int s)
       : index(s),
@@ -131,7 +131,7 @@ struct KeyRows {
 // the L1 cache, as all loads before that call must.
 struct QueryTile {
   int sequence = -1;  // -1: the index is past the last tile
-  int row = 0;        // of the first query, within its sequence
+  int row = 0;        // index of the tile's first query in its sequence
 
   QueryTile() = default;
   __device__ QueryTile(int sequence, int row) : sequence(sequence), row(row) {}

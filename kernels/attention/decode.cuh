@@ -56,14 +56,15 @@ struct WarpKeys {
 template <typename T, int kDim, int kTiles>
 class FewRowsWarp {
   using Memory = WarpMemory<kDim>;
-  // Number of blocks of 32 channels. In each block, each of 4 lanes holds one 16-byte piece.
+  // Number of blocks of 32 channels in a row. Each of four lanes holds one 16-byte piece (eight
+  // channels) of each block.
   static constexpr int kBlocks = kDim / 32;
   static constexpr int kPieces = Memory::kPieces;
   static constexpr int kRowsAtOnce = 32 / kPieces;
 
  public:
-  // Reads the slot table and kv_offsets immediately, before WaitOnDependentGrids: the previous
-  // kernel must not write them.
+  // This constructor reads the slot table and kv_offsets before WaitOnDependentGrids; hence the
+  // previous kernel must not write them.
   __device__ FewRowsWarp(const AttentionCall& call, Memory& memory, const WarpKeys& keys)
       : call_(call),
         memory_(memory),
@@ -152,7 +153,8 @@ class FewRowsWarp {
   __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
 
-  // Maximum and sum over all lanes that hold scores of the same queries.
+  // MaxOverKeys and SumOverKeys combine x over all lanes that hold scores of the same queries, and
+  // return the maximum or the sum to each of these lanes.
   __device__ static float MaxOverKeys(float x) {
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) {

@@ -46,9 +46,10 @@ struct HopperTraits {
                                             : kCached       ? 224
                                                             : 232;
 
-  // The bias table of a head covers distances [-Reach, Reach]. A K/V tile with a (query, key) pair
-  // at a larger distance does not need the table: its pairs are all hidden, all have the same bias,
-  // or (ALiBi) have a bias that is linear in the distance.
+  // The bias table of a head covers distances (key position minus query position) [-Reach, Reach].
+  // A K/V tile with a (query, key) pair at a distance outside that range does not need the table:
+  // its pairs are all hidden, all have the same bias, or (ALiBi) have a bias that is linear in the
+  // distance.
   __host__ __device__ static constexpr int Reach(int saturation) {
     const int reach = saturation + kConsumerRows;
     return (reach > kRows ? reach : kRows) + kKeys;
@@ -79,8 +80,8 @@ constexpr int kSortedSequences = 64;  // up to this many sequences, tiles are sc
 // of one K tile. An array that the call's mask does not have is filled with its default value.
 enum MaskVector { kLowerBegin, kLowerEnd, kUpperBegin, kUpperEnd, kMaskVectors };
 
-// Message from the producer to the consumers: one query tile of one head. rows == 0 means that no
-// work is left.
+// Describes one query tile of one head. The producer writes the record for the consumers; the
+// queries themselves are in another part of shared memory. rows == 0 means that no work is left.
 struct WorkTileInfo {
   // Number of query rows in the tile, position of its first query, length of its sequence in keys,
   // head index.
@@ -94,7 +95,8 @@ struct WorkTileInfo {
   bool hide_after;
 };
 
-// Message from the producer to the consumers: one K/V tile.
+// Describes one K/V tile: the keys and values with the same kKeys consecutive indices. The producer
+// writes the record for the consumers; the data of the tile is in a pipeline stage.
 struct KvTileInfo {
   // Index of the tile's first key in its sequence.
   int begin;
@@ -103,9 +105,9 @@ struct KvTileInfo {
   bool last, masked;
 };
 
-// Bias of one head by distance, for tiles near the diagonal, in log2 units. `values` has two
-// copies, the second shifted by one entry, so that every pair of neighbours is 8-byte aligned in
-// one of them.
+// Bias of one head by distance (key position minus query position), for tiles near the diagonal, in
+// log2 units. `values` has two copies, the second shifted by one entry, so that every pair of
+// neighbours is 8-byte aligned in one of them.
 template <int kCount, bool kLazyRescale>
 struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]

@@ -50,7 +50,8 @@ class AlibiTileSkipper {
  private:
   static constexpr float kZeroProbBound = 136.0f;  // 126 plus a margin for rounding
 
-  // Returns false only if P is 0 for all keys [begin, end).
+  // Returns false only if P is 0 for each of the skipper's queries with each of the keys [begin,
+  // end).
   __device__ bool MayContribute(int begin, int end) const {
     const int distance = max(position_ - (end - 1), begin - last_);
     if (distance <= 0) return true;

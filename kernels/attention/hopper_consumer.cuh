@@ -16,8 +16,9 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM: with FIRE and two
-  // consumer warpgroups, which write FIRE's bias to the score accumulators while the P V GEMM runs.
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. It is so with FIRE
+  // and two consumer warpgroups: these write FIRE's bias to the score accumulators while the P V
+  // GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
   // Row sums of P: with lazy rescaling, by a column of ones in V; with kSumByWgmma, by a second
   // wgmma of the rounded P and ones; otherwise OnlineSoftmax sums the unrounded P in f32.
@@ -54,8 +55,8 @@ class HopperConsumer {
   // First query row of this warp within its warpgroup.
   __device__ static int WarpRow() { return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16; }
 
-  // Releases a pipeline stage to the producer. Every thread arrives, at no cost: with one lane per
-  // warp, compute-sanitizer's racecheck would not see the order of the other lanes' reads.
+  // Releases a pipeline stage to the producer. All threads arrive, at no cost: if one lane per warp
+  // did so for the others, compute-sanitizer's racecheck would not see the order of their reads.
   __device__ __forceinline__ static void Release(uint64_t& empty) {
     BarrierArrive(SharedAddress(&empty));
   }
@@ -153,8 +154,8 @@ class HopperConsumer {
     kv_len_ = work.kv_len;
     // Computes the limits for IsFlat (whether all pairs of a K/V tile have the same bias) from the
     // tile's smallest and largest distance (key - query position): d - (kConsumerRows - 1) and d +
-    // kKeys - 1, where d is the distance between the tile's first key and this warpgroup's first
-    // query.
+    // kKeys - 1, where d is the position of the tile's first key minus that of this warpgroup's
+    // first query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -202,8 +203,8 @@ class HopperConsumer {
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // Distance at which the bias becomes constant: with a table, its saturation; without a bias
-    // (only the causal mask), 0; with ALiBi, none.
+    // On either side of a query, the bias is constant for keys at least `far` positions away: the
+    // saturation of a table; 0 without a bias (only the causal mask). ALiBi's is never constant.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -408,7 +409,7 @@ class HopperConsumer {
   // is added to scores_, which then are in log2 units too (`scale` becomes 1).
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
-    // Distance of the tile's first key from the warpgroup's first query.
+    // Position of the tile's first key minus the position of the warpgroup's first query.
     const int delta = tile.begin - position_;
     const bool flat = IsFlat(tile);
     const float2* pairs = nullptr;
@@ -560,14 +561,13 @@ class HopperConsumer {
     }
   }
 
-  // 4 x 4 transpose among four lanes: `t` is this lane's index among the four, and the result is
-  // word t of each of them.
+  // Transposes a 4 x 4 matrix of words among four lanes: lane t of the four passes row t in `words`
+  // and gets column t, that is, word t of each lane.
   __device__ __forceinline__ static uint4 Transpose(const uint32_t (&words)[4], int t) {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h] holds word 2 h + t % 2 of two lanes: of the even lane and the odd lane of this
-    // lane's pair.
+    // pairs[h] holds word 2 h + t % 2 of the lanes t and t ^ 1, the even one first.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),
@@ -583,7 +583,7 @@ class HopperConsumer {
   PipelineState<2> q_state_;
   PipelineState<S::kStages> kv_state_;
   int position_;    // position of the warpgroup's first query
-  int kv_len_;      // keys in its sequence
+  int kv_len_;      // number of keys in its sequence
   int last_begin_;  // first key of the last tile that may be visible to this warpgroup
   // Limits for IsFlat: all pairs of a K/V tile have the same bias if the tile's first key is <=
   // flat_until_ or >= flat_from_.

@@ -14,14 +14,16 @@ namespace quintet::cuda {
 // i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  float2 knots[kHopperKnots];      // {f of the knot, slope of the line before it minus slope of the
-                                   // line after it}
+  // One entry for each knot: x is the knot's f; y is the slope of the line before the knot minus
+  // the slope of the line after it.
+  float2 knots[kHopperKnots];
 };
 
 // FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the
-// distance (key position minus query position) b - kRows + i, where b is the distance of the tile's
-// first key from the first query. Stored twice, the second copy shifted by one value, so that any
-// two neighbours are 8-byte aligned in one copy; the copies start in different shared memory banks.
+// distance (key position minus query position) b - kRows + i, where b is the position
+// of the tile's first key minus that of the first query. Stored twice, the second copy shifted by
+// one value, so that any two neighbours are 8-byte aligned in one copy; the copies start in
+// different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
   static constexpr int kCount = kRows + kKeys;

@@ -13,7 +13,8 @@ namespace quintet::cuda {
 // together.
 class VisibleTiles {
  public:
-  // Iterates over keys [0, end), for queries at positions [position, position + rows).
+  // Constructs an iterator over the tiles of keys [0, end), for queries at positions [position,
+  // position + rows).
   __device__ VisibleTiles(const SequenceMask& mask, int position, int rows, int end, int tile_keys)
       : mask_(mask), position_(position), rows_(rows), end_(end), tile_keys_(tile_keys) {}
 
@@ -142,7 +143,8 @@ class HopperProducer {
 
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-  // The thread that issues the TMA loads and sends the messages to the consumers.
+  // Whether this thread is the one that issues the TMA loads and sends the messages to the
+  // consumers.
   __device__ static bool IsLeader() { return threadIdx.x == 0; }
 
   // Loads one work tile. Returns the CTA's next work tile, scheduler.At(turn), which is looked up
@@ -340,9 +342,10 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
   FenceViewAsyncShared();
 }
 
-// Writes a head's bias at distances [-reach, reach] in two copies, the second shifted by one entry;
-// hence every pair of neighbours is 8-byte aligned in one of them. Executed by one warp. The second
-// overload is for lazy rescaling; its `unit` is the factor from log2 units to unscaled-score units.
+// Writes a head's bias at distances (key position minus query position) [-reach, reach] in two
+// copies, the second shifted by one entry; hence every pair of neighbours is 8-byte aligned in one
+// of them. Executed by one warp. The second overload is for lazy rescaling; its `unit` is the
+// factor from log2 units to unscaled-score units.
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, HeadBiasTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -415,8 +418,8 @@ __device__ void WriteTables(const AttentionCall& call, Memory& memory) {
       }
     }
     __syncwarp();
-    // One lane's arrival would suffice, but then compute-sanitizer's racecheck would not see the
-    // order of the other lanes' stores.
+    // It would suffice that one lane arrives at this mbarrier, but then compute-sanitizer's
+    // racecheck would not see the order of the other lanes' stores.
     BarrierArrive(SharedAddress(&barriers.queries_full[state.stage]));
     if (work.tile.sequence < 0) return;
     state.Advance();

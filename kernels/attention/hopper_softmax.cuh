@@ -6,10 +6,10 @@
 
 namespace quintet::cuda {
 
-// P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is equal for
-// all of a lane's keys. ref_max is the row maximum of an earlier tile plus a margin, and is raised
-// only when some P would reach 2. Until then no row maxima are computed, and P does not wait for
-// them. ref_max is an integer; hence its value does not affect how P is rounded to T.
+// P = 2^(score * scale + row_bias - ref_max) of a lane's two queries, where row_bias is one value
+// per query. ref_max is the row maximum of an earlier tile plus a margin, and is raised only when
+// some P would reach 2. Until then no row maxima are computed, and P does not wait for them.
+// ref_max is an integer; hence its value does not affect how P is rounded to T.
 template <typename T>
 class LazySoftmax {
  public:

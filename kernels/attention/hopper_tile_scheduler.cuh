@@ -22,8 +22,8 @@ __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
 }
 
 // Static tile scheduler. Work tiles (query tile x head) are assigned to the CTAs of the grid in
-// zig-zag order, most expensive tiles first; with more than kSortedSequences sequences they are not
-// sorted by cost. All lanes of a warp must call At together.
+// zig-zag order. They are first sorted by cost, most expensive first, unless the call has more than
+// kSortedSequences sequences. All lanes of a warp must call At together.
 template <typename S>
 class AttentionTileScheduler {
  public:
@@ -83,7 +83,7 @@ class AttentionTileScheduler {
     for (int s = 0; s < kSortedSequences; s += 32) count += From(sequences_[s + Lane()], level);
     return __reduce_add_sync(0xffffffffu, count);
   }
-  // A level higher than that of every tile.
+  // Returns a cost level that is higher than that of every query tile.
   __device__ int Top() const {
     int top = 0;
 #pragma unroll

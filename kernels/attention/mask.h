@@ -77,19 +77,19 @@ struct MaskColumns {
   }
 };
 
-// Index in ColumnMask::tiles of a sequence's first summary. There are unused entries between the
-// summaries of consecutive sequences; hence the index can be computed without a table. first_key:
-// index of the sequence's first key among the packed keys.
+// Index in ColumnMask::tiles of a sequence's first MaskTile. Between the MaskTiles of consecutive
+// sequences there may be an unused entry; hence the index can be computed without a table.
+// first_key: index of the sequence's first key among the packed keys.
 QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence) {
   return first_key / kMaskTileKeys + sequence;
 }
 
-// Hides key j of the packed keys from those queries of its sequence that are at positions in the
-// lower range [lower_begin[j], lower_end[j]) or in the upper range [upper_begin[j], upper_end[j]).
-// Positions are those of AttentionArgs::q_positions. A range with begin >= end is empty. If
-// lower_begin is empty, there is no lower range; if only lower_end is empty, the lower range
-// extends to the last query. If upper_end is empty, there is no upper range; if only upper_begin is
-// empty, the upper range starts at the first query.
+// A ColumnMask hides key j of the packed keys from those queries of its sequence that are at
+// positions in the lower range [lower_begin[j], lower_end[j]) or in the upper range
+// [upper_begin[j], upper_end[j]). Positions are those of AttentionArgs::q_positions. A range with
+// begin >= end is empty. If lower_begin is empty, there is no lower range; if only lower_end is
+// empty, the lower range extends to the last query. If upper_end is empty, there is no upper range;
+// if only upper_begin is empty, the upper range starts at the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
@@ -100,15 +100,15 @@ struct ColumnMask {
   }
 };
 
-// Number of entries of ColumnMask::tiles for these packed keys, including the unused ones between
-// sequences.
+// Number of entries of ColumnMask::tiles for packed keys with these offsets, including the unused
+// entries between sequences.
 inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
-// Fills `tiles` [MaskTiles(kv_offsets)] with the summaries of `columns`. Must be called once per
-// batch; all layers and heads use the same mask.
+// Fills `tiles` [MaskTiles(kv_offsets)]: one summary of the mask `columns` for every 64 keys of a
+// sequence. Must be called once per batch; all layers and heads use the same mask.
 void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
                    absl::Span<MaskTile> tiles);
 

@@ -23,7 +23,7 @@ __host__ __device__ __forceinline__ constexpr int WholeTiles(int keys) {
   return (keys + kKeys - 1) / kKeys * kKeys;
 }
 // Shared memory of one CTA in bytes: a query tile, K and V of `max_keys` keys, and one bias value
-// for each distance between a query and a key.
+// for each distance (key position minus query position) that occurs between them.
 constexpr int SharedBytes(int max_keys) {
   return (kRows + 2 * max_keys) * kDim * 2 + (kRows + max_keys) * 4;
 }
@@ -86,9 +86,9 @@ class ShortBlock {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
 
-  // Fills strip_ with the bias at each distance between keys [begin, begin + max_keys_) and the
-  // tile's queries. May run before WaitOnDependentGrids, because no other kernel writes the bias
-  // tables.
+  // Fills strip_ with the bias at each distance (key position minus query position) between keys
+  // [begin, begin + max_keys_) and the tile's queries. May run before WaitOnDependentGrids, because
+  // no other kernel writes the bias tables.
   __device__ __forceinline__ void LoadBias(int begin) const {
     const HeadBias bias(call_.bias, call_.causal, head_, call_.heads);
     const int first = begin - position_ - (kRows - 1);
@@ -265,8 +265,9 @@ constexpr int kMaxSharedKeys = 512;
 
 }  // namespace
 
-// Whether AttendShort supports the call and is faster than attention/hopper.cu: every sequence's
-// keys fit into one K tile of that kernel, or the call is so small that startup time dominates.
+// Whether AttendShort supports the call and is faster than the kernel of attention/hopper.cu. It is
+// faster if the keys of every sequence fit into one K tile of the Hopper kernel, or if the call is
+// so small that startup time dominates.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
                 const Device& device) {
   constexpr int kFewKeys = 128;
@@ -282,8 +283,9 @@ template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
-  // With equally many query tiles for every sequence, a CTA need not search for its sequence and
-  // starts earlier. This is chosen if it needs no more CTAs than the upper bound `most`.
+  // If it takes no more than `most` query tiles (the upper bound of the number that the sequences
+  // need), every sequence gets the same number of tiles in the grid. A CTA then finds its sequence
+  // without a search and starts earlier.
   const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
   const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
   const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;

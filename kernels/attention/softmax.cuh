@@ -89,7 +89,8 @@ __device__ __forceinline__ void Rescale(float (&out)[kGroups][4], const float (&
   }
 }
 
-// Rounds P of the keys 16 * sixteen to 16 * sixteen + 15 to T, as an A fragment (mma.cuh).
+// Rounds P of the tile's keys [16 * sixteen, 16 * sixteen + 16) to T and packs it as an A fragment
+// (mma.cuh).
 template <typename T, int kGroups>
 __device__ __forceinline__ void RoundProbs(const float (&probs)[kGroups][4], int sixteen,
                                            uint32_t (&a)[4]) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void RoundProbs(const float (&probs)[kGroups][4], int
   }
 }
 
-// Sets the scores of keys from index `keys` on to -inf.
+// Sets to -inf the scores of the keys whose index in the tile is `keys` or higher.
 template <int kGroups>
 __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

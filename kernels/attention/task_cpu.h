@@ -16,22 +16,23 @@ constexpr int64_t kFewRows = 8;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kKeyTile = 64;  // tiles start at multiples of this from the sequence's first key
 
-// head_dim rounded up to 16: the row stride in scratch, in floats. A multiple of every vector's
-// lane count.
+// head_dim rounded up to a multiple of 16: the row stride in scratch, in floats. It is a multiple
+// of the lane count of every instruction set's vectors.
 inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 // Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
 // and the few-rows layout are described in attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout:
-  // gathered keys.
+  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout: one
+  // tile's rows of K, copied to consecutive rows.
   float* q_t;
   // [kQueryBlock * D] unnormalised output. Wide layout: in groups of kGroup queries, channel-major.
   // Few-rows layout: one row of D floats per query.
   float* o_t;
-  // [kKeyTile * D] Wide layout: gathered keys. Few-rows layout: keys, channel-major.
+  // [kKeyTile * D] Wide layout: one tile's rows of K, copied to consecutive rows. Few-rows layout:
+  // the tile's keys, channel-major.
   float* k;
-  // [kKeyTile * D] gathered values.
+  // [kKeyTile * D] one tile's rows of V, copied to consecutive rows.
   float* v;
   // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P.
   float* p;
@@ -67,7 +68,7 @@ struct AttentionTask {
   int64_t sequence;
   int64_t head, heads_end;  // current head; end of the task's heads
   int64_t first_row, rows;  // rows of args.q
-  int64_t position;         // of the first row
+  int64_t position;         // position of the first row's query
   int64_t kv_len;
 };
 
@@ -148,7 +149,7 @@ class TaskMask {
   int Position(int64_t row) const { return position_ + static_cast<int>(row); }
 
  private:
-  const int position_;  // of the task's first row
+  const int position_;  // position of the task's first query
   MaskColumns columns_;
   int64_t first_key_ = 0;
   const MaskTile* tiles_ = nullptr;

@@ -40,7 +40,7 @@ QT_HOST_DEVICE inline double OpenUnit(uint32_t high, uint32_t low) {
 
 // The inputs of a random draw. Equal values give equal draws.
 struct DrawId {
-  uint64_t seed = 0;      // of the request
+  uint64_t seed = 0;      // the seed of the request
   uint32_t sequence = 0;  // index among the sampled sequences of the request
   uint32_t position = 0;  // current length of the sequence, in tokens
 };

@@ -39,7 +39,7 @@ struct Tensor {
   DType dtype = DType::kF32;
   int rank = 0;
   std::array<int64_t, 4> dim{};
-  std::array<int64_t, 4> stride{};  // in elements
+  std::array<int64_t, 4> stride{};  // strides in elements
 
   // A dense row-major view.
   static Tensor Dense(void* data, DType dtype, std::initializer_list<int64_t> dims);

@@ -19,9 +19,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using QuantizeD = hn::CappedTag<float, 16>;
 
 // Returns how a row of k values is quantised to int8, symmetrically: a value becomes the integer
-// nearest to value * inverse, which stands for integer * scale. With the largest magnitude absmax
-// of the row, inverse = 127 / absmax and scale = absmax / 127. A row with a non-finite value gets
-// the scale NaN, which makes all its outputs NaN.
+// nearest to value * inverse, and that integer represents integer * scale. With the largest
+// magnitude absmax of the row, inverse = 127 / absmax and scale = absmax / 127. A row with a
+// non-finite value gets the scale NaN, which makes all its outputs NaN.
 cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const QuantizeD d;
   const hn::RebindToSigned<QuantizeD> di;
@@ -29,8 +29,8 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   const int64_t whole = k / lanes * lanes;
   HWY_ALIGN float tail[16] = {};
   std::copy_n(x + whole, k - whole, tail);
-  // Compared as integers, the bits of non-negative floats have the same order as the floats, and
-  // NaN is the largest.
+  // The largest magnitude is found by comparing bits as integers: the bits of non-negative floats
+  // have the same order as the floats, and those of NaN are the largest.
   const auto magnitude = hn::Set(di, 0x7fffffff);
   auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
   for (int64_t i = 0; i < whole; i += lanes) {

@@ -1,7 +1,8 @@
-// Panel kernels with AMX. An input tile has 16 rows of 64 bytes; products of two tiles are added to
-// an accumulator tile of 16 x 16 values. Weight tiles are loaded directly from a packed panel
-// (linear_cpu.h): row i of a tile holds group i of k (4 int8 or 2 bf16 values per column) for 16 of
-// the 32 columns of the panel. These rows are 128 bytes apart in the panel.
+// CPU GEMM kernels with AMX. A kernel multiplies rows of x by one panel, the packed weights of 32
+// output channels (linear_cpu.h). An AMX input tile has 16 rows of 64 bytes; the products of two
+// input tiles are added to an accumulator tile of 16 x 16 values. Weight tiles are loaded directly
+// from the panel: row i of a tile holds group i of k (4 int8 or 2 bf16 consecutive values) for 16
+// of the panel's 32 channels. In the panel these rows are 128 bytes apart.
 #include "kernels/linear/linear_cpu.h"
 #include "kernels/runtime/cpu_features.h"
 
@@ -20,8 +21,9 @@ constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 constexpr int64_t kSide = 16;  // rows of a tile, and 4-byte units of one of its rows
 constexpr int64_t kRowBytes = 64;
 
-// Operand of LDTILECFG. Tiles 0 and 1 accumulate the first 16 rows of a block, tiles 2 and 3 its
-// other rows; 4 and 5 hold activations, 6 and 7 weights.
+// Operand of LDTILECFG, which sets the shapes of the eight AMX tiles. For a block of up to 32 rows
+// of x, tiles 0 and 1 accumulate the first 16 rows and tiles 2 and 3 the other rows; tiles 4 and 5
+// hold activations, tiles 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -41,8 +43,9 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
   return config;
 }
 
-// A zero-padded copy of the groups of k at the end of a panel that do not fill a weight tile: 1 to
-// 15 groups of 128 bytes each. A weight tile has 16 groups.
+// A group is the 4 int8 or 2 bf16 consecutive values of k that a panel of weights stores together:
+// 128 bytes for its 32 channels. A weight tile has 16 groups. This struct is a zero-padded copy of
+// the last 1 to 15 groups of a panel, those that do not fill a weight tile.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };
@@ -80,10 +83,10 @@ inline void Prefetch(const char* at, int64_t lines) {
   for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
 }
 
-// Adds the products of sixteen groups of k to the accumulator tiles: x [rows, 64 bytes], w [16, 128
-// bytes]. `second`: x has more than 16 rows. Also prefetches the cache lines `ahead`, at most
-// sixteen before each of the two loads of weight tiles: prefetching more at once would fill the
-// line fill buffers of the core.
+// Multiplies x [rows, 64 bytes] by w [16, 128 bytes], which hold sixteen groups of k (4 int8 or 2
+// bf16 values each), and adds the products to the accumulator tiles. `second`: x has more than 16
+// rows. Also prefetches the cache lines `ahead`: at most sixteen of them before each of the two
+// loads of a weight tile, because more at once would fill the core's line fill buffers.
 template <class Op>
 QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines& ahead) {
   const int64_t lines = std::min(ahead.count, kSide);
@@ -96,8 +99,8 @@ QUINTET_AMX void Multiply(const char* x, const char* w, bool second, const Lines
   Op::Column(second);
 }
 
-// Multiplies one block of up to 32 rows of x by one panel of weights and stores the sums over k in
-// p.tile.
+// Multiplies one block of up to 32 rows of x by one panel of weights (32 output channels). Stores
+// the results, which are sums over all of k, in p.tile.
 template <class Op>
 QUINTET_AMX void RowBlock(const cpu::PanelGemm& p, int64_t block) {
   const int64_t rows = p.x->BlockRows(block);

@@ -1,4 +1,5 @@
-// Panel kernels with AVX-512 VNNI and BF16, for which Highway 1.0.3 has no targets. See
+// CPU GEMM kernels with AVX-512 VNNI and AVX-512 BF16, for which Highway 1.0.3 has no targets. A
+// kernel multiplies rows of x by one panel, the packed weights of 32 output channels. See
 // linear_cpu.h.
 #include "hwy/highway.h"
 #include "kernels/linear/linear_cpu.h"
@@ -63,7 +64,8 @@ struct Bf16Op {
     std::memcpy(&unit, p, 4);
     X units = _mm512_set1_epi32(unit);
 #if defined(__clang__)
-    // Clang 16 crashes when it folds the broadcast into a bf16 product.
+    // This empty asm statement keeps the broadcast in a register of its own: Clang 16 crashes when
+    // it folds the broadcast into the bf16 dot product instruction.
     asm("" : "+v"(units));
 #endif
     return units;
@@ -75,7 +77,8 @@ struct Bf16Op {
 
 void Panel(const cpu::PanelGemm& p) { RunPanelGemm<Bf16Op>(p); }
 
-// Rounds to bf16 and flushes denormals to zero, as the bf16 dot products do with their inputs.
+// Rounds to bf16 and flushes denormals to zero, as the bf16 dot product instructions do with their
+// inputs.
 void RoundValues(const float* x, int64_t n, uint16_t* y) {
   for (int64_t i = 0; i < n; i += 16) {
     const __mmask16 valid = n - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n - i)) - 1);

@@ -1,5 +1,6 @@
-// Linear on the CPU: rows are processed in chunks; each task multiplies one panel of W (32
-// channels), or several panels if there are few rows.
+// The Linear op (GEMM) on the CPU. The rows of x are processed in chunks, one after the other. A
+// chunk is divided into tasks for the threads: a task multiplies all rows of the chunk by one panel
+// of W (32 output channels) or, if there are few rows, by several panels.
 #include <algorithm>
 
 #include "kernels/cpu_ops.h"
@@ -38,9 +39,10 @@ LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   return part;
 }
 
-// Number of panels per task. If a chunk has only one block of rows, nearly all time goes into
-// reading weights from memory, and a core reads no weights while it runs an epilogue. A task
-// therefore multiplies several panels, stores the sums of each in a separate tile, and runs all
+// Number of panels of W that one task multiplies (a panel: the weights of 32 output channels). It
+// is one if the rows of the chunk form several blocks. With a single block of rows, nearly all time
+// goes into reading weights from memory, and a core reads no weights while it runs an epilogue. A
+// task then multiplies several panels, stores the sums of each in a separate tile, and runs all
 // epilogues at the end. Measurements: linear/NOTES.md.
 int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
   constexpr int64_t kMost = 16;

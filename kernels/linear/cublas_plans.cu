@@ -22,10 +22,11 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Number of columns passed to cuBLASLt: n rounded up to a multiple of eight, or n if W or y has no
-// room for the extra columns or there is a bias or a residual. With an odd n (the vocabulary of
-// GPT-2), cuBLASLt would use kernels that are several times slower: 131 us instead of 27 us for 128
-// rows. W is padded with rows of zeros (linear.cc); y has room if its row stride is large enough.
+// Number of columns that cuBLASLt computes: n rounded up to a multiple of eight. It is n itself if
+// W or y has no room for the extra columns, or if there is a bias or a residual. With an odd n (the
+// vocabulary of GPT-2), cuBLASLt would use kernels that are several times slower: 131 us instead of
+// 27 us for 128 rows. W is padded with rows of zeros (linear.cc); y has room if its row stride is
+// large enough.
 int64_t EvenColumns(const Gemm& p) {
   const int64_t even = (p.w->n() + 7) / 8 * 8;
   const bool there = p.w->bytes() >= even * p.w->k() * DTypeBytes(p.x.dtype);
@@ -210,9 +211,9 @@ void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidat
   plan->algorithm = candidates[used < candidates.size() ? used : 0].algorithm;
 }
 
-// Copies the algorithm from an existing plan of the same GEMM with more rows: the one with the
-// fewest rows among those whose algorithm supports the rows of *plan. Returns false if there is
-// none.
+// Searches the existing plans of the same GEMM with more rows, fewest rows first, for an algorithm
+// that also supports the rows of *plan, and copies the first such algorithm to *plan. Returns false
+// if there is none.
 bool CublasLtPlans::Adopt(const Key& key, Plan* plan) const {
   for (auto larger = plans_.upper_bound(key); larger != plans_.end(); ++larger) {
     const auto& [other, known] = *larger;

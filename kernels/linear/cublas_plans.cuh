@@ -36,8 +36,9 @@ class CublasLtPlans {
   bool Run(const Gemm& p, Stream& stream);
 
  private:
-  // cuBLASLt is column-major: row-major y [rows, n] is its D [n, rows], A is W transposed, and B is
-  // x.
+  // The descriptors and the algorithm of one GEMM. cuBLASLt is column-major, so it sees our
+  // row-major matrices transposed: its D [n, rows] is y [rows, n], its B [k, rows] is x [rows, k],
+  // and its A [k, n] is W [n, k]. It computes D = A^T B.
   struct Plan {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
@@ -64,8 +65,8 @@ class CublasLtPlans {
   // Several row counts share one plan. Removes the candidates that do not support the smallest of
   // these row counts; if that would remove all candidates, keeps all.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
-  // Sets plan->algorithm and, while algorithms are being measured, records the choice in the
-  // GemmAlgorithmChoices of the device.
+  // Sets plan->algorithm to one of the candidates and, while algorithms are being measured
+  // (AutotuneGemms), records which one in the GemmAlgorithmChoices of the device.
   void Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
   int Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
   float MedianUs(const Gemm& p, Plan* plan, Stream& stream);
@@ -75,7 +76,7 @@ class CublasLtPlans {
   const CublasLt* lt_;  // loaded when the device was opened
   cublasLtHandle_t handle_ = nullptr;
   cublasStatus_t status_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;  // of measurements
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;  // begin and end of a timed GEMM
   std::map<Key, Plan> plans_;
 };
 

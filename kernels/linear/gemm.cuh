@@ -36,20 +36,22 @@ __device__ __forceinline__ float QuickGelu(float x) {
   return __fdividef(x, 1.0f + Exp2(QuickGeluExponent(x)));
 }
 
-// Arguments of one GEMM and its epilogue; members as in LinearArgs (linear.h).
+// Arguments of one GEMM and its epilogue. The members mean the same as those of LinearArgs
+// (linear.h).
 struct Gemm {
   Tensor x;  // [rows, k] of the weight type
   const LinearWeight* w;
   Tensor bias, residual, y;
   float alpha;
   Activation activation;
-  void* workspace;  // of cuBLASLt, CublasLtPlans::kWorkspaceBytes
+  void* workspace;  // cuBLASLt's, CublasLtPlans::kWorkspaceBytes bytes
   // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
   Tensor norm_gamma, norm_beta;
   float norm_eps;
   KvOutput kv;  // only for RunGemv
-  // Split RMSNorm: an RMSNorm between two GEMMs that their epilogues compute (linear.h). Only for
-  // RunGemv.
+  // Split RMSNorm: the epilogue of one GEMM computes the first half of an RMSNorm, that of the next
+  // GEMM the second half (linear.h). With x_squares, this GEMM computes the second half of the norm
+  // of x; with next_norm, the first half of the norm of y. Only for RunGemv.
   Tensor x_squares;
   NormOutput next_norm;
 };
@@ -64,8 +66,8 @@ inline bool IsHalf(WeightType type) {
 // rounded to the weight type in the kernel.
 bool RunGemv(const Gemm& p, Stream& stream);
 
-// The functions SupportsKvStore, SplitNormParts and SupportsSplitNormInput (linear.h) call these
-// for a GEMM that RunGemv computes, and return their results.
+// For GEMMs that RunGemv computes, the functions SupportsKvStore, SplitNormParts and
+// SupportsSplitNormInput (linear.h) return the results of the three functions below.
 bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
 int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
@@ -92,7 +94,8 @@ void PersistentLinear(const LinearArgs& args, Stream& stream);
 // gemv and split-K kernels load weights before that wait.)
 void WideLinear(const LinearArgs& args, Stream& stream);
 
-// GEMM with quantised weights, and its scratch size, in linear/quantized.cu.
+// GEMM with quantised weights, and the size of its scratch memory in bytes. Both functions are in
+// linear/quantized.cu.
 void QuantizedLinear(const LinearArgs& args, Stream& stream);
 int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
 

@@ -25,8 +25,8 @@ std::string End(size_t shapes, absl::string_view before) {
   return absl::StrCat("end ", shapes, " ", absl::Hex(Checksum(before), absl::kZeroPad16), "\n");
 }
 
-// Parses the line of a shape: the numbers of its key, then its choice. Returns false if the line is
-// malformed.
+// Parses one line of a file of GEMM choices: the ten numbers that identify a GEMM shape (*key),
+// then the index of the algorithm for it (*choice). Returns false if the line is malformed.
 bool ParseShape(absl::string_view line, GemmAlgorithmChoices::Key* key, int* choice) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != key->size() + 1) return false;

@@ -29,19 +29,21 @@ class GemmAlgorithmChoices {
   // residual and y; and one number that encodes the dtypes and the epilogue.
   using Key = std::array<int64_t, 10>;
 
-  // The choice for this shape, or -1 if there is none.
+  // Returns the index of the algorithm that is recorded for this GEMM shape, or -1 if none is.
   int Find(const Key& key) const;
-  // Adds a choice. Does nothing if there are already kMostShapes choices.
+  // Records algorithm number `choice` for this GEMM shape. Does nothing if kMostShapes shapes are
+  // already recorded.
   void Add(const Key& key, int choice);
   size_t size() const { return choices_.size(); }
-  // Whether Add has added a choice, so that there is something to save.
+  // Whether Add has recorded a choice. If not, there is nothing new to save to a file.
   bool changed() const { return changed_; }
 
-  // Parses `text`, the contents of a file in the format above, and adds its choices for shapes that
-  // have none yet. Returns OK without adding anything if the file is for another device; DATA_LOSS
-  // without adding anything if it is malformed.
+  // Parses `text`, the contents of a file of choices (format: comment at the top of
+  // gemm_choices.h), and adds its choices for shapes that have none yet. Returns OK without adding
+  // anything if the file is for another device; DATA_LOSS without adding anything if it is
+  // malformed.
   absl::Status Merge(absl::string_view text, absl::string_view device);
-  // Returns the choices in the file format.
+  // Returns all choices as the text of a file, which Merge can parse.
   std::string Text(absl::string_view device) const;
 
  private:

@@ -1,5 +1,6 @@
-// Divides the row counts of GEMMs on a GPU into classes. GEMMs that differ only in row counts of
-// the same class share a cuBLASLt plan (kernels/linear/cublas_plans.cuh).
+// Divides the row counts of GEMMs on a GPU into classes of consecutive numbers. GEMMs that differ
+// only in their row counts share a cuBLASLt plan (kernels/linear/cublas_plans.cuh) if these counts
+// are in the same class.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +8,17 @@
 
 namespace quintet {
 
-// The largest power of two up to rows / 8, at least 1. The class of `rows` contains at most this
-// many row counts, all consecutive.
+// Returns the largest power of two up to rows / 8, but at least 1. GEMMs whose row counts are in
+// one class share a cuBLASLt plan; the class of `rows` consists of consecutive row counts, at most
+// as many as this function returns.
 inline int64_t GemmRowStep(int64_t rows) {
   int64_t step = 1;
   while (step * 16 <= rows) step *= 2;
   return step;
 }
 
-// The largest row count in the class of `rows`.
+// Returns the largest row count of the class of `rows`. (GEMMs whose row counts are in one class
+// share a cuBLASLt plan.)
 inline int64_t RoundUpGemmRows(int64_t rows) {
   const int64_t step = GemmRowStep(rows);
   return (rows + step - 1) / step * step;

@@ -18,17 +18,17 @@
 
 namespace quintet {
 
-// Runs `work` and waits for it. A GEMM shape that first runs in `work` and has no choice in
-// GemmAlgorithmChoicesOf(device) is timed with every algorithm that the library offers, and the
+// Runs `work` and waits for it. If a GEMM shape that first runs in `work` has no choice in
+// GemmAlgorithmChoicesOf(device), every algorithm that cuBLASLt proposes for it is timed, and the
 // fastest becomes its choice. After `budget_us` microseconds no further shape is timed: its choice
-// is the library's first algorithm. That choice is recorded, too, so that it stays the same at the
-// next load. Results computed in `work` are wrong, because timed GEMMs run several times: call this
+// is cuBLASLt's first proposal. That choice is recorded, too, so that it stays the same at the next
+// load. Results computed in `work` are wrong, because timed GEMMs run several times: call this
 // function only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice the size of the
 // L2 cache.
 absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
 // GemmAlgorithmChoicesOf returns the choices that GEMMs on this device use. DeviceKind returns the
-// kind of device for which these choices are valid: one line that names the GPU, its driver and the
-// library.
+// kind of device for which these choices are valid: one line that names the GPU and the versions of
+// its driver and of cuBLASLt.
 GemmAlgorithmChoices& GemmAlgorithmChoicesOf(Device& device);
 const std::string& DeviceKind(const Device& device);
 

@@ -12,14 +12,15 @@ namespace {
 constexpr int64_t kDeep = 1024;
 // Largest k of a fused norm: a CTA holds whole rows of x in registers while it normalises them.
 constexpr int64_t kMostNormK = 2 * kDeep;
-// CTAs per SM that are resident at once, as assumed for the grid size. CTAs of another kernel may
-// share the SM.
+// Number of CTAs of this kernel that the grid size assumes to be resident on an SM at once. CTAs of
+// another kernel may share the SM.
 constexpr int kBlocksPerUnit = 2;
 
-// Gemv kernel: y = activation(alpha * norm(x) W^T + bias) (gated: * up) + residual for up to eight
-// rows. K and V may be stored in the KV cache instead of in y. With split RMSNorm (an
-// RMSNorm between two GEMMs, each of which computes one half; see NormOutput) the kernel computes
-// the second half of the norm of x, the first half of the norm of y, or both.
+// Gemv kernel for up to eight rows: y = activation(alpha * norm(x) W^T + bias) + residual. With a
+// gated weight, y = activation(gate) * up + residual, where gate and up are the two halves of alpha
+// * norm(x) W^T + bias. K and V may be stored in the KV cache instead of in y. With split RMSNorm
+// (an RMSNorm between two GEMMs, each of which computes one half; see NormOutput) the kernel
+// computes the second half of the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T or f32, W [n, k] T, y [rows, columns] Out; rows <= 8, k a multiple of 32.
 // Accumulation: the norm is computed in f32 and x is rounded to T once. mma in f32: each warp sums
 // its steps of k in ascending order, then the warps' sums are added in warp order. The order
@@ -28,7 +29,7 @@ constexpr int kBlocksPerUnit = 2;
 // warps split k in interleaved steps of 32 values. Loads of W, biases, gamma and beta start before
 // the kernel waits for its inputs. W goes through shared memory with up to 64 KiB per CTA in
 // flight, also across tiles. Between the wait and the last store there is one round trip to memory:
-// x, residual, slots and squares are loaded together.
+// x, the residual, cache slots and partial sums of squares are loaded together.
 // Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. In a decoder step of a small
 // model the bound is latency: a kernel takes at least 0.9 us, even if it only loads and stores.
 // Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,

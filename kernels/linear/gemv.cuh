@@ -86,9 +86,10 @@ struct GemvKvArgs {
   int inner, head_dim, page_size;
 };
 
-// Layout of the CTA's shared memory. warp_bytes: size of the weights buffer of one warp. The others
-// are byte offsets: parts_at of the partial sums of W x^T, moments_at of the moments of the fused
-// norm (mean and sum of squared deviations, per row and warp), norm_at of its gamma and beta.
+// Layout of the CTA's shared memory. warp_bytes is the size of the buffer that holds the weights of
+// one warp. The other members are byte offsets: the partial sums of W x^T begin at parts_at, the
+// moments of the fused norm (mean and sum of squared deviations, for each row and warp) at
+// moments_at, and the gamma and beta of this norm at norm_at.
 struct GemvSharedMemory {
   int warp_bytes, parts_at, moments_at, norm_at;
 };
@@ -208,7 +209,7 @@ class GemvWeights {
   const Thread& thread_;
   char* shared_;
   const T *top_, *bottom_;
-  int tile_, step_;            // of the next copy
+  int tile_, step_;            // tile and k step of the next copy
   int copied_ = 0, used_ = 0;  // ring slots of the next copy and of the next Take
 };
 

@@ -23,9 +23,10 @@ namespace quintet::cuda {
 
 namespace {
 
-// Maximum number of rows per chunk, in two cases. product: the GEMM result goes to scratch, for a
-// separate epilogue pass. x: there is no epilogue pass, but x has to be converted to the weight
-// type in scratch. On Hopper, nearly all GEMMs that have more than `product` rows and would need an
+// A call that needs scratch memory is processed in chunks of rows. The members are the maximum
+// number of rows of a chunk in two cases. product: the GEMM result goes to scratch, for a separate
+// epilogue pass. x: there is no epilogue pass, but x has to be converted to the weight type in
+// scratch. On Hopper, nearly all GEMMs that have more than `product` rows and would need an
 // epilogue pass run in linear/persistent.cu without one, so a small `product` is enough there.
 struct Pieces {
   int64_t x, product;
@@ -213,7 +214,7 @@ struct EpilogueArgs {
   const Out* residual;
   Out* y;
   int64_t residual_stride, y_stride;
-  int64_t columns;    // of y
+  int64_t columns;    // number of columns of y
   int64_t up_offset;  // 0, or where the up half begins
   Activation activation;
   const int64_t* row_offset;  // scatter, or null
@@ -221,8 +222,9 @@ struct EpilogueArgs {
   int64_t chunk;
 };
 
-// Epilogue pass: y = activation(product + bias) (gated: * (up + up_bias)) + residual, row-major or
-// scattered (ScatterOutput); computed in f32.
+// Epilogue pass over a GEMM result (`product`): y = activation(product + bias) + residual. With a
+// gated weight, y = activation(gate) * up + residual, where gate and up are the two halves of
+// product + bias. y is row-major or scattered (ScatterOutput). Computed in f32.
 // Shapes: product [rows, n] dense; y [rows, columns], columns n or n / 2.
 // Mapping: a thread computes kEach consecutive values; blockIdx.y is the row.
 // Bound: the product read and y written once; 1024 rows of T5-base's 18432 cross-attention K and V
@@ -270,8 +272,9 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
   StoreConsecutive(v, y);
 }
 
-// Whether EpilogueKernel can use 16-byte vectors: groups of eight columns are aligned in all its
-// inputs and outputs and never cross a chunk of a scattered output.
+// Whether EpilogueKernel can use 16-byte vectors. It can if every group of eight columns is aligned
+// in all inputs and outputs and, with a scattered output, lies within one chunk (the columns of a
+// row that are stored contiguously, see ScatterOutput).
 template <typename In, typename Out>
 bool UsesVectorEpilogue(const EpilogueArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
@@ -356,8 +359,8 @@ Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
   return y;
 }
 
-// Runs stage 3, the epilogue pass, on `product`: the results of stage 2 for consecutive rows of the
-// call, of which the first is row first_row.
+// Runs stage 3, the epilogue pass, on `product`: the results of stage 2, the GEMM, for consecutive
+// rows of the call. The first of them is row first_row.
 void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
   const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
   DispatchDType(product.dtype, [&](auto in) {
@@ -368,7 +371,8 @@ void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, St
   });
 }
 
-// Returns the arguments of the call restricted to its rows [begin, end); `x` holds these rows of x.
+// Returns the arguments of the call restricted to its rows [begin, end). `x` holds these rows of
+// the input, in the weight type; it becomes the `x` of the result.
 LinearArgs RowsOf(const LinearArgs& args, const Tensor& x, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.x = x;

@@ -69,10 +69,13 @@ class LinearWeight {
   // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides.
   // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view.) Quantises as
   // QuantizeRows does. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
-  // Several threads may fill disjoint ranges at once if every range begins at a multiple of
-  // kPackRows and ends at a multiple of kPackRows, at row n or, if gated, at row n/2.
+  // Several threads may fill disjoint ranges at once if each range begins at a multiple of
+  // kPackRows and ends at such a multiple or at row n. If W is gated, each range must be one of
+  // gate rows only or of up rows only; it begins a multiple of kPackRows after the first gate row
+  // (up row), and ends at such a row or after the last gate row (up row).
   void Pack(int64_t row, const Tensor& w);
-  // As Pack, from quantised values: w [rows, k] of WeightDType(type()), scales [rows] f32.
+  // Fills output channels like Pack, but from values that are already quantised: w [rows, k] of
+  // WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
   // The inverse of Pack, for tests: writes dequantised rows to w [rows, k] f32. CPU only.
   void Unpack(int64_t row, const Tensor& w) const;
@@ -108,7 +111,8 @@ class LinearWeight {
 // magnitude of a channel becomes 127 (i8) or 448 (f8).
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
-// Scattered output: element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
+// Scattered output: each row of y is divided into chunks of `chunk` columns, which are stored at
+// separate places. Element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
 // chunk]. With it, one GEMM writes the cross-attention K and V of all layers into the cache.
 struct ScatterOutput {
   void* base = nullptr;

@@ -1,4 +1,5 @@
-// Panel kernels for the instruction sets that Highway covers, and the epilogue. See linear_cpu.h.
+// CPU GEMM kernels for the instruction sets that Highway covers, and the epilogue. A kernel
+// multiplies rows of x by one panel, the packed weights of 32 output channels. See linear_cpu.h.
 #include "kernels/linear/linear_cpu.h"
 
 #include <algorithm>
@@ -135,7 +136,8 @@ cpu::PanelKernel KernelI8() { return {&PanelI8, kRowsI8, 1}; }
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 
-// Inputs of the epilogue for one row of a panel. Pointers refer to the 32 columns of the panel.
+// Inputs of the epilogue for one row of x and one panel of W. Each pointer points to an array with
+// one value per column of the panel.
 struct PanelRow {
   const void* sums = nullptr;        // f32 or i32
   const float* scales = nullptr;     // kI8
@@ -162,7 +164,8 @@ HWY_INLINE VF Value(const PanelRow& row, int64_t c) {
   return hn::MulAdd(v, factor, hn::Load(d, row.bias + c));
 }
 
-// Computes the outputs of one row of a panel: 32, or 16 if gated.
+// Computes the outputs of one row of x for one panel of W (32 output channels): 32 values of y, or
+// 16 if W is gated.
 template <bool kInt8, Activation kActivation>
 HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   const DF d;
@@ -176,7 +179,8 @@ HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   }
 }
 
-// Copies the bias values of a panel to out [32], in packed order and padded with zeros.
+// Copies the bias of each of a panel's 32 channels to out [32], in the order of the channels in the
+// panel; 0 for channels past the last one.
 void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
   const LinearWeight& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
@@ -283,18 +287,19 @@ namespace cpu {
 
 PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
   // With few rows, reading the weights takes most of the time. AMX reads them more slowly than
-  // VNNI, because a tile load has only 16 cache lines in flight. On one core of a Xeon, AMX reads
-  // 14 to 16 GB/s; VNNI reads 20 GB/s for one row, 16.5 GB/s for 8 rows and 12 GB/s for 12. The
-  // int8 sums of both are exact, so the choice does not change results.
+  // VNNI, because a tile load has only 16 cache lines in flight: on one core of a Xeon, AMX reads
+  // 14 to 16 GB/s; VNNI reads 20 GB/s with one row, 16.5 GB/s with 8 rows and 12 GB/s with 12 rows.
+  // VNNI is therefore used for few rows if the weights are int8. The int8 sums of both are exact,
+  // so the choice does not change results.
   constexpr int64_t kMostVnniRows = 8;
   PanelKernel kernel;
   switch (type) {
     case WeightType::kF32:
       return HWY_DYNAMIC_DISPATCH(KernelF32)();
     case WeightType::kBF16:
-      // If the CPU has AMX, it is used for any number of rows. AMX and AVX-512 sum bf16 products in
-      // different orders, so if few rows used AVX-512, the result of a row would depend on the
-      // number of rows.
+      // For bf16 weights, AMX is used for any number of rows if the CPU has it. AMX and AVX-512 sum
+      // bf16 products in different orders, so if few rows used AVX-512, the result of a row would
+      // depend on the number of rows.
       kernel = AmxBf16PanelKernel();
       if (kernel.multiply == nullptr) kernel = Bf16PanelKernel();
       break;

@@ -43,7 +43,8 @@ constexpr int64_t GroupSize(WeightType type) {
 inline int64_t Groups(const LinearWeight& w) {
   return (w.k() + GroupSize(w.type()) - 1) / GroupSize(w.type());
 }
-// Columns of y that one panel yields: 32, or 16 if W is gated.
+// Number of columns of y that one panel of 32 output channels yields: 32, or 16 if W is gated (16
+// gate channels and their 16 up channels).
 inline int64_t ColumnsPerPanel(const LinearWeight& w) {
   return w.gated() ? kPanelColumns / 2 : kPanelColumns;
 }
@@ -54,7 +55,8 @@ inline int64_t Panels(const LinearWeight& w) {
 
 struct PanelGemm;
 
-// A kernel that multiplies packed rows of x by one panel of W.
+// A CPU GEMM kernel, which multiplies packed rows of x by one panel of W: the packed weights of 32
+// output channels.
 struct PanelKernel {
   void (*multiply)(const PanelGemm&) = nullptr;
   int64_t rows = 0;  // maximum rows of a block
@@ -80,7 +82,8 @@ struct Activations {
   const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
 };
 
-// Arguments of a panel kernel, which multiplies one panel by all rows of the chunk x.
+// Arguments of a panel kernel (PanelKernel), which multiplies all rows of one chunk of x by one
+// panel of W.
 struct PanelGemm {
   const Activations* x = nullptr;
   const char* panel = nullptr;
@@ -97,8 +100,9 @@ struct PanelGemm {
 // How far ahead of the current weights, in bytes, the kernels of linear/tile-inl.h prefetch weights
 // if x has only one block of rows. Measured on one core of a Xeon with AMX: linear/NOTES.md.
 inline constexpr int64_t kAhead = 3072;
-// Number of groups of k in one pass. A kernel multiplies the weights of these groups by all blocks
-// of rows before it continues with the next pass, so that these weights stay in the L2 cache.
+// Returns the number of groups of k in one pass (a group: 1 f32, 2 bf16 or 4 int8 consecutive
+// values). A kernel multiplies the weights of these groups by all blocks of rows before it
+// continues with the next pass, so that these weights stay in the L2 cache.
 int64_t GroupsOfPass(int64_t blocks, int64_t groups);
 
 // Returns the fastest kernel of this CPU for a chunk of `rows` rows and weights of this type.
@@ -128,9 +132,9 @@ struct RowScale {
   float inverse = 0.0f;
 };
 RowScale ScaleOfRow(const float* x, int64_t k);
-// QuantizeValues converts n values to u8 as in RowScale. Bf16RoundValues converts them to bf16; it
-// is available only if there is a Bf16PanelKernel. Both fill up the last group of y (4 u8 or 2 bf16
-// values) as if x were 0 past n.
+// QuantizeValues quantises n values to u8: y = round(x * inverse) + 128, with `inverse` from
+// ScaleOfRow. Bf16RoundValues rounds n values to bf16; only for CPUs that have a Bf16PanelKernel.
+// Both fill the last group of y (4 u8 or 2 bf16 values) as if x were 0 past n.
 void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
 void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
 

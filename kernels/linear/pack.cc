@@ -47,7 +47,7 @@ void ReadValues(const void* source, DType dtype, int64_t step, int64_t n, float*
   for (; i < n; ++i) out[i] = F16ToF32(x[i * step]);
 }
 
-// The largest magnitude; NaN if any value is NaN.
+// Returns the largest magnitude of the n values x; NaN if any of them is NaN.
 float AbsMax(const float* x, int64_t n) {
   const PackD d;
   const hn::RebindToSigned<PackD> di;
@@ -103,15 +103,16 @@ namespace {
 constexpr int64_t kUnitsAtOnce = 64;  // groups of one piece
 constexpr int64_t kGroupBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 
-// Reads values [begin, begin + n) of a row as f32.
+// Reads values [begin, begin + n) of one row of w and converts them to f32.
 void ReadRow(const Tensor& w, int64_t row, int64_t begin, int64_t n, float* out) {
   const char* source =
       w.as<char>() + (row * w.stride[0] + begin * w.stride[1]) * DTypeBytes(w.dtype);
   HWY_DYNAMIC_DISPATCH(ReadValues)(source, w.dtype, w.stride[1], n, out);
 }
 
-// Reads values [begin, begin + n) of `rows` rows into out [rows, n]. If w is a transposed view, it
-// is read column by column, because a column is then contiguous in memory.
+// Reads values [begin, begin + n) of each of the rows [row, row + rows) of w, as f32, into out
+// [rows, n]. If w is a transposed view, it is read column by column, because a column is then
+// contiguous in memory.
 void ReadBlock(const Tensor& w, int64_t row, int64_t rows, int64_t begin, int64_t n, float* out) {
   if (w.stride[0] != 1 || w.stride[1] == 1) {
     for (int64_t r = 0; r < rows; ++r) ReadRow(w, row + r, begin, n, out + r * n);
@@ -165,9 +166,9 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
   for (int64_t r = 0; r < rows; ++r) quantizers[r] = ChannelQuantizer(most[r], type);
 }
 
-// The place of a channel in the packed layout (linear_cpu.h). offset: bytes from the first panel to
-// the channel's first unit, that of group 0. column: index of the channel if the columns of all
-// panels are numbered consecutively.
+// The place of a channel in the packed layout (linear_cpu.h). offset: bytes from the beginning of
+// the first panel to the channel's first four bytes, its weights for the first group of k. column:
+// index of the channel if the columns of all panels are numbered consecutively.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;
@@ -186,8 +187,9 @@ ChannelPlace Place(const LinearWeight& w, int64_t row) {
           std::min(columns - in_half % columns, half - in_half)};
 }
 
-// Transposes units [rows][kUnitsAtOnce] into a panel. The units of all rows for group g become
-// adjacent: they are stored at out + g * kGroupBytes.
+// A unit is four bytes: the values of one row for one group of k. Copies units [rows][kUnitsAtOnce]
+// into a panel, transposed: there, the units of all rows for group g are adjacent, from address out
+// + g * kGroupBytes on.
 void TransposeUnits(const uint32_t* units, int64_t rows, int64_t groups, char* out) {
   for (int64_t g = 0; g < groups; ++g) {
     uint32_t line[cpu::kPanelColumns];
@@ -263,8 +265,9 @@ struct FillBf16 {
   void End(int64_t, int64_t) {}
 };
 
-// Argument `fill` of PackRuns for int8. It also stores the channel sums that cancel the offset of
-// 128 in the u8 activations.
+// Argument `fill` of PackRuns for int8 weights. It also stores, for each channel, 128 times the sum
+// of its weights. Activations are stored as u8, 128 too large; this number is what the excess adds
+// to a dot product with the channel, and the epilogue subtracts it again.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;
@@ -326,8 +329,8 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   }
 }
 
-// Writes rows to device memory. Values that are dense and have the weight type are written
-// directly; others are converted to a copy first.
+// Writes rows of weights to device memory. If they are dense and have the weight type, they are
+// written directly; otherwise a converted copy is made on the host first.
 void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   const DType type = WeightDType(type_);
   const int64_t row_bytes = k_ * DTypeBytes(type), rows = w.dim[0];

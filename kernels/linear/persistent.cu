@@ -96,7 +96,7 @@ void LaunchTyped(const LinearArgs& args, Stream& stream) {
 
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-// Whether the kernel supports the epilogue of this call.
+// Whether the persistent GEMM kernel supports the epilogue and the output of this call.
 bool Finishes(const LinearArgs& args) {
   const DType type = WeightDType(args.w->type());
   if (args.alpha != 1.0f || args.bias.defined()) return false;
@@ -110,10 +110,10 @@ bool Finishes(const LinearArgs& args) {
 
 }  // namespace
 
-// The smallest number of rows for which the kernel is used; with fewer rows its tiles do not occupy
-// all SMs. For a gated W of 10240 x 2048 and 1024 rows, this kernel takes 75 us, and cuBLASLt with
-// an activation pass 73 us; for 512 rows, 47 us and 37 us. For scattered outputs 256 rows are
-// enough, because they have many columns and therefore many tiles.
+// The smallest number of rows for which the persistent GEMM kernel is used; with fewer rows its
+// tiles do not occupy all SMs. For a gated W of 10240 x 2048 and 1024 rows, this kernel takes 75
+// us, and cuBLASLt with an activation pass 73 us; for 512 rows, 47 us and 37 us. For scattered
+// outputs 256 rows are enough, because they have many columns and therefore many tiles.
 int64_t MinPersistentRows(const LinearWeight& w) { return w.gated() ? 1024 : 256; }
 
 bool PersistentTakes(const LinearArgs& args, const Device& device) {

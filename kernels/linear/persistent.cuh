@@ -60,7 +60,7 @@ class PersistentTileScheduler {
       : high_((a.rows + S::kRows - 1) / S::kRows),
         wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
   __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
-  // The first row and column of y of a tile.
+  // Returns the first row and the first column of y that belong to a tile.
   __device__ __forceinline__ int2 At(int tile) const {
     const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
     const int height = min(kBand, high_ - first);

@@ -170,9 +170,9 @@ class PersistentConsumer {
     }
   }
 
-  // Computes four values of y from the accumulators of this thread: those that it has in the group
-  // of eight columns with index `eight` of the tile, in the order of the wgmma accumulator
-  // fragment.
+  // Computes four values of y from the accumulators of this thread. `eight`: index of a group of
+  // eight columns of the tile; the four values are those that the thread has in this group, in the
+  // order of the wgmma accumulator fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int eight, float (&v)[4]) {
 #pragma unroll

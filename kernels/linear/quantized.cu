@@ -75,8 +75,10 @@ struct ByteGemvArgs {
   bool gated;
 };
 
-// Gemv with byte weights: y = activation(alpha * x (scales W)^T + bias) (gated: * up) + residual
-// for few rows.
+// Gemv for few rows with weights of one byte each: y = activation(alpha * x D^T + bias) + residual,
+// where D is W after each of its rows (channels) has been multiplied by its scale. With a gated
+// weight, y = activation(gate) * up + residual, where gate and up are the two halves of alpha * x
+// D^T + bias.
 // Shapes: x [rows, k] bf16 or f32, W [n, k] int8 or e4m3, y [rows, columns] Out; k a multiple of
 // 64; rows <= 8 kTiles.
 // Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending

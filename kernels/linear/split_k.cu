@@ -99,8 +99,9 @@ bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
          InTwo(w, rows, device);
 }
 
-// Whether the kernel supports this call: no scatter and no norm of x, x already of the weight type,
-// and everything aligned for accesses of four elements.
+// Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a norm of x
+// that this GEMM would compute alone), x already of the weight type, and everything aligned for
+// accesses of four elements.
 bool Takes(const LinearArgs& args) {
   const LinearWeight& w = *args.w;
   if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
@@ -113,9 +114,9 @@ bool Takes(const LinearArgs& args) {
   return InFours(args.next_norm.gamma.data, 0, DType::kF32) && InFours(args.next_norm.scaled);
 }
 
-// Chooses the plan by rules that were fitted to measurements of all plans on the shapes of
-// linear/NOTES.md. For shapes where the rules do not choose the fastest plan, the chosen plan takes
-// 5 % longer than the fastest on average.
+// Chooses how a split-K GEMM is tiled, by rules that were fitted to measurements of all tilings on
+// the shapes of linear/NOTES.md. Where the rules do not choose the fastest tiling, the chosen one
+// takes 5 % longer than the fastest on average.
 SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
   const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
@@ -218,10 +219,11 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
   return Fits(w, rows, device);
 }
 
-// A split RMSNorm of the input is supported only for bf16: the input is then y * gamma of the
-// previous GEMM, which could overflow f16, because it is not yet divided by the root mean square of
-// y. With more than 64 rows, the largest supported GEMM is smaller than without this norm (Fits):
-// for GEMMs close to the limit of Fits, a separate RMSNorm op is faster.
+// A split RMSNorm of the input (the previous GEMM has computed its first half) is supported only
+// for bf16: the input is then y * gamma of the previous GEMM, which could overflow f16, because it
+// is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k has a lower
+// limit than in GEMMs without this norm (Fits): between the two limits a separate RMSNorm op is
+// faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;

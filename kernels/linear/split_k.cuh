@@ -86,7 +86,8 @@ class SplitKProducer {
   // Number of k steps that can be loaded before a pipeline stage has to be reused.
   __device__ __forceinline__ int First() const { return min(share_.count, a_.stages); }
   // Calls copy(i, stage) for the k steps i = begin, begin + 1, ..., each as soon as the consumer
-  // warpgroup has released that stage. `begin` is 0 or First().
+  // warpgroup has released that stage. `begin` is 0, or First() if the caller has already loaded
+  // the steps before it.
   template <typename Copy>
   __device__ __forceinline__ void Run(int begin, const Copy& copy) const {
     int stage = 0;
@@ -147,10 +148,11 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
   WarpgroupFenceOperand(c);
 }
 
-// Split-K GEMM: y = activation(alpha x W^T + bias) (gated: * up) + residual. K and V may be stored
-// in the KV cache instead of in y. With split RMSNorm (an RMSNorm between two GEMMs, each of which
-// computes one half; see NormOutput) the kernel computes the second half of the norm of x, the
-// first half of the norm of y, or both.
+// Split-K GEMM: y = activation(alpha x W^T + bias) + residual. With a gated weight, y =
+// activation(gate) * up + residual, where gate and up are the two halves of alpha x W^T + bias. K
+// and V may be stored in the KV cache instead of in y. With split RMSNorm (an RMSNorm between two
+// GEMMs, each of which computes one half; see NormOutput) the kernel computes the second half of
+// the norm of x, the first half of the norm of y, or both.
 // Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
 // and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds

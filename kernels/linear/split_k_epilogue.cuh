@@ -10,8 +10,8 @@ namespace quintet::cuda {
 
 constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
 constexpr int kSplitKMaxStages = 16;
-// Largest rows * n * k of a GEMM with more than 64 rows for which the kernel is used. InTwo in
-// split_k.cu makes an exception for some larger GEMMs.
+// The split-K kernel is used for a GEMM with more than 64 rows only if rows * n * k is at most
+// this number. InTwo in split_k.cu makes an exception for some larger GEMMs.
 constexpr int64_t kSplitKMaxMultiplyAdds = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
 
@@ -50,10 +50,10 @@ struct SplitKArgs {
   int64_t next_stride;
 };
 
-// Variants of the kernel. kSmall: one producer thread. kLarge, for large weights: one producer
-// thread for W and one for x. kAdds: as kLarge, but the epilogue supports only the addition of an
-// f32 residual. This shorter epilogue makes the kernel faster: a CTA runs its epilogue only once,
-// so the time to fetch the instructions counts.
+// Variants of the split-K GEMM kernel. kSmall: one producer thread. kLarge, for large weights: one
+// producer thread for W and one for x. kAdds: as kLarge, but the epilogue supports only the
+// addition of an f32 residual. This shorter epilogue makes the kernel faster: a CTA runs its
+// epilogue only once, so the time to fetch the instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
 // Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm, of which
@@ -79,7 +79,7 @@ struct SplitKSmem {
   int residual;  // residual of these rows
   int tail;
   int scales;  // f32 norm scale of each of these rows
-  int bytes;   // total
+  int bytes;   // size of all arrays together
 
   template <typename S>
   __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {

@@ -1,10 +1,13 @@
-// Inner loops of a panel kernel, compiled once per instruction set: included inside the namespace
-// and under the compiler attributes of the including file, which supplies Op:
-//   V, W, X            vector types: accumulators, weights, one activation unit in all lanes
-//   kVectors           vectors per panel row: 32 / lanes
+// Inner loops of a panel kernel, which multiplies rows of x by one panel (32 output channels of W).
+// This file is compiled once per instruction set: included inside the namespace and under the
+// compiler attributes of the including file, which supplies a class Op. A group is 1 f32, 2 bf16 or
+// 4 int8 consecutive values of k; a unit is the four bytes of one row or channel for one group.
+// Members of Op:
+//   V, W, X            vector types: accumulators, weights, and one unit of x repeated in all lanes
+//   kVectors           vectors per group of the panel: 32 / lanes
 //   kMaxRows           rows whose accumulators fit into the registers
-//   Columns(rows)      vectors of a panel row that one pass over the groups computes for a block
-//                      of `rows` rows; divides kVectors
+//   Columns(rows)      vectors of accumulators per row that are held in registers for a block of
+//                      `rows` rows while the groups are read once; divides kVectors
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //                      operations on these vectors
 //
@@ -80,9 +83,9 @@ HWY_INLINE void DispatchRows(int64_t rows, const char* x, const char* w, const c
   }
 }
 
-// Multiplies one panel by all rows, in passes over groups of k (GroupsOfPass) whose weights stay in
-// the L2 cache while all blocks of rows are multiplied. Between passes, partial sums stay in the
-// tile.
+// Multiplies one panel by all rows of x. The groups of k are divided into passes (GroupsOfPass):
+// the weights of one pass stay in the L2 cache while all blocks of rows are multiplied by them.
+// Between passes, the partial sums of all rows are in p.tile.
 template <class Op>
 HWY_INLINE void RunPanelGemm(const cpu::PanelGemm& p) {
   constexpr int64_t kPanelBytes = cpu::kPanelColumns * cpu::kUnitBytes;

@@ -15,7 +15,7 @@ void CheckTable(const Tensor& table, int64_t d) {
 }
 
 // Checks the indices `numbers` [rows]. Each must be in [0, table_rows), a row of the table, or in
-// [-next_tokens, 0), an entry of EmbeddingArgs::next_tokens.
+// [-next_tokens, 0), which stands for an element of EmbeddingArgs::next_tokens.
 void CheckRowNumbers(const Tensor& numbers, int64_t rows, int64_t table_rows, int64_t next_tokens) {
   QT_CHECK(numbers.dtype == DType::kI32);
   QT_CHECK_EQ(numbers.rank, 1);

@@ -10,8 +10,8 @@ namespace quintet {
 
 // y[r] = scale * table[ids[r]] + position_table[positions[r]]
 struct EmbeddingArgs {
-  // Token ids [rows] i32, each in [0, vocab). The value -1 - i stands for the token next_tokens[i].
-  // Any other value fails a QT_CHECK, so the caller must validate user input first.
+  // Token ids [rows] i32. Each is in [0, vocab), or is -1 - i and stands for the token
+  // next_tokens[i]. Any other value fails a QT_CHECK, so the caller must validate user input first.
   Tensor ids;
   // Optional, [n] i32, dense: token ids that an earlier op on this stream writes. With next_tokens
   // a step can be enqueued before the host knows its input tokens.

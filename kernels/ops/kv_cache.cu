@@ -14,7 +14,7 @@ struct StoreKvParams {
   void* cache;
   const int32_t* slots;
   int64_t k_row_stride, k_head_stride, v_row_stride, v_head_stride;
-  int64_t page_stride;  // of the cache
+  int64_t page_stride;  // from one cache page to the next
   int64_t layer_offset;
   int heads, page_size, head_units;
 };

@@ -14,7 +14,7 @@
 
 namespace quintet {
 
-// A view of the cache; the model owns the memory.
+// A view of the key/value cache; the model owns its memory.
 struct KvCache {
   void* data = nullptr;       // [pages, layers, 2 (key, value), heads, page_size, head_dim]
   DType dtype = DType::kF32;  // f32 on the CPU, the dtype of the activations on a GPU
@@ -35,7 +35,7 @@ struct KvCache {
   }
 };
 
-// Copies the keys and values of new tokens into their slots.
+// Copies the keys and values of new tokens into their slots of the key/value cache.
 struct StoreKvArgs {
   Tensor k, v;  // [rows, heads, head_dim], dtype of the cache, any row stride
   const KvCache* cache = nullptr;

@@ -24,8 +24,8 @@ struct NormParams {
   float eps;
 };
 
-// A piece: kWidth (1 or 4) consecutive elements of a row. Parameter `vectorized` of the functions
-// below: pieces are aligned, so that one vector load or store moves a whole piece.
+// A piece: kWidth (1 or 4) consecutive elements of a row. If parameter `vectorized` of a function
+// is true, pieces are aligned, and one vector load or store moves a whole piece.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T)) Piece {
   T values[kWidth];

@@ -13,8 +13,8 @@ namespace quintet {
 // implementation.
 struct RotaryArgs {
   Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
-  // Result, with the shape of x; may alias x. It has the dtype of x or, on a GPU if x is f32, bf16
-  // or f16.
+  // Result, with the shape of x; may alias x. Its dtype is that of x. On a GPU with an f32 x, it
+  // may also be bf16 or f16.
   Tensor y;
   // For rows in the KV cache (kernels/ops/kv_cache.h): where each row of y begins, as an offset
   // from y.data in elements. If y aliases x, the rows of x are read at these offsets, too. Null:

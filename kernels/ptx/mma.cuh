@@ -1,6 +1,6 @@
 // Tensor-core and asynchronous copy instructions of sm_80 and newer, for bf16 and f16.
 //
-// Fragments of mma.m16n8k16, for lane = 4 g + t:
+// Fragments of mma.m16n8k16: the elements (row, column) that lane 4 g + t has in each register:
 //   A [16 x 16]  a[0] (g, 2t..2t+1)  a[1] (g+8, 2t..)  a[2] (g, 2t+8..)  a[3] (g+8, 2t+8..)
 //   B [16 x 8]   b0 (2t..2t+1, g)    b1 (2t+8.., g)
 //   C [16 x 8]   c[0..1] (g, 2t..2t+1)  c[2..3] (g+8, 2t..)

@@ -23,7 +23,7 @@ constexpr int64_t kAlignment = 64;
 // An anonymous memory mapping. Pages that are never touched take no physical memory.
 class Mapping {
  public:
-  // Returns null if mmap fails.
+  // Maps `bytes` bytes that start at a huge page boundary. Returns null if mmap fails.
   static std::shared_ptr<Mapping> Create(int64_t bytes) {
     const size_t size = static_cast<size_t>(bytes + kHugePage);
     auto mapping = std::make_shared<Mapping>();  // first: it may throw

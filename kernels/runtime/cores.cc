@@ -30,7 +30,7 @@ int AvailableCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
-  std::set<std::string> cores;  // of each physical core: its list of hyper-threads
+  std::set<std::string> cores;  // one list of hyper-threads per physical core
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
     std::ifstream file(

@@ -33,10 +33,11 @@ namespace quintet {
 
 struct GraphCacheOptions {
   int64_t threshold = 1;  // uses of a key before the use that captures it
-  size_t capacity = 128;  // keys
+  size_t capacity = 128;  // maximum number of keys
 };
 
-// Key: copyable and ordered by operator<. Graph: one captured graph, or a struct of several.
+// Template parameters: Key is copyable and ordered by operator<; Graph is one captured graph, or a
+// struct of several.
 template <typename Key, typename Graph = CudaGraph>
 class GraphCache {
  public:
@@ -47,10 +48,10 @@ class GraphCache {
     QT_CHECK_GE(options.capacity, size_t{1});
   }
 
-  // Counts one use of `key` and returns its graph for the caller to launch, valid until the next
-  // call. Null: there is no graph (yet), and the caller enqueues the work as usual. A call in which
-  // the key reaches the threshold calls `capture` once; exceptions that `capture` throws pass
-  // through.
+  // Counts one use of `key` and returns its graph, which the caller launches; the pointer is valid
+  // until the next call. If the key has no graph but has already had `threshold` uses without one,
+  // this call first captures a graph with `capture`. Returns null if there is still no graph; the
+  // caller then enqueues the work as usual. Exceptions that `capture` throws pass through.
   const Graph* Use(const Key& key, Capture capture) {
     Entry& entry = MostRecent(key);
     if (entry.graph != nullptr) return entry.graph.get();
@@ -69,7 +70,7 @@ class GraphCache {
     entries_.clear();
   }
 
-  size_t size() const { return entries_.size(); }  // keys
+  size_t size() const { return entries_.size(); }  // number of keys
 
  private:
   struct Entry {

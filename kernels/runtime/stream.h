@@ -37,7 +37,7 @@ class Stream {
     return *device_;
   }
 
-  // Makes the calling thread the one that enqueues work.
+  // Makes the calling thread the engine thread, which from now on enqueues all work on this stream.
   void Use() const {
     if (device_ != nullptr) device_->Use();
   }

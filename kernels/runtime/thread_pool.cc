@@ -76,8 +76,8 @@ struct ThreadPool::State {
   alignas(64) std::atomic<bool> caller_sleeps{false};
 
   std::mutex sleep;
-  std::condition_variable wake_workers;  // with `sleep`: a new epoch
-  std::condition_variable wake_caller;   // with `sleep`: `inside` is 0
+  std::condition_variable wake_workers;  // with `sleep`: signals a new epoch
+  std::condition_variable wake_caller;   // with `sleep`: signals that `inside` is 0
   std::vector<std::thread> workers;
 
   void Claim(int thread) {

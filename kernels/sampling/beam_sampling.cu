@@ -109,7 +109,8 @@ class BestKeys {
   const int k_;
   warping::WarperShared& s_;
   int n_ = 0;
-  // Key of the k-th best candidate so far; its id is bound_id_. Worse candidates are rejected.
+  // bound_ is the key and bound_id_ the id of the k-th best candidate so far. Worse candidates are
+  // rejected.
   uint64_t bound_ = ~uint64_t{0};
   int bound_id_ = kNoId;
 };

@@ -21,9 +21,10 @@ struct BeamDraw {
   int32_t k = 0;      // number of candidates to draw, in [1, k_max]
 };
 
-// Each token that survives the warpers has
+// Each token of a beam that survives the warpers has
 //
-//     value = warped log-probability + row_bias[row]
+//     flat index = index of the beam within its request * vocab + token
+//     value = warped log-probability + row_bias[row], where `row` is the logits row of the beam
 //     key = GumbelKey(value, draw id, flat index)    (kernels/base/random.h)
 //
 // A request gets its k tokens with the greatest keys, in descending order; equal keys are ordered

@@ -1,6 +1,7 @@
 // TargetLogProb on the CPU. A block of rows is multiplied with the language-model head in panels of
-// 32 columns (tokens). Each tile of logits is reduced immediately into the row summaries
-// (log_prob_fold_cpu.h), so logits stay in cache and are never stored as a matrix.
+// 32 columns (tokens). Each tile of logits is reduced immediately into a running log-sum-exp and
+// the best tokens of its rows (log_prob_fold_cpu.h), so logits stay in cache and are never stored
+// as a matrix.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -60,8 +61,9 @@ struct Chunk {
   Scratch scratch;
 };
 
-// Reduces a tile of logits [rows, kPanelColumns] into the summaries of its rows. The tile
-// begins at row `row` of the chunk and at token `token`.
+// Updates the running log-sum-exp and the best tokens of each row with a tile of logits [rows,
+// kPanelColumns]. The first row of the tile is row `row` of the chunk, its first column is token
+// `token`. Stores the logits of target tokens that are in the tile.
 void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t rows, int64_t segment,
                int64_t token) {
   const TargetLogProbArgs& args = *chunk.args;
@@ -77,7 +79,7 @@ void FoldBlock(const Chunk& chunk, const float* logits, int64_t row, int64_t row
 }
 
 // Computes the logits of one segment of the vocabulary for all rows of the chunk and reduces them
-// into the summaries of (row, segment).
+// to one summary per row: the log-sum-exp and the best tokens of the segment.
 void FoldSegment(const Chunk& chunk, int64_t segment) {
   alignas(64) char tile[kChunkRows * kPanelColumns * kUnitBytes];
   alignas(64) float logits[kMostBlockRows * kPanelColumns];
@@ -114,8 +116,9 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
   }
 }
 
-// Merges the segment summaries of a row of the chunk into the first one and writes the outputs of
-// the row.
+// Each segment of the vocabulary has a summary of a row: its log-sum-exp and its best tokens.
+// Merges the summaries of one row into that of the first segment, and writes the outputs of the
+// row.
 void WriteOutputs(const Chunk& chunk, int64_t row) {
   const TargetLogProbArgs& args = *chunk.args;
   const int64_t segments = Segments(*args.head);

@@ -237,7 +237,7 @@ __device__ unsigned BlockMax(unsigned key, unsigned* warps) {
 // Returns a lower bound of the k-th best key of the request. It is chosen close to that key, so
 // that few other values reach it. k == 1: the best key. k > 1: approximately the k-th best of the
 // per-thread maxima, determined bit by bit. Returns 0, a bound that every key reaches, if the
-// request has fewer than k groups.
+// request's rows contain fewer than k groups (of kGroup consecutive tokens of a row).
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();

@@ -38,7 +38,7 @@ LogitRows MakeLogitRows(const Tensor& logits);
 struct RowSummaries {
   float* maxima;  // [rows, tiles * kTileGroups]: maximum of each group, ignoring NaN
   TileSum* sums;  // [rows, tiles]
-  int64_t bytes;  // scratch bytes in use
+  int64_t bytes;  // size of the scratch memory in use
 
   RowSummaries(void* scratch, int64_t rows, int64_t vocab);
 };

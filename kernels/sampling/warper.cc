@@ -124,8 +124,9 @@ void Warper::KeepTypical(float mass, size_t keep) {
     const double log_p = kept_[i].value - maximum - log_total;
     entropy -= log_p * std::exp(log_p);
   }
-  // Sort by |surprise - entropy| ascending and keep the shortest prefix whose total probability is
-  // >= `mass`, and tokens that tie with the last token of this prefix.
+  // Sort by |surprise - entropy| ascending, where the surprise of a token is -log(probability).
+  // Keep the shortest prefix whose total probability is >= `mass`, and tokens that tie with the
+  // last token of this prefix.
   float* const distance = weights_;
   for (size_t i = 0; i < size_; ++i) {
     const double log_p = kept_[i].value - maximum - log_total;

@@ -43,7 +43,7 @@ struct WarperShared {
   unsigned warp_max[kWarps];  // FindMax: greatest key of each warp
   int count;                  // number of entries in `items` or `best`
   // Results of FindBucket: found, bucket, bucket_count (number of values in the bucket) and above
-  // (sum of the weights before it). Results of FindCrossing: found and item (a RankByValue).
+  // (sum of weights before the bucket). Results of FindCrossing: found and item (a RankByValue).
   bool found;
   int bucket, bucket_count;
   uint64_t item, key;
@@ -102,8 +102,8 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
   return sum;
 }
 
-// Bitonic sort of `size` entries, a power of two up to kMaxItems, by the whole block. exchange(low,
-// high, ascending) must put the entries low and high in this order.
+// Bitonic sort of `size` entries (a power of two up to kMaxItems) by the whole block. The function
+// exchange(i, j, ascending) must sort entries i and j: in ascending or else in descending order.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -172,7 +172,7 @@ __device__ __forceinline__ uint64_t RankByDistance(unsigned distance, int token)
   return static_cast<uint64_t>(distance) << 32 | static_cast<unsigned>(token);
 }
 
-// ByDistance: |surprise - entropy| ascending, for typical_p.
+// ByDistance: |surprise - entropy| ascending, for typical_p; surprise: -log(probability).
 struct ByDistance {
   static constexpr bool kSorted = false;
   float max;
@@ -197,10 +197,10 @@ struct Crossing {
   unsigned key;   // Order::Key of the value
 };
 
-// Applies the warpers to one row. All threads of the block must call every member together.
+// Applies the warpers to one row. All threads of the block must call its functions together.
 class RowWarper {
  public:
-  // The arguments must outlive the object.
+  // The arguments must outlive this object.
   __device__ RowWarper(const LogitRows& logits, int64_t row, const WarpOptions& warp,
                        WarperShared& s)
       : logits_(logits), row_(logits.x + row * logits.stride), warp_(warp), s_(s) {}
@@ -228,8 +228,8 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // Call after Warp. Calls visit(kept, value, token) for every token that the filters kept and for
-  // some others. All threads call visit equally often; therefore it may contain barriers.
+  // Call after Warp. Calls visit(true, value, token) for every token that the filters kept, and
+  // visit(false, ...) for some others. All threads call visit equally often (it may have barriers).
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -304,7 +304,7 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Computes max_ and thread_max_key_. Returns false if the row has no value above -inf.
+  // Sets max_ (row) and thread_max_key_ (this thread). False if no value of the row is above -inf.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -338,7 +338,7 @@ class RowWarper {
   }
 
   // Gathers all values >= a bound into s_.items and sorts them. Returns false if they do not fit.
-  // The bound is about the k-th best of the threads' maxima, which is at most the k-th best value.
+  // The bound is never above the k-th best value, so the k best values are among those gathered.
   __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -392,8 +392,8 @@ class RowWarper {
     min_p_total_ = total;
   }
 
-  // Typical sampling: in order of ascending |surprise - entropy|, keeps the fewest tokens whose
-  // total probability is >= typical_p, and tokens that tie with the last of these.
+  // Typical sampling: by ascending |surprise - entropy| (surprise: -log(probability)), keeps the
+  // fewest tokens whose total probability is >= typical_p, and tokens that tie with the last one.
   __device__ void KeepTypical() {
     const Mass total = TotalMass();
     ByDistance distance{max_, log(static_cast<double>(total) / static_cast<double>(kMassUnit)),
@@ -409,7 +409,7 @@ class RowWarper {
         distance, [this](float value) { return MassOf(value); },
         [mass](Mass all) { return static_cast<Mass>(ceil(mass * static_cast<double>(all))) - 1; });
     if (!last.found) return;
-    uint64_t cut = RankByDistance(last.key, -1);  // with its ties
+    uint64_t cut = RankByDistance(last.key, -1);  // the last rank with this key
     if (warp_.keep > 1) {
       const int keep = warp_.keep;
       const Crossing kept = FindCrossing(
@@ -477,11 +477,11 @@ class RowWarper {
     return result;
   }
 
-  // Used if s_.items does not contain all kept values (!listed_). Stores a range of values,
-  // consecutive in `order`, in which the running sum of weights exceeds the target in s_.items.
-  // *above receives the sum of the weights before this range. Radix selection: each pass puts the
-  // values of the current range into buckets by the next 11 bits of their keys and selects the
-  // bucket in which the running sum exceeds the target, until it has at most kMaxItems values.
+  // Used if s_.items does not contain all kept values (!listed_). Stores in s_.items a range of
+  // values, consecutive in `order`, in which the running sum of weights exceeds the target. *above
+  // receives the sum of the weights before this range. Radix selection: each pass puts the values
+  // of the current range into buckets by the next 11 bits of their keys and selects the bucket in
+  // which the running sum exceeds the target, until it has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {

@@ -20,7 +20,7 @@ struct WarpedToken {
 class Warper {
  public:
   static int64_t ScratchBytes(int64_t vocab);
-  // `scratch` has ScratchBytes(vocab) bytes, is aligned to 8 and outlives the Warper.
+  // `scratch` has ScratchBytes(vocab) bytes, is aligned to 8 and must outlive the Warper.
   Warper(void* scratch, int64_t vocab);
 
   // Returns the tokens of `row` [vocab] that the filters keep. Tokens with value -inf or NaN are

@@ -99,7 +99,8 @@ std::string KnownRevisions(const std::string& folder) {
   return absl::StrJoin(names, ", ");
 }
 
-// Returns the snapshot directory of `id` in the repository's cache folder; empty if there is none.
+// Returns the snapshot directory of the revision that `id` names, in `folder`, the cache folder of
+// its repository; empty if there is none.
 absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId& id) {
   const std::string revision = id.revision.empty() ? "main" : id.revision;
   constexpr int64_t kMaxRefBytes = 256;

@@ -18,7 +18,7 @@
 
 namespace quintet {
 
-// Element types of the format. All are little-endian.
+// Element types of tensors in safetensors files. All are little-endian.
 enum class StoredType : uint8_t {
   kBool,
   kU8,
@@ -73,14 +73,14 @@ class SafetensorsReader {
   // and the actual one.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& directory,
                                                 bool follow_symlinks = false);
-  // Opens one safetensors file, with the checks of Open.
+  // Opens a single safetensors file. Checks it like Open does.
   static absl::StatusOr<SafetensorsReader> OpenFile(const std::string& path,
                                                     bool follow_symlinks = false);
 
   SafetensorsReader(SafetensorsReader&&) = default;
   SafetensorsReader& operator=(SafetensorsReader&&) = default;
 
-  // All tensors, sorted by file, then by offset in it.
+  // All tensors, in the order of their files and, within a file, of their offsets.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
   // The "__metadata__" object of the file, or of the first shard.

@@ -168,8 +168,8 @@ class HeaderParser {
     return Expect(']');
   }
 
-  // Parses [begin, end]. tensor_.bytes holds the end offset until CheckLayout converts it to a
-  // size.
+  // Parses data_offsets: [begin, end]. tensor_.bytes holds the end offset until CheckLayout
+  // replaces it by the size.
   bool Offsets() {
     return Expect('[') && Unsigned(&tensor_.offset_bytes) && Expect(',') &&
            Unsigned(&tensor_.bytes) && Expect(']');

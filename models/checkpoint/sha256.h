@@ -14,7 +14,7 @@ namespace quintet {
 class Sha256 {
  public:
   void Update(const void* data, size_t bytes);
-  // Returns 64 lower-case hexadecimal digits. Call once, after the last Update.
+  // Returns the hash as 64 lower-case hexadecimal digits. Call once, after the last Update.
   std::string Finish();
 
  private:

@@ -47,8 +47,8 @@ struct ModelConfig {
   bool has_encoder() const { return encoder_layers > 0; }
   bool has_decoder() const { return decoder_layers > 0; }
 
-  // Differences between families that code outside models/ depends on. Such code calls these
-  // functions and does not test `family`. decoder_only is true for GPT-2.
+  // These functions tell code outside models/ how model families differ; such code calls them and
+  // does not test `family`. decoder_only is true for GPT-2.
   bool decoder_only() const { return !has_encoder(); }
   // Maximum number of positions of a sequence, prompt and new tokens together; 0: no limit.
   int64_t position_limit() const { return decoder_only() ? max_positions : 0; }
@@ -93,7 +93,7 @@ struct ModelConfig {
   // True if config.json sets scale_logits itself (its field scale_decoder_outputs, or the object
   // that `quintet convert` adds).
   bool scale_logits_given = false;
-  std::optional<bool> tie_word_embeddings;  // as in the file
+  std::optional<bool> tie_word_embeddings;  // value in config.json, if any
   // A warning of one sentence to print at load if the checkpoint is ambiguous about whether to
   // scale logits; else empty. Set by PlanWeights.
   std::string logit_scale_warning;

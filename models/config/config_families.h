@@ -1,6 +1,6 @@
-// One function per family that reads the fields of config.json that differ between families.
-// ParseModelConfig calls it once the family and the head are known. Errors are stored in
-// fields->status().
+// Functions that read the fields of config.json that differ between model families: one function
+// per family. ParseModelConfig calls the function of the model's family once the family and the
+// head are known. Errors are stored in fields->status().
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace quintet {
 
-// T5, mT5 and UMT5 (models/config/t5.cc).
+// Reads the fields of T5, mT5 and UMT5 (models/config/t5.cc).
 void ReadT5Fields(ConfigFields* fields, ModelConfig* config);
-// FAT5 (models/config/fat5.cc).
+// Reads the fields of FAT5 (models/config/fat5.cc).
 void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
-// GPT-2 (models/config/gpt2.cc).
+// Reads the fields of GPT-2 (models/config/gpt2.cc).
 void ReadGpt2Fields(ConfigFields* fields, ModelConfig* config);
 
 // Defaults of T5 and FAT5 for fields that are absent from config.json. mT5 and UMT5 have other

@@ -76,7 +76,7 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config) {
                              .value_or(1.0 / std::sqrt(static_cast<double>(config->heads))));
   config->max_positions = fields->Int("max_sequence_length", 1, kMaxPositions).value_or(1024);
   ReadPosition(fields, config);
-  // FAT5 never scales logits, even if T5's fields are present.
+  // FAT5 never scales logits, even if config.json has the fields that control this in T5.
   config->scale_logits = false;
   // FAT5's task heads use only the encoder.
   if (config->head != Head::kLanguageModel && config->head != Head::kNone) {

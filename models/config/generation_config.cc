@@ -12,8 +12,8 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxFileBytes = 4 << 20;
-// Token ids in the JSON file must be below this bound. They are checked against the vocabulary
-// where they are used.
+// Upper bound (exclusive) of the token ids in the JSON file. Whether an id is within the model's
+// vocabulary is checked later, where the id is used.
 constexpr int64_t kAnyId = int64_t{1} << 31;
 constexpr int64_t kAnyCount = int64_t{1} << 31;
 constexpr double kAnyNumber = 1e9;

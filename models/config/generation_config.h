@@ -30,8 +30,9 @@ struct DecodingFields {
   std::vector<std::vector<uint32_t>> bad_words_ids;
 };
 
-// How an option appears in generation_config.json. A number outside [low, high] is an error at
-// load. The option's exact range is checked only when a request uses the value (engine/options.h).
+// Name and range of an option in generation_config.json. A number outside [low, high] is an error
+// at load. This range may be wider than the option's exact range, which is checked only when a
+// request uses the value (engine/options.h).
 struct FieldInFile {
   const char* name = nullptr;  // null: named as in the proto
   double low = 0;

@@ -24,7 +24,7 @@ constexpr size_t kMaxModules = 32;
 constexpr char kModulesFile[] = "modules.json";
 constexpr char kOwnFile[] = "config_sentence_transformers.json";
 
-// A JSON object of a file, with checked access to its fields.
+// A JSON object that was read from a file, with type-checked access to its fields.
 class Fields {
  public:
   // Reads a JSON file. If it does not exist, the result is an empty object.
@@ -135,7 +135,7 @@ absl::StatusOr<ModuleEntry> ReadEntry(const json& value, size_t index) {
   return entry;
 }
 
-// Entries of modules.json; empty if there is none.
+// Returns the entries of modules.json; an empty list if the directory has no such file.
 absl::StatusOr<std::vector<ModuleEntry>> ReadEntries(const std::string& directory) {
   std::vector<ModuleEntry> entries;
   const absl::StatusOr<json> list =
@@ -438,7 +438,8 @@ float Activated(SentenceLayer::Activation activation, float x) {
   return x;
 }
 
-// sums [out] += x [in] * weight [in, out].
+// Adds the product of the row vector x and the matrix `weight` to the row vector `sums`. `weight`
+// has x.size() rows and `out` columns and is stored row by row.
 void AddProduct(const std::vector<float>& x, const std::vector<float>& weight, float* sums,
                 size_t out) {
   for (size_t i = 0; i < x.size(); ++i) {

@@ -15,7 +15,7 @@
 
 namespace quintet {
 
-// How the hidden states x [rows, width] of an input become its embedding.
+// Pooling modes: how the hidden states x [rows, width] of an input are combined into its embedding.
 enum class Pooling : uint8_t {
   kNone,          // x: one row per token
   kMean,          // mean over the rows
@@ -45,10 +45,10 @@ struct SentenceLayer {
 
 // Immutable, thread safe.
 struct SentenceModules {
-  std::vector<Pooling> poolings = {Pooling::kMean};  // concatenated in this order
+  std::vector<Pooling> poolings = {Pooling::kMean};  // results are concatenated in this order
   bool include_prompt = true;                        // false: pooling leaves out the prompt's rows
   std::vector<SentenceLayer> layers;
-  int64_t columns = 0;     // of an embedding
+  int64_t columns = 0;     // number of values of an embedding
   int64_t max_tokens = 0;  // texts are truncated to it, as sentence-transformers does; 0: no limit
   std::map<std::string, std::string> prompts;  // by name; "query" and "document" always exist
   std::string default_prompt;                  // name of the prompt for every text; empty: none
@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
 // modules.json.
 absl::StatusOr<std::vector<std::string>> SentenceModuleFolders(const std::string& directory);
 
-// Applies one Dense or Normalize module: replaces `values` [layer.in] by its result [layer.out].
+// Applies one Dense or Normalize module. `values` holds the module's input (layer.in numbers),
+// which is replaced by its result (layer.out numbers).
 void ApplySentenceLayer(const SentenceLayer& layer, std::vector<float>* values);
 
 }  // namespace quintet

@@ -34,9 +34,9 @@ void ReadFeedForward(const std::string& default_projection, ConfigFields* fields
 }
 
 // Sets config->scale_logits, which is true if the decoder's output is multiplied by d_model^-0.5
-// before the language-model head. The field scale_decoder_outputs decides if it is present;
-// otherwise the rule in models/README.md, "Logit scale", does. The rule leaves scale_logits unset
-// for a UMT5 language model with tie_word_embeddings = false.
+// before the language-model head. If config.json has the field scale_decoder_outputs, this field is
+// the value. Otherwise the rule in models/README.md, "Logit scale", gives the value. The rule
+// leaves scale_logits unset for a UMT5 language model with tie_word_embeddings = false.
 void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const auto scale = fields->Bool("scale_decoder_outputs");
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings");

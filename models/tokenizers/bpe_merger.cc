@@ -89,8 +89,8 @@ class LinkedSymbols {
   uint32_t size_;
 };
 
-// FIFO queues of positions. They are stored in blocks, which all queues share through one free
-// list.
+// FIFO queues of positions (indices of symbols in the array of symbols). A queue is a list of
+// blocks; unused blocks are in one free list, from which all queues take theirs.
 class PositionQueues {
   struct Block;
 

@@ -33,7 +33,8 @@ DecoderPtr MakeStripDecoder(std::string content, size_t start, size_t stop);
 DecoderPtr MakeBpeDecoder(std::string suffix);
 DecoderPtr MakeDecoderSequence(std::vector<DecoderPtr> steps);
 
-// Hugging Face's clean_up_tokenization: removes spaces before punctuation and English contractions.
+// Hugging Face's clean_up_tokenization: removes the space before a punctuation mark, and the space
+// before an English contraction such as n't or 's.
 void CleanUpSpaces(std::string* text);
 
 }  // namespace quintet

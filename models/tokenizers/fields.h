@@ -19,8 +19,8 @@ std::string JsonForMessage(const nlohmann::json& value);
 
 // Returns a field of an object; null if it is missing or has the value null.
 const nlohmann::json* FindField(const nlohmann::json& object, const char* field);
-// Returns whether a JSON value is this string. nlohmann's operator==, which is noexcept, allocates
-// memory; this function does not.
+// Returns whether a JSON value is a string equal to `text`. nlohmann's operator==, which is
+// noexcept, allocates memory; this function does not.
 bool EqualsString(const nlohmann::json& value, std::string_view text);
 
 // BoolField, IntField and StringField return the value of a field. INVALID_ARGUMENT if the value

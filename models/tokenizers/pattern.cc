@@ -72,8 +72,9 @@ class Matcher {
     return (splits + 7) / 8;
   }
 
-  // visited_ has one row of bits per text position. Drops the rows for positions before `start`, if
-  // they are all rows or more than half of them.
+  // visited_ has one row of bits per text position. Drops the rows for positions before `start`,
+  // but only if they are more than half of all rows, so that the remaining rows are not moved
+  // often.
   void DropRows(size_t start) {
     const size_t dropped = (start - first_) * row_bytes_;
     if (dropped >= visited_.size()) {

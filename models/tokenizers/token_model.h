@@ -17,8 +17,8 @@ inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
 // Token ids in text order, and optionally the tokens' spans [begin, end) in bytes. Spans are stored
-// only if `tracked` is true. Without spans a list takes a third of the memory, and for a long word
-// most of the time is spent on page faults of new memory.
+// only if `tracked` is true. Without them a list takes a third of the memory. This makes encoding
+// of long words faster, because most of its time is spent on page faults of new memory.
 struct TokenList {
   struct Span {
     uint32_t begin, end;

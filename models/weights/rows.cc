@@ -53,8 +53,8 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
     QT_RETURN_IF_ERROR(files.Read(*piece.values, offset, width * element, out));
     out += width * element;
     if (width == piece.rows && k == 0) {
-      // All columns of the stored matrix are read, so all rows after the first one are contiguous:
-      // one read is enough for them.
+      // All columns of the stored matrix are read, so what is left of it (all rows after row 0) is
+      // contiguous in the file: load it with one read.
       const int64_t rest = (columns - 1) * width * element;
       QT_RETURN_IF_ERROR(files.Read(*piece.values, width * element, rest, out));
       break;

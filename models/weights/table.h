@@ -56,7 +56,7 @@ struct WeightSource {
 };
 
 struct WeightSlot {
-  std::string name;  // in converted checkpoints
+  std::string name;  // name in converted checkpoints
   WeightKind kind = WeightKind::kMatrix;
   std::vector<int64_t> shape;  // rows first
   bool gated = false;
@@ -86,7 +86,7 @@ std::vector<WeightSlot> BuildWeightTable(const ModelConfig& config,
 // Consecutive rows of a parameter (WeightSlot) and the checkpoint's tensor that contains them.
 struct WeightPiece {
   const StoredTensor* values = nullptr;
-  const StoredTensor* scales = nullptr;  // for I8 and F8_E4M3
+  const StoredTensor* scales = nullptr;  // row scales of I8 and F8_E4M3 values
   int64_t row = 0;                       // first row within the parameter
   int64_t rows = 0;
   bool transposed = false;

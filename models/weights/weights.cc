@@ -112,8 +112,8 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// Sets *out to values [rows, columns] times scales [rows], in f32. Used if the weight type to load
-// is not the int8 or fp8 type of the file.
+// Sets *out to values [rows, columns] times scales [rows], in f32. Used if the file's weights are
+// int8 or fp8, but the model is to be loaded with weights of another type.
 void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
   out->resize(static_cast<size_t>(rows * columns));

@@ -74,7 +74,7 @@ struct ModelWeights {
 struct WeightOptions {
   WeightType type = WeightType::kF32;
   Device* device = nullptr;      // where the weights are stored; null: CPU
-  bool follow_symlinks = false;  // for the checkpoint's files
+  bool follow_symlinks = false;  // allow weight files that are symbolic links
 };
 
 // Reads every tensor of the checkpoint once, in parallel on the pool, directly into its packed

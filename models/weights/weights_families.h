@@ -26,8 +26,9 @@ class WeightTableBuilder {
   // A [rows, columns] matrix whose source tensor is stored as [columns, rows].
   void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
                   LinearWeight* to);
-  // A [rows, columns] matrix stacked from source tensors with equal numbers of rows. If `gated` is
-  // true, there are two source tensors: gate, then up.
+  // A [rows, columns] matrix whose rows are those of several source tensors, one tensor after the
+  // other. All of them have the same number of rows. If `gated` is true, there are two: gate, then
+  // up.
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 
@@ -43,8 +44,8 @@ class WeightTableBuilder {
   std::vector<WeightSlot> slots_;
 };
 
-// Add all parameters of a family: T5, mT5, UMT5 and FAT5 (models/weights/t5.cc), or GPT-2
-// (models/weights/gpt2.cc).
+// Each of these functions adds the parameters of a model to *table: AddT5Weights for T5, mT5, UMT5
+// and FAT5 (models/weights/t5.cc), AddGpt2Weights for GPT-2 (models/weights/gpt2.cc).
 void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
                   WeightTableBuilder* table);
 void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,

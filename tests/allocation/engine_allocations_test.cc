@@ -108,7 +108,8 @@ class Workload {
   }
   const std::vector<Outcome>& expected() const { return expected_; }
 
-  // Compares a run with the run without failures.
+  // Checks the results of a run with a failed allocation: a request ends either with OutOfMemory()
+  // or with the same result as in the run without failures.
   void Check(const Engine& engine, const std::vector<Outcome>& outcomes, Failures* failures) {
     int64_t failed = 0;
     for (size_t i = 0; i < outcomes.size(); ++i) {

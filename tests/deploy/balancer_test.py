@@ -58,8 +58,10 @@ def replaced(config: str, changes: dict[str, str]) -> str:
 
 
 def configuration(certificate, server, plain_port: int, tls_port: int, changes=None) -> str:
-    """Returns our configuration with local paths and ports, only one of the three servers, and
-    further changes."""
+    """Returns our HAProxy configuration with local paths and ports and one of its three servers.
+
+    `changes` maps further texts of the configuration to their replacements.
+    """
     config = replaced(
         text("haproxy/haproxy.cfg"),
         {
@@ -243,7 +245,10 @@ def test_proxies_refuse_compressed_messages(server, proxied):
 
 
 def test_refusals_of_haproxy_are_grpc_responses(server, certificate, tmp_path):
-    """The content type must be application/grpc: most clients otherwise ignore the grpc-status."""
+    """HAProxy's own error responses must have the content type application/grpc.
+
+    Without it, most clients ignore the grpc-status.
+    """
     with haproxy(server, certificate, tmp_path) as (port, _):
         peer = frames.Peer(port)
         try:

@@ -12,6 +12,6 @@ from server_process import G2P, Server  # noqa: E402
 
 @pytest.fixture(scope="session")
 def server():
-    """The shipped model behind `build/quintet serve`."""
+    """A running `build/quintet serve` with the shipped model."""
     with Server(G2P) as running:
         yield running

@@ -86,8 +86,7 @@ def test_overlay(name, version):
     (one,) = overlay_pod(name)["containers"]
     project = re.search(r"project\(quintet VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
     assert one["image"] == f"quintet:{project.group(1)}" + ("-cuda" if name == "gpu" else "")
-    # The overlay only adds to the base: it keeps the probes, the confinement and the model's
-    # volume.
+    # The overlay keeps the probes, the security context and the model's volume of the base.
     assert all(one[key] == value for key, value in container().items() if key not in CHANGED)
     assert container()["volumeMounts"][0] in one["volumeMounts"]
     assert {"requests", "limits"} == one["resources"].keys()

@@ -124,7 +124,8 @@ def test_control_fields(packages, unpacked):
         assert fields["Version"].startswith(f"{version}-1~deb")
     assert model["Architecture"] == "all" and "Depends" not in model
     assert quintet["Suggests"] == "quintet-model-g2p"
-    # dpkg-shlibdeps adds the libraries, with the versions of the Debian release that builds.
+    # dpkg-shlibdeps adds the shared libraries to Depends, with the versions of the Debian release
+    # on which the package is built.
     depends = {word.split()[0] for word in quintet["Depends"].split(", ")}
     assert {"libc6", "libstdc++6"} <= depends
     assert any(name.startswith("libgrpc++") for name in depends)

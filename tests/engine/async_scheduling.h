@@ -32,7 +32,8 @@ std::vector<Request> RandomBeams(const ModelConfig& config, int count, uint32_t 
 std::vector<Result> Choose(Model* model, std::vector<Request> requests, bool async_scheduling,
                            int cancel_each = 0);
 
-// Like Choose without cancellations, but submits all requests before the first step.
+// Runs the requests in a new engine, like Choose, but submits all of them before the first step and
+// cancels none.
 std::vector<Result> ChooseTogether(Model* model, std::vector<Request> requests,
                                    bool async_scheduling);
 

@@ -51,8 +51,8 @@ std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
   return common;
 }
 
-// Runs the BeamSearch under test to its end. Ranks candidates with a full sort and keeps the whole
-// history of each beam.
+// Runs the BeamSearch under test to its end. In place of the engine, this function ranks the
+// candidates (with a full sort) and keeps the whole history of each beam.
 std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLanguage* language) {
   BeamSearch search(options);
   std::vector<std::vector<int32_t>> histories(search.beams(), options.prompt);
@@ -176,8 +176,9 @@ TEST_CASE(
   }
 }
 
-// transformers returns the same sequences. It fills the remaining rows with copies that continue
-// ended or dead beams, whose scores are -1e9 / length^length_penalty.
+// If fewer sequences are possible than were requested, transformers fills the remaining rows of its
+// result with copies that continue ended or dead beams, whose scores are -1e9 /
+// length^length_penalty. Quintet returns only the possible sequences.
 TEST_CASE("beams that no sequence can fill are dropped") {
   using Sequences = std::set<std::vector<int32_t>>;
   const struct {
@@ -223,7 +224,8 @@ TEST_CASE("beams that no sequence can fill are dropped") {
         }
         CHECK(sequences.size() == got.size());
         CHECK(!got.empty());
-        // With early stopping the search may return fewer sequences, as in transformers.
+        // All possible sequences must be found if the search never stops early and the length
+        // penalty is 1. Otherwise it may find only some of them, as in transformers.
         if (early == EarlyStopping::kNever && penalty == 1.0) CHECK(sequences == one.expected);
       }
     }
@@ -256,8 +258,9 @@ TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates"
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
   CHECK(search.Finished().empty());
   CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
-  // Now the candidate with the eos token has rank 1: its sequence is finished and kept. The
-  // candidate of rank 2 continues in its place.
+  // Here the candidate with the eos token has rank 1 (ranks count from 0), and the search has two
+  // beams: the sequence that the candidate finishes is kept. The candidate of rank 2 continues a
+  // beam in its place.
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kEos, Hit::kNone, Hit::kNone}));
   REQUIRE(search.Finished().size() == 1);
   CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});

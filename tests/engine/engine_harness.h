@@ -18,7 +18,7 @@ struct RecordingSink : ResponseSink {
   int tokens_after_done = 0;
   absl::Status status;
   Result result;
-  std::vector<std::vector<int32_t>> streamed_ids;  // by index
+  std::vector<std::vector<int32_t>> streamed_ids;  // indexed by sequence
   std::vector<std::string> streamed_text;
 };
 

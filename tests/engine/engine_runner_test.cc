@@ -85,7 +85,7 @@ const Result& ResultOf(const WorkItem& item) { return static_cast<const TestItem
 TEST_CASE("Results of a call have the order of its inputs, whatever fails between them") {
   RunnerTest test;
   const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
-  // Single inputs take a way of their own: lists of 1 to 4.
+  // Push the inputs in lists of 1 to 4, because a list of one input takes another code path.
   std::vector<std::unique_ptr<WorkItem>> list;
   for (int32_t i = 0; i < 400; ++i) {
     std::vector<int32_t> input;  // empty: fails in Prepare; 39: in Finish; 40: in the engine

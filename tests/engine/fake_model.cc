@@ -209,7 +209,8 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
     uint64_t hash = ReadHistory(batch, s, position);
     for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
       const int32_t slot = batch.slots[s * batch.slots_stride + position];
-      // Two beams may share the slot of their new token only if their histories are equal.
+      // The new tokens of two beams may be in the same cache slot only if these tokens are equal,
+      // and also all tokens before them.
       const bool shared = i > 0 && slot == latest && batch.tokens[i] >= 0 &&
                           batch.tokens[i] == batch.tokens[i - 1] && slots_.at(slot).before == hash;
       Expect(shared || written.insert(slot).second, "two tokens in one slot");

@@ -97,7 +97,7 @@ class FakeModel : public Model {
   std::vector<int32_t> slot_tokens_, step_slots_, step_lens_;  // the history of the latest Decode
   int64_t step_stride_ = 0;
   std::vector<int32_t> encode_tokens_, encode_offsets_;
-  std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // of the encode batch
+  std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // arrays of the encode batch
   bool both_ways_ = false;
   int64_t encode_left_ = -1;  // work units; -1: no batch
 };

@@ -12,7 +12,8 @@ namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
 
-// Null without a GPU; ctest recognises a skipped test by the word "skipped".
+// Opens the first GPU; null if there is none. ctest recognises a skipped test by the word
+// "skipped".
 std::unique_ptr<Device> OpenGpu() {
   auto device = Device::Open(0);
   if (device.ok()) return *std::move(device);

@@ -73,8 +73,7 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // The number of unused slots in all pages is less than the slots of one page per
-          // sequence.
+          // In all pages together, fewer than `sequences` * page_size slots are unused.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }

@@ -321,8 +321,9 @@ TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share ad
 
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// Returns for each of the next `steps` steps the lowest priority class that runs in it. The set of
-// running jobs, and the work that competes with them (`pressure`), stay the same.
+// Simulates `steps` decoder steps and returns, for each, the lowest priority class that runs in it.
+// `running` (the priorities of the running jobs) and `pressure` (the work that competes with them)
+// are passed unchanged to every step.
 std::vector<Priority> LowestOfSteps(PriorityThrottle* throttle,
                                     const std::vector<Priority>& running,
                                     const PriorityPressure& pressure, int steps) {
@@ -338,7 +339,8 @@ TEST_CASE("priority throttle: lower classes are skipped for three steps and run 
   PriorityThrottle throttle;
   CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // The steps skipped so far still count when the set of running classes changes.
+  // The two steps for which LOW has just been skipped still count after the set of running classes
+  // has changed: LOW is skipped for only one more step.
   CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
         std::vector<Priority>{kNormal, kLow, kNormal});
   CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));

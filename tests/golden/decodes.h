@@ -1,5 +1,5 @@
-// Checks the decoded sequences of a golden case through the Engine. All rows of all option sets run
-// in one batch.
+// Checks the decoded sequences of a golden case through the Engine. Every input row is decoded with
+// every option set of the case; all of these requests run in one batch.
 #pragma once
 
 #include <string>

@@ -21,8 +21,8 @@ class ResultCollector final : public ResponseSink {
 // An engine with an unlimited queue.
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(Model* model);
 
-// Submits the requests, runs the engine until all have finished and returns the results in order,
-// or the first error.
+// Submits the requests, runs the engine until all have finished and returns one result per request,
+// in the order of `requests`. Returns the first error if there is one.
 absl::StatusOr<std::vector<Result>> ServeAll(Model* model, std::vector<Request> requests);
 
 }  // namespace quintet

@@ -33,7 +33,10 @@ BF16 = torch.bfloat16
 
 
 class Fat5:
-    """One checkpoint. mode: "f32", "reference" or "f32_residual"."""
+    """The model of one checkpoint.
+
+    `mode` selects the dtypes of the computation: "f32", "reference" or "f32_residual".
+    """
 
     def __init__(self, config, weights, mode):
         self.c, self.mode = config, mode
@@ -60,7 +63,8 @@ class Fat5:
         width = int(self.c["d_kv"] * self.c["rotary_emb_fraction"])
         half = width // 2
         pairs = torch.arange(half, dtype=torch.float32)
-        # The reference stores positions and tables in the dtype of the activations.
+        # The reference rounds the position indices, and the tables of their cosines and sines,
+        # to the dtype of the residual stream.
         positions = torch.arange(x.shape[1], dtype=torch.float32).to(self.wide).float()
         angles = positions[:, None] * self.c["rotary_base"] ** (-2 * pairs / width)
         scale = torch.ones_like(angles)
@@ -214,7 +218,10 @@ def check(folder):
 
 
 def make(folder, base, changes, length, decoder_length, seed):
-    """Creates a case with other sizes; its weights have the same spread as those of `base`."""
+    """Creates a case whose model has other sizes than that of the case `base`.
+
+    The weights are random, with the mean and standard deviation of the tensors of `base`.
+    """
     old = json.loads((CASES / base / "config.json").read_text())
     config = {**old, **changes}
     sizes = {old[k]: config[k] for k in ("vocab_size", "d_model", "d_ff")} | {

@@ -221,8 +221,8 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   const auto pages = [&](int64_t tokens) {
     return (tokens + limits.page_size - 1) / limits.page_size;
   };
-  // The decoder pages for c.inputs are needed by task heads on a decoder: the decoder then reads a
-  // shifted copy of the inputs.
+  // If a task head uses the decoder, the decoder reads a shifted copy of the inputs. The cache then
+  // needs decoder pages for c.inputs, too.
   const int64_t tensors = PagesFor(c.inputs, c.inputs, limits.page_size) +
                           PagesFor(c.decoder_inputs, {}, limits.page_size);
   const int64_t request = pages(longest) + beams * (pages(prompt + new_tokens + 1) + 2);

@@ -15,7 +15,8 @@ struct TensorResult {
   double error = 0;  // max |x - golden| / max |golden| over the compared positions
 };
 
-// Computed outputs by tensor name: rows packed without padding, [positions of all rows, width].
+// Computed outputs by tensor name. Each is [positions, width], with the positions of all input rows
+// one after the other, without padding.
 using Outputs = std::map<std::string, std::vector<float>>;
 
 // Returns the errors of the outputs for which the case has a golden tensor. INVALID_ARGUMENT if the
@@ -23,9 +24,9 @@ using Outputs = std::map<std::string, std::vector<float>>;
 absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
                                                          const Outputs& outputs);
 
-// Runs all rows in one packed call, then each row alone in small slices. INTERNAL if `same_bits`
-// and the bits of a row differ between the two runs; INVALID_ARGUMENT if the tensors of the case do
-// not fit the model; NOT_FOUND if there is no tensor to compare.
+// Runs all input rows of the case in one packed call, then each row alone in small slices. INTERNAL
+// if `same_bits` and the bits of a row's outputs differ between the two runs; INVALID_ARGUMENT if
+// the tensors of the case do not fit the model; NOT_FOUND if there is no tensor to compare.
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
                                                        Model* model);
 

@@ -28,7 +28,8 @@ struct GoldenDecode {
   std::vector<Row> rows;  // one per input row
 };
 
-// Errors of plain torch in bf16 against fp32 (fat5_bf16.py), defined as in TensorResult.
+// Errors of one tensor computed by plain torch in bf16 (fat5_bf16.py): max |x - golden| / max
+// |golden|, where `golden` is the tensor in fp32.
 struct Bf16Errors {
   double reference = 0;     // everything in bf16, like the reference model
   double f32_residual = 0;  // f32 residual stream, like Quintet on a GPU

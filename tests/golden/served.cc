@@ -15,8 +15,9 @@ std::vector<TensorResult> Renamed(std::vector<TensorResult> results) {
   return results;
 }
 
-// Checks the hidden states or label logits that the engine returns for every row. Like the tensors
-// in Outputs, they are packed: they have no padding between the rows.
+// Sends every input of a golden case to the engine and compares the hidden states or label logits
+// that it returns with the recorded ones. They are compared packed: the rows of all inputs follow
+// each other without padding.
 absl::StatusOr<std::vector<TensorResult>> CheckValues(const GoldenCase& c, RequestKind kind,
                                                       Model* model) {
   std::vector<Request> requests;
@@ -53,8 +54,9 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
   return logits[token] - max - std::log(sum);
 }
 
-// One score request, for one row of the case. `target` continues the prompt; the golden logits for
-// its first token are in column `first_column`.
+// One score request, made from row `row` of a golden case: the engine returns the log-probabilities
+// of the tokens of `target` after `input`. The recorded logits for the first token of `target` are
+// in column `first_column`, those for the next tokens in the columns after it.
 struct ScoredRow {
   size_t row;
   size_t first_column;

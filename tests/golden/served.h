@@ -1,5 +1,6 @@
-// Checks the tensors of a golden case through the Engine: hidden states by kEncode, labels by
-// kClassify, and the log-probabilities of the recorded decoder tokens by kScore.
+// Checks the tensors of a golden case (recorded outputs of a reference implementation) through the
+// Engine: hidden states with requests of kind kEncode, label logits with kClassify, and the
+// log-probabilities of the recorded decoder tokens with kScore.
 #pragma once
 
 #include <vector>

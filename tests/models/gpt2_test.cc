@@ -43,14 +43,15 @@ TEST_CASE("GPT-2: hidden states are bit-identical whole, in chunks, alone and pa
       alone.insert(alone.end(), states.begin(), states.end());
     }
     CHECK(whole == alone);
-    // Encode stores no keys and values in the cache.
+    // Encode gives the same hidden states as Decode, but stores no keys and values in the cache.
     for (const int64_t work : {int64_t{1}, int64_t{20}, kAll}) {
       CHECK(whole == runner.Encode(rows, work));
     }
   }
 }
 
-// The prompt is computed once; both continuations read its slots.
+// The keys and values of the prompt are computed once, in the cache slots 40 and 41, and both
+// continuations read them there.
 TEST_CASE("GPT-2: continuations share a prompt's keys and values") {
   ThreadPool pool(2);
   auto model = LoadFrom(CaseDirectory("gpt2"), &pool);

@@ -52,8 +52,9 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
   }
   ThreadPool pool(2);
   std::mt19937 random(7);
-  // Each inner vector holds the lengths of the rows that run together. With at most 20 tokens of
-  // each row per call, the last call of some rows has few tokens.
+  // Each inner vector is one batch: it contains the number of tokens of each row. Every batch is
+  // decoded in three ways: with all tokens in one call, with at most 20 tokens of each row per
+  // call, and with one token of each row per call.
   const std::vector<std::vector<int>> shapes = {{40}, {3, 33, 1, 17}, {16, 16}, {1, 1, 1}};
   for (const char* name : {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope"}) {
     INFO(name);

@@ -13,8 +13,8 @@ using TokenRows = std::vector<std::vector<int32_t>>;
 
 int64_t TotalTokens(const TokenRows& rows);
 
-// Returns the number of KV cache pages that RowRunner::Decode needs for these rows. `sources` is
-// empty for models without an encoder.
+// Returns the number of KV cache pages that RowRunner::Decode needs for `decoder_rows`. `sources`
+// are the encoder inputs of these rows; empty for models without an encoder.
 int64_t PagesFor(const TokenRows& decoder_rows, const TokenRows& sources, int64_t page_size);
 
 class RowRunner {

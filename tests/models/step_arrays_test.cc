@@ -117,7 +117,8 @@ TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   CHECK(Values({filled.source_slots, 2}) == Ints{30, 31});
   CHECK(filled.source_slots[4] == 40);
 
-  // For a second batch of the same shape, every array is at the same address.
+  // If the next batch has the same shape, every array keeps its address, as captured CUDA graphs
+  // require.
   const int32_t* slots = filled.slots;
   const void* block = step.block();
   step.Fill(batch.View(), shape, 64);

@@ -38,7 +38,9 @@ std::vector<int32_t> Ramp(int64_t n, int32_t start, int32_t step, int32_t modulu
   return ids;
 }
 
-// Returns 700 tokens in three sequences. Blocks of rows therefore begin and end inside sequences.
+// Returns 700 tokens in three sequences, which begin at tokens 0, 400 and 401. Some blocks of rows
+// that a kernel processes together therefore contain the end of one sequence and the beginning of
+// the next.
 TokenRows ThreeRows() { return {Ramp(400, 3, 7, 90), Ramp(1, 5, 1, 90), Ramp(299, 11, 13, 90)}; }
 
 // A copy of a golden case with changes to config.json: keys are set, or removed if null.
@@ -132,8 +134,9 @@ TEST_CASE("T5: EncodeSlice does about `work` units of work") {
     return count;
   };
   CHECK(slices(kAll) == 1);
-  // One unit of encoder work is one token in one layer. Attention over 2,000 keys costs more units,
-  // which this count leaves out.
+  // The work of EncodeSlice is counted in units: one token in one layer is one unit, and attention
+  // over many keys counts extra. `units` leaves this extra work out, so there may be many more than
+  // 10 slices.
   const int64_t units = 2000 * model->config().encoder_layers;
   CHECK(slices(units / 10) >= 10);
   CHECK(slices(units / 10) <= 200);
@@ -151,8 +154,8 @@ TEST_CASE("T5: BeginEncode drops an incomplete batch") {
   CHECK(runner.Encode(rows, kAll) == expected);
 }
 
-// Two beams of a request share the source and the prompt's slots, and beam 1 continues beam 0's
-// history.
+// Two beams of one request read the same encoder output and the same cache slots of the prompt.
+// Beam 1 continues the tokens of beam 0, whose slots it reads, too.
 TEST_CASE("T5: beams share a source and read each other's slots") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "umt5", "fat5-rope"}) {

@@ -1,4 +1,5 @@
-"""--access-log: one JSON line for each call that has ended, whatever its end, without its text."""
+"""Tests --access-log: the server writes one JSON line for each call that has ended, with or without
+an error. The line contains no text of the prompt or of the output."""
 
 import hashlib
 import json
@@ -28,7 +29,7 @@ LONG = {"max_new_tokens": 4000, "min_new_tokens": 4000}  # runs for seconds
 
 
 def calls_of(server: Server) -> list[dict]:
-    """The lines of the access log so far."""
+    """Returns the lines that the server has written to its access log so far."""
     lines = [json.loads(line) for line in server.log().splitlines() if line.startswith("{")]
     calls = [line for line in lines if line["message"] == "call"]
     for call in calls:
@@ -38,7 +39,8 @@ def calls_of(server: Server) -> list[dict]:
 
 
 def line_of(server: Server, request_id: str) -> dict:
-    """The line of one call; waits until it is written, fails if there are several."""
+    """Returns the access-log line of the call with this request id. Waits until it is written;
+    fails if there are several."""
     assert eventually(lambda: any(c["request_id"] == request_id for c in calls_of(server)))
     (call,) = [call for call in calls_of(server) if call["request_id"] == request_id]
     return call

@@ -1,4 +1,5 @@
-"""The device that commands choose: auto, what the log says of it, and a GPU that is not there."""
+"""Tests --device: which device the value auto selects and what the log says about it, and the error
+if the chosen GPU does not exist."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""ListModels through real clients, and what errors say of the models that are served."""
+"""Tests the RPC ListModels with real clients, and that errors about an unknown or missing model
+name list the models that are served."""
 
 import asyncio
 import dataclasses

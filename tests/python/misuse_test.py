@@ -128,7 +128,8 @@ def test_a_first_message_that_is_not_completed(server):
 
 
 def test_health_watches_are_limited(server):
-    """A connection may have 256 watches. Further ones are rejected and may be retried."""
+    """One connection may have 256 health watches (calls of the streaming RPC Watch) open at once.
+    Further ones are rejected with RESOURCE_EXHAUSTED, so the client may retry them."""
     channel = grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)])
     stub = Stub(channel, "grpc.health.v1.Health")
     watches = [stub.Watch(health.HealthCheckRequest()) for _ in range(400)]
@@ -245,7 +246,8 @@ def answer_to(server: Server, fields) -> bytes:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_is_answered_without_a_key(guarded, path):
-    """Without a key all paths get the same answer, which does not reveal which paths exist."""
+    """Calls without an API key get the same answer for all RPC paths. The answer therefore does not
+    reveal which paths exist."""
     answer = answer_to(guarded, frames.request_fields(path))
     assert b"grpc-status\x0216" in answer or answer in (b"reset", b"closed"), answer
     assert b"no such method" not in answer

@@ -1,4 +1,5 @@
-"""Sections [models.NAME] of the --config file of `quintet serve`."""
+"""Tests the sections [models.NAME] in the --config file of `quintet serve`, which set options of
+one model."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""The rows of `encode --pooling none` with the offsets of each line, read by numpy."""
+"""Tests the output of `encode --pooling none`: numpy reads the file of all rows (hidden states) and
+the file of offsets, which says at which row each input line begins."""
 
 import json
 import subprocess
@@ -26,7 +27,7 @@ def encode(*flags: str, pooling="none", lines=LINES, code=0) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def expected() -> list[numpy.ndarray]:
-    """The rows of each line, from JSON."""
+    """Returns the rows (hidden states) of each input line, read from the command's JSON output."""
     stdin = "".join(f"{line}\n" for line in LINES)
     text = run_quintet(*FLAGS, "--pooling", "none", "--output", "json", stdin=stdin)
     return [

@@ -1,5 +1,6 @@
 """Tests that quintet shares a process with packages that bring C++ libraries of their own: protobuf
-and Abseil (grpc, sentencepiece), OpenMP and CUDA (torch). Each runs before and after quintet."""
+and Abseil (grpc, sentencepiece), OpenMP and CUDA (torch). Each package is imported and used once
+before and once after quintet."""
 
 import importlib.util
 import os
@@ -15,7 +16,7 @@ import quintet
 model = quintet.Model({str(G2P)!r}, device="cpu", cache_memory=64)
 assert model.generate("phoneme", num_beams=4).text == "F OW1 N IY0 M"
 """
-# Each uses its own native code, and protobuf where it has one.
+# For each package, code that calls its native library, and protobuf if the package contains it.
 OTHERS = {
     "grpc": """
 import grpc, quintet

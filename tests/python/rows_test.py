@@ -1,6 +1,6 @@
 """Tests that the tables of tests/README.md name existing tests.
 
-The first table must have all rows in ROWS.
+The first table must have exactly the row numbers in ROWS.
 """
 
 import pathlib

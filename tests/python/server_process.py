@@ -19,8 +19,9 @@ BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
 # Commands without --device run on the CPU, also on a machine with a GPU: tests compare results that
 # are exact only there.
 os.environ.setdefault("QUINTET_DEVICE", "cpu")
-# The folder of the Python package of the same build; QUINTET_PACKAGE=installed: that of this
-# Python's site-packages.
+# The folder from which tests import the Python package quintet: that of the build that contains
+# BINARY. With QUINTET_PACKAGE=installed, tests import the package that is installed for the running
+# Python interpreter instead.
 PACKAGE = str(pathlib.Path(BINARY).resolve().parent / "python")
 if os.environ.get("QUINTET_PACKAGE") == "installed":
     PACKAGE = ""

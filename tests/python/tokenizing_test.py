@@ -52,7 +52,8 @@ def test_a_megabyte_of_one_letter(models, model):
             assert token.begin_byte <= at
             at = max(at, token.end_byte)
         assert at == MEGABYTE
-        # The pieces repeat. Except at the ends, there are 256 times as many as for 4,096 letters.
+        # Tokenizing one repeated letter gives a repeating sequence of tokens. For 256 times as many
+        # letters there are 256 times as many tokens, except for a few at the ends.
         assert abs(len(tokens) - 256 * len(short)) <= 256 * 4
         assert {token.id for token in tokens[8:-8]} <= {token.id for token in short}
 

@@ -74,8 +74,8 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // In a full queue each priority class may still use its own share, which limits the tokens of the
-  // class as well as its requests, here to 800 tokens.
+  // Other classes have filled the queue, but each priority class may still use its own share of it,
+  // an eighth. The share limits the requests of the class (to 8) and also their tokens (to 800).
   reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());

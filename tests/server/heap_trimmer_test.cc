@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kMib = 1 << 20;
 
-// A simulated process. Tick sets its resident memory; a trim reduces that to `trimmed_mib`.
+// A simulated process with a HeapTrimmer. Tick sets the resident memory of the process and calls
+// the trimmer. A trim (which in a real process returns freed memory to the kernel) sets the
+// resident memory to `trimmed_mib`.
 struct Scene {
   void Tick(int64_t mib) {
     resident_mib = mib;

@@ -14,7 +14,7 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  // `receive_buffer_bytes` is the size of the kernel receive buffer; 0: default.
+  // `receive_buffer_bytes` is the size of the socket's receive buffer; 0: the kernel's default.
   explicit HttpClient(int port, int receive_buffer_bytes = 0);
   ~HttpClient();
   HttpClient(HttpClient&& other) noexcept;

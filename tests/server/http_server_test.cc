@@ -524,9 +524,10 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// In each round one allocation of the I/O thread fails, or 20 in a row, after server.skip
-// successful ones; skip grows by one per round. A round begins when the server responds to /arm. In
-// it, the test opens connections, sends requests of every kind and waits until the connections end.
+// Makes memory allocations of the server's I/O thread fail, in many rounds. In each round the
+// thread makes server.skip successful allocations, then one allocation fails, or 20 in a row; skip
+// grows by one per round. A round begins when the server responds to /arm. During a round the test
+// opens connections, sends requests of every kind and waits until the connections end.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);

@@ -104,7 +104,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     return true;
   }
 
-  // What the reactor calls.
+  // The functions below are those of gRPC that the reactor calls.
   void Read(ByteBuffer* message) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Expect(reading_ == nullptr, "a read while one is outstanding");

@@ -82,8 +82,8 @@ TEST_CASE("the address space counts stacks and heaps that are mapped later") {
   INFO(status);
   CHECK(absl::IsResourceExhausted(status));
   CHECK(status.message().find("RLIMIT_AS") != std::string::npos);
-  // The same model fits if the 1100 MiB are a limit of resident memory and not of the address
-  // space, because stacks and heaps take address space before they take memory.
+  // If 1100 MiB are the limit of resident memory instead of the address space, the same model fits:
+  // the stacks and heaps of threads reserve address space long before they use memory.
   CHECK(PlanServerMemory(Resident(1100), {&model, 1}, kMessage).ok());
 }
 

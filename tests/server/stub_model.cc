@@ -36,8 +36,8 @@ class StubModel : public Model {
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);
-    // Sleep in short slices: if the process is suspended, the suspension shortens at most one slice
-    // of the step.
+    // Simulate a step of control_->step_us by sleeping in short slices. Time in which the process
+    // is suspended counts as sleep, but it can shorten only the slice in which it begins.
     constexpr int64_t kSliceUs = 10'000;
     for (int64_t left = control_->step_us; left > 0; left -= kSliceUs) {
       Sleep(std::min(left, kSliceUs));

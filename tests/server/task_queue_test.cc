@@ -12,7 +12,8 @@ constexpr int64_t kSecond = 1'000'000;
 constexpr int64_t kShort = TaskQueue::kMaxShortBytes, kLong = kShort + 1, kMiB = 1 << 20;
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
-// A TaskQueue and the names of its tasks: the n-th pushed task has the name n, counted from 0.
+// A TaskQueue whose tasks are named by numbers: the first task that was pushed has the name 0, the
+// next one 1, and so on. A task that runs stores its name in `latest`.
 struct Scene {
   void Push(int64_t now_us, Priority priority, int64_t cost_bytes) {
     queue.Push(now_us, {priority, cost_bytes}, [this, name = pushed++] { latest = name; });

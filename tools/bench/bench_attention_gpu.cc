@@ -20,7 +20,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // of T5's position buckets
+constexpr int64_t kBuckets = 32, kMaxDistance = 128;  // parameters of T5's buckets
 constexpr int64_t kFireSegments = 33;                 // 32 hidden units: up to 32 knots
 constexpr int64_t kGlobal = 128;                      // tokens that all tokens see and that see all
 

@@ -75,8 +75,8 @@ struct Flags {
   std::string json;
 };
 
-// Allocates device memory, filled with random values or uninitialized. Its destructor frees all of
-// it.
+// Owns the tensors of a benchmark in device memory, filled with random values or uninitialized. The
+// destructor of Memory frees all tensors.
 class Memory {
  public:
   explicit Memory(Device* device) : device_(device), stream_(&pool_, device) {}

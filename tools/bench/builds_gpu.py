@@ -25,8 +25,9 @@ LIMIT = 1.02
 
 
 def measure(directory, group, args):
-    """Returns {build: {batch: [milliseconds of each call] of each run}} and the conditions of the
-    last run of each build."""
+    """Runs both builds alternately, args.runs times each. Returns {build: {batch size: [the
+    milliseconds of the calls, one list per run]}}, and the conditions of the last run of each
+    build."""
     times = {"old": {}, "new": {}}
     conditions = {}
     for _ in range(args.runs):
@@ -40,7 +41,8 @@ def measure(directory, group, args):
 
 
 def compare(name, shape, old, new):
-    """The row of one shape. `old` and `new`: the calls of each run, in milliseconds."""
+    """Returns the row of the report for one shape. `old` and `new` contain, for each run of that
+    build, the milliseconds of its calls."""
     medians = [statistics.median(run) for run in old]
     before = statistics.median(itertools.chain(*old))
     after = statistics.median(itertools.chain(*new))

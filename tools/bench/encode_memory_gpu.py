@@ -9,8 +9,9 @@ bench`); all of it is allocated at load. Time is that of the whole call, without
 states to the host.
 transformers: memory is torch's peak of allocated memory, weights included; time is the encoder's.
 Each length runs in its own process, which may run out of memory or exceed --timeout.
-The claim holds if Quintet's bytes per additional token differ by at most 10 % from one length to
-the next, and transformers fails or is slower at the longest input.
+The exit code is 0 if Quintet's memory grows linearly with the length and transformers fails or is
+slower at the longest input, otherwise 1. Linear means: between any two successive lengths, the
+bytes per additional token differ by at most 10 % from those between the first two.
 
 usage: encode_memory_gpu.py --quintet build/quintet --work DIR
            [--lengths 8192 16384 32768 65536] [--out FILE]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Peak memory and load speed of quintet on a CPU. Needs only the standard library.
+"""Measures the peak memory and the load speed of quintet on a CPU. Needs only the standard library.
 
 usage: memory.py encode MODEL_DIR [--lengths 8192 16384 32768 65536] [--out FILE]
        memory.py load MODEL_DIR [--repetitions 5] [--out FILE]

@@ -5,7 +5,8 @@ the model uses.
 The models have real shapes and random weights. Used memory is the free memory of the device before
 the load minus the free memory after the run (device_bytes in the report of `quintet bench`); it
 includes libraries, kernels and captured CUDA graphs. --max-memory is set to the prediction, so that
-the KV cache gets its predicted size. The claim holds if the prediction is within 5 %.
+the KV cache gets its predicted size. The exit code is 0 if every prediction is within 5 % of the
+used memory, otherwise 1.
 
 usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t5-xl]
            [--dtypes bf16 int8] [--out FILE]

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""What the Python package costs compared with the command line: the same lines through both.
+"""Measures how much longer the Python package takes than the command line for the same lines.
 
     tools/bench/package_overhead.py [--lines N] [--encode-lines N] [--repeats N] [--out FILE]
 
-The package is that of build/python. Every job is a process of its own, and the time of the same
-process without lines (loading) is subtracted. Each job has a base, which does the same work: the
-command for Model, one call for 32 threads that call with one line each. Both run one after the
-other in each repeat. Printed, and written to FILE as JSON: the median CPU time (user and system)
-and wall time of each job, and the median of its ratios to its base.
+The package is that of build/python. Every job runs in its own process. A second process that does
+the same without any lines measures the time of loading, which is subtracted. A job of the package
+is compared with another job that does the same work, its base: the base of a call of quintet.Model
+is the command; the base of 32 threads, each of which makes one call per line, is one call with all
+lines. In each repeat all jobs run one after the other. The script prints, and writes to FILE as
+JSON, the median CPU time (user and system) and wall time of each job, and the medians of the ratios
+of these times to those of the base in the same repeat.
 """
 
 import argparse
@@ -57,7 +59,8 @@ JOBS = {  # name: (the command without model and lines, the base)
 
 
 def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
-    """CPU and wall seconds of a process that reads the lines from standard input or by name."""
+    """Returns the CPU and wall seconds of a process that processes the lines of a file: a command
+    reads them from standard input, a Python program opens the file by its name."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with lines.open("rb") as stdin:
         subprocess.run(
@@ -73,7 +76,8 @@ def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """CPU and wall seconds of each job, one pair a repeat."""
+    """Runs every job once per repeat. Returns for each job one pair (CPU seconds, wall seconds) per
+    repeat, from which the time of loading has been subtracted."""
     words = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8")
     texts = [line.split("\t")[0] for line in words.splitlines()]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in JOBS}

@@ -10,9 +10,9 @@ score`:
 - one request for each continuation, one after the other (computed as the time of one request times
   their number).
 Figures are medians. GPT-2 computes a shared prompt once, in one packed pass under a column mask;
-T5's encoder runs once, and the targets share its keys and values. The claim holds if one request
-takes at most an eighth of the time of separate requests, both when these are batched and when they
-run one after the other.
+T5's encoder runs once, and the targets share its keys and values. The exit code is 0 if one request
+takes at most an eighth of the time of the separate requests, both when these are batched and when
+they run one after the other; otherwise it is 1.
 
 usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--models gpt2 t5-base]
            [--out FILE]

@@ -7,11 +7,12 @@ model of T5-small's shape with random weights, or the model of --model.
 In both cases the engine has one thread on its own core; the server's other threads and the client
 share the other core. For comparison, a server with all its threads on the engine's core is
 reported, too. Both engines run at most --max-running sequences, do not throttle encoding for
-running streams, and do not cache encoder outputs. Other jobs on the machine invalidate the result;
-therefore a separate claim checks which fraction of its core `quintet bench engine` got. (Jobs in
-the idle scheduling class disturb the measurement, too: with Linux's autogroups, a session of such
-jobs gets as much CPU time as any other session. `echo -20 > /proc/self/autogroup`, as root, gives a
-shell and its children precedence over other sessions.)
+running streams, and do not cache encoder outputs. The exit code is 0 if the server reaches 0.92 of
+the engine's tokens/s, and if `quintet bench engine` always got at least 0.95 of the time of its
+core: other jobs on the machine would invalidate the result. (Jobs in the idle scheduling class
+disturb the measurement, too: with Linux's autogroups, a session of such jobs gets as much CPU time
+as any other session. `echo -20 > /proc/self/autogroup`, as root, gives a shell and its children
+precedence over other sessions.)
 usage: server_share.py [--model DIR] [--out DIR] ...
 """
 

@@ -53,7 +53,7 @@ class Driver : public LoadObserver {
   static void PadToLongest(std::vector<Sendable>* batch);
   bool Finished();
 
-  // The caller of each function below must hold mutex_.
+  // Each function below may be called only by a thread that holds mutex_.
   std::optional<Due> Plan(int64_t scheduled_us, PlannedRequest request);
   Sendable Register(Due due);
   void OpenWindow(int64_t at_us);
@@ -147,8 +147,8 @@ void Driver::PaceOpenLoop() {
       wake_us = std::min(scheduled_us, LastDueUs());
       due = Plan(scheduled_us, std::move(request));
     }
-    // Send the waiting requests only when no other request is due yet: requests that are due at the
-    // same time go into the same batch.
+    // If the next request is due already, do not send the waiting ones yet: requests that are due
+    // at the same time go into the same batch.
     if (wake_us > MonotonicMicros()) SendBatchIfIdle();
     const bool awake = SleepUntil(wake_us);
     std::unique_lock<std::mutex> lock(mutex_);

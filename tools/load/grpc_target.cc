@@ -136,7 +136,8 @@ GrpcTarget::~GrpcTarget() {
 
 absl::StatusOr<std::unique_ptr<GrpcTarget>> GrpcTarget::Connect(const Options& options) {
   std::unique_ptr<GrpcTarget> target(new GrpcTarget(options));
-  // A first call on every channel opens all connections before the load begins.
+  // Make one call of GetModelInfo on every channel, so that all connections are open before the
+  // load begins.
   for (const std::unique_ptr<v1::Inference::Stub>& stub : target->stubs_) {
     grpc::ClientContext context;
     const double connect_s = std::min(options.timeout_s, 10.0);

@@ -1,5 +1,6 @@
-# Sets QUINTET_BUILD_EXTENSION, and finds Python and nanobind if it is true. A sanitizer's library
-# would have to be loaded before Python, so AUTO is OFF with one.
+# Sets QUINTET_BUILD_EXTENSION, and finds Python and nanobind if it is true. In a build
+# with a sanitizer AUTO means OFF, because the sanitizer's library would have to be loaded before
+# Python.
 set(QUINTET_BUILD_EXTENSION OFF)
 if(QUINTET_EXTENSION STREQUAL AUTO AND (QUINTET_SANITIZE OR QUINTET_FUZZ))
   message(STATUS "Python extension: not built with sanitizers or fuzzers")

@@ -21,13 +21,14 @@ RUNTIME = {"atomic", "c", "dl", "gcc", "m", "pthread", "rt", "stdc++"}
 
 
 def names_of(flags: list[str]) -> list[str]:
-    """The libraries of -lNAME flags, without the runtime."""
+    """Returns the libraries that -lNAME flags name, without those of the C and C++ runtimes."""
     names = [flag.removeprefix("-l") for flag in flags if flag.startswith("-l")]
     return [name for name in names if name not in RUNTIME]
 
 
 def archive_of(argument: str) -> str | None:
-    """The archive beside a shared library; "" if the library is dropped; None if it stays."""
+    """Returns the archive to link instead of a shared library; "" to link neither; None to keep the
+    argument, because it is not a shared library or has no archive."""
     match = re.fullmatch(r"(/.*/)(lib[^/]+?)\.so(\.[0-9.]+)?", argument)
     if match is None:
         return None

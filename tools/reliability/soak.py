@@ -6,9 +6,10 @@ beginning.
 
 The run consists of periods, and each period has two halves. In the first half every kind of misuse
 happens once, at a fixed time, so all periods contain the same misuse. The second half is quiet: it
-has only the steady load. All first halves have the same steady load, including arrival times, and
-so have all quiet halves, so their latencies are comparable. The first halves show the latency
-during misuse, the quiet halves what the misuse left behind.
+has only the steady load. The first half of every period has the same steady load, with the same
+arrival times, so the latencies of the first halves of different periods can be compared with each
+other. The same is true of the quiet halves. The first halves show the latency during misuse, the
+quiet halves what the misuse left behind.
 """
 
 import gzip

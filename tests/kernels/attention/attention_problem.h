@@ -25,15 +25,17 @@ struct Shape {
   BiasKind bias = BiasKind::kNone;
   bool asymmetric = false;
   float scale = 1.0f;
-  // Number of unused elements between rows. A multiple of 8 keeps 16-bit rows aligned to 16 bytes.
+  // Number of unused elements after each row of the input matrices. If it is a multiple of 8, rows
+  // of 16-bit values stay aligned to 16 bytes.
   int64_t gap = 3;
   int64_t saturation = 37;  // saturation of a bias table
   int64_t knots = 9;        // knots of the FIRE network
 };
 
-// Returns the combinations of dtype and row gap to test on a backend. A gap of 8 elements permits
-// vector loads. With QUINTET_BRIEF_TESTS each 16-bit dtype is tested with one gap, and f32 only in
-// some tests; `seed` decides both.
+// A dtype, and the number of unused elements after each row of the inputs (gap): 8 keeps rows
+// aligned for vector loads, 3 does not. Layouts returns the combinations to test on a backend. With
+// QUINTET_BRIEF_TESTS it returns only one gap for each 16-bit dtype, and leaves out f32 for half of
+// the seeds; `seed` selects the gap, too.
 struct Layout {
   DType dtype;
   int64_t gap;
@@ -58,9 +60,9 @@ inline std::vector<int32_t> Offsets(const std::vector<int32_t>& lens) {
   return offsets;
 }
 
-// Inputs of one attention call. q, k and v are column ranges of one packed matrix; a wrong stride
-// in a kernel therefore changes the result. `shape` selects the kind of bias. Values are rounded to
-// the dtype.
+// Random inputs of one attention call, rounded to the dtype. Q is a range of columns of one packed
+// matrix, K and V are two ranges of another, so a kernel that uses a wrong row stride computes a
+// wrong result. `shape` contains the sizes and the kind of position bias.
 class Problem {
  public:
   Problem(const Shape& shape, uint32_t seed, DType dtype = DType::kF32)
@@ -91,7 +93,8 @@ class Problem {
     return shape.positions.empty() ? shape.kv_lens[s] - shape.q_lens[s] : shape.positions[s];
   }
 
-  // Bias plus mask of (head, query position, key position), in double.
+  // Returns what is added to the score of a query at position p and a key at position t in head h:
+  // the position bias, or -infinity if the mask hides the key. Computed in double.
   double Bias(int64_t h, int64_t p, int64_t t) const {
     if (shape.causal && t > p) return -kInfinity;
     const double delta = static_cast<double>(t - p);
@@ -117,8 +120,8 @@ class Problem {
   std::vector<float> q_data, kv_data;
   PositionBias bias;
   std::vector<float> table, knots, offsets;
-  // Returns whether a column mask hides (sequence, query position, key). If the function is empty,
-  // nothing is hidden.
+  // Returns whether a column mask hides a key from a query; the arguments are the sequence, the
+  // query position and the key position. While `hidden` itself is empty, there is no column mask.
   std::function<bool(size_t, int64_t, int64_t)> hidden;
 
  private:
@@ -162,7 +165,8 @@ class Problem {
   }
 };
 
-// Reference result in double: [q_total, heads, head_dim].
+// Reference: computes attention for the problem in double. Returns [q_total, heads, head_dim],
+// where q_total is the number of queries of all sequences.
 inline std::vector<double> Reference(const Problem& p) {
   const int64_t heads = p.shape.heads, dim = p.shape.head_dim;
   std::vector<double> out(static_cast<size_t>(p.q_offsets.back() * heads * dim), 0.0);
@@ -196,7 +200,8 @@ inline std::vector<double> Reference(const Problem& p) {
   return out;
 }
 
-// The keys and values of the problem in a cache, at slots in random order; all other slots are NaN.
+// A KV cache in host memory that contains the keys and values of a Problem, at slots in random
+// order. All other slots contain NaN.
 struct CachedKeys {
   CachedKeys(const Problem& p, uint32_t seed) {
     cache.dtype = p.dtype;
@@ -209,7 +214,8 @@ struct CachedKeys {
     std::vector<int32_t> order(static_cast<size_t>(cache.pages * cache.page_size));
     std::iota(order.begin(), order.end(), 0);
     RandomData random(seed);
-    // The shuffled order contains both runs of consecutive slots and jumps.
+    // Shuffle the slots, but only some of them: the order then contains both runs of consecutive
+    // slots and jumps.
     for (size_t i = 0; i + 1 < order.size(); i += 1 + static_cast<size_t>(random.Below(7))) {
       std::swap(order[i],
                 order[static_cast<size_t>(random.Below(static_cast<int64_t>(order.size())))]);
@@ -235,7 +241,8 @@ struct CachedKeys {
   int64_t stride;
 };
 
-// A problem in memory that ops can read, and the same keys and values in a cache.
+// The arguments of Attention for a Problem: its inputs, copied to memory that ops of the backend
+// can read, and optionally the same keys and values in a KV cache.
 struct Inputs {
   Inputs(const Problem& p, const CachedKeys* cached, TestBackend& backend)
       : problem(p), bias(p.bias) {
@@ -308,7 +315,9 @@ inline int64_t ScratchBytes(const AttentionArgs& args, const Stream& stream) {
   return AttentionScratchBytes(rows, args.q.dim[1], args.q.dim[2], stream);
 }
 
-// Runs the op with poisoned output and scratch memory; returns [q_total, heads, head_dim].
+// Runs Attention with its output and scratch memory filled with NaN beforehand, so that values
+// which the op does not write are noticed. Returns the output [q_total, heads, head_dim], where
+// q_total is the number of queries of all sequences.
 inline std::vector<float> Run(AttentionArgs args, TestBackend& backend, Stream& stream) {
   const int64_t heads = args.q.dim[1], dim = args.q.dim[2];
   args.out = backend.Poisoned(args.q.dtype, {args.q.dim[0], heads, dim});
@@ -329,7 +338,7 @@ inline double WorstError(const std::vector<float>& got, const std::vector<double
   return worst;
 }
 
-// Relative error of vectors: |got - expected| / |expected|.
+// Relative error of a whole vector: |got - expected| / |expected|, with Euclidean norms.
 inline double RelativeError(const std::vector<float>& got, const std::vector<double>& expected) {
   double error = 0, size = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -344,8 +353,8 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// The probabilities and the result are each rounded to the dtype, which gives 2 rounding errors;
-// 2.5 leaves a margin.
+// Attention rounds the softmax probabilities to the dtype, and later its result. The tolerance is
+// 2.5 times the error of one rounding: 2 for these two roundings and a margin of 0.5.
 inline double Tolerance(DType dtype) { return 2.5 * RoundingError(dtype); }
 
 }  // namespace quintet::attention_test

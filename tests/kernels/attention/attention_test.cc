@@ -118,7 +118,8 @@ TEST_CASE(
 TEST_CASE("attention equals the reference with ALiBi far from the diagonal", "[attention]") {
   for (int64_t dim : {64, 128}) {
     for (bool asymmetric : {false, true}) {
-      // Slopes are as small as 2^-8, so keys a thousand positions away still contribute.
+      // Some ALiBi slopes are as small as 2^-8: with them even keys at a distance of a thousand
+      // positions have an influence on the result.
       CheckShape({.heads = Pick<int64_t>(8, 2),
                   .head_dim = dim,
                   .q_lens = Pick({300, 40}, {70, 20}),
@@ -256,7 +257,8 @@ TEST_CASE("a query without visible keys gives zeros", "[attention]") {
   });
 }
 
-// Arguments for rows [begin, end) of sequence s of a problem.
+// Returns the arguments of an Attention call for only a part of a problem: the queries [begin, end)
+// of sequence s, with all keys of that sequence.
 AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t begin, int64_t end,
                     TestBackend& backend) {
   const Problem& p = inputs.problem;
@@ -395,8 +397,9 @@ TEST_CASE("attention equals the reference for scores that increase along the key
   }
 }
 
-// A cache in which the last q_len keys of each sequence are missing (NaN), and the StoreKv slots
-// that add them: one per packed row, -1 for rows that are already in the cache.
+// Overwrites the last q_len keys and values of each sequence in the cache with NaN, as if they had
+// not been computed yet. Returns the slots with which StoreKv adds them again: one per packed row
+// of keys, -1 for rows that remained in the cache.
 std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
   const KvCache& cache = cached.cache;
   std::vector<int32_t> missing(static_cast<size_t>(problem.kv_offsets.back()), -1);

@@ -6,12 +6,15 @@
 namespace quintet::attention_test {
 namespace {
 
-// The ranges of query positions that a column mask hides for one key.
+// The part of a column mask (FlashMask) for one key: the mask hides the key from the queries at
+// positions [lower_begin, lower_end) and [upper_begin, upper_end).
 struct Column {
   int64_t lower_begin, lower_end, upper_begin, upper_end;
 };
 
-// A family of masks, defined twice: as columns (per key), and per (query, key) pair.
+// A family of masks, defined in two ways that must agree: `column` gives the mask of key j as
+// ranges of queries, the form that kernels read; `hidden` says whether query i may not see key j,
+// the form that the reference uses.
 struct Family {
   const char* name;
   bool causal;
@@ -100,7 +103,7 @@ std::vector<Family> Families() {
          return Column{n, n, 0, j < kPrefix ? 0 : j};
        },
        [](int64_t i, int64_t j, int64_t) { return j > i && j >= kPrefix; }, false},
-      // The first queries see no key.
+      // In this mask the queries before position 70 see no key at all.
       {"dropped keys", true, true, false,
        [](int64_t j, int64_t n) {
          return j < 70 ? Column{j, 70, 0, 0} : Column{n, n, 0, 0};
@@ -114,7 +117,8 @@ std::vector<Family> Families() {
   };
 }
 
-// The columns of a mask family for every sequence of a problem.
+// The column mask that a family defines for every sequence of a Problem, as the vectors that an
+// Attention call takes, and the summaries of its tiles.
 struct Columns {
   Columns(const Family& family, const Problem& p) {
     for (int32_t n : p.shape.kv_lens) {
@@ -138,8 +142,9 @@ struct Columns {
     return {backend.Plan(lower_begin), backend.Plan(lower_end), backend.Plan(upper_begin),
             backend.Plan(upper_end), backend.Plan(summaries)};
   }
-  // Returns tile summaries that say of no tile that the mask hides all or nothing of it. The kernel
-  // therefore evaluates the mask for every pair of query and key.
+  // Returns tile summaries that describe every tile as partly visible. The kernel can then neither
+  // skip a tile nor treat it as fully visible: it evaluates the mask for every pair of query and
+  // key.
   std::vector<MaskTile> Dense() const {
     constexpr MaskRange kAnything = {INT_MIN, INT_MAX, INT_MIN, INT_MAX};
     return std::vector<MaskTile>(tiles.size(), MaskTile{kAnything, kAnything});
@@ -230,8 +235,9 @@ TEST_CASE("tiles of the paper's example mask are classified as in the paper", "[
   const MaskColumns columns{begin.data(), end.data(), nullptr, nullptr};
   const TileVisibility kAll = TileVisibility::kAll, kSome = TileVisibility::kSome,
                        kNone = TileVisibility::kNone;
-  // How much of each tile on and below the diagonal the column mask alone leaves visible, by row of
-  // tiles. The causal mask also hides a part of each diagonal tile, which does not count here.
+  // expected[row][column] says whether the mask leaves all, some or none of the (query, key) pairs
+  // of a tile of 4 queries and 4 keys visible. Only the tiles on and below the diagonal are listed.
+  // Causality, which also hides pairs of the diagonal tiles, is not taken into account.
   const std::vector<std::vector<TileVisibility>> expected = {
       {kAll}, {kSome, kSome}, {kSome, kSome, kSome}, {kSome, kAll, kNone, kAll}};
   for (int row = 0; row < 4; ++row) {

@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Fails a QT_CHECK in a child process that has `standard_error` as its stderr. Returns the signal
-// that ended the child.
+// Starts a child process, in which an assertion (QT_CHECK_EQ) fails and writes its message to the
+// descriptor `standard_error`. Returns the signal that ended the child.
 int SignalOfFailure(int standard_error) {
   const pid_t child = fork();
   if (child == 0) {

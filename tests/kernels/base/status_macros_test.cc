@@ -43,7 +43,8 @@ absl::StatusOr<std::string> CheckThenMake(Source* source) {
   return "made";
 }
 
-// The else belongs to the outer if.
+// Tests that QT_RETURN_IF_ERROR may stand between an if and its else without braces: the else must
+// belong to that if, not to an if inside the macro.
 absl::StatusOr<int> CheckWithoutBraces(Source* source, bool check) {
   if (check)
     QT_RETURN_IF_ERROR(source->Check());

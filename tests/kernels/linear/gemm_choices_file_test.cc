@@ -20,7 +20,7 @@ constexpr GemmAlgorithmChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 
 
 constexpr GemmAlgorithmChoices::Key kOtherKey = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
-// Sets an environment variable and restores it at the end.
+// Sets an environment variable. The destructor restores its previous value.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

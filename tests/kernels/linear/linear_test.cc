@@ -47,7 +47,8 @@ LinearWeight MakeWeight(const Case& c, const Inputs& in, TestBackend& backend) {
   return MakeWeight(in.w, c.n, c.k, c.type, c.gated, backend.device());
 }
 
-// Scattered layout of y: [chunk][row in reverse order][column within the chunk].
+// Scattered layout of y: its columns are split into chunks of equal width, and the chunks are
+// stored one after the other as [chunk][row in reverse order][column within the chunk].
 struct Scatter {
   explicit Scatter(const Case& c) {
     const int64_t columns = c.gated ? c.n / 2 : c.n;
@@ -73,7 +74,8 @@ struct Scatter {
 // the others the dtype of y.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
-// Runs the op and returns its output. Fails the test if the element after the output changes.
+// Runs Linear for the case and returns y. Fails the test if Linear writes to the element after the
+// end of y.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
                        TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
@@ -113,7 +115,8 @@ DType OperandType(WeightType type, const Device* device) {
   return ActivationType(type, device);
 }
 
-// The weights of the case after rounding.
+// Returns the weights that the GEMM effectively multiplies by: w rounded to the weight type or, for
+// quantized types, quantized and dequantized.
 std::vector<float> Stored(const Case& c, const Inputs& in) {
   if (!IsQuantized(c.type)) return RoundedTo(WeightDType(c.type), in.w);
   std::vector<char> q(in.w.size());
@@ -126,9 +129,9 @@ std::vector<float> Stored(const Case& c, const Inputs& in) {
   return w;
 }
 
-// Reference: loops in double on the stored (rounded) weights, and for i8 weights on a CPU also on
-// the quantized x. The op's result therefore differs only by the rounding of its own arithmetic.
-// Columns that the case does not compare are 0.
+// Reference: computes y by loops in double from the stored (rounded) weights, and for i8 weights on
+// a CPU also from the quantized x. The output of Linear therefore differs only by the rounding of
+// its own arithmetic. Elements of y in columns that the test does not compare are 0.
 std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector<float>& w,
                               const Device* device = nullptr) {
   const std::vector<float> x_rounded =
@@ -181,9 +184,9 @@ void Check(const Case& c, TestBackend& backend) {
     const double own = std::fabs(y[i] - expected[i]);
     error = own <= error ? error : own;  // NaN counts as an error
   }
-  // A 16-bit y is rounded once more. So are values that pass through 16-bit scratch memory: gate
-  // and up, results before they are scattered, and inputs of activations that cuBLASLt does not
-  // support.
+  // Besides the rounding of the f32 sums, a 16-bit y is rounded once when it is stored. Values that
+  // pass through 16-bit scratch memory are also rounded once: gate and up, results before they are
+  // scattered, and inputs of activations that cuBLASLt does not support.
   double rounding = c.y_type == DType::kF32 ? 0 : RoundingError(c.y_type);
   const DType operand = OperandType(c.type, backend.device());
   if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
@@ -294,8 +297,8 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
 }
 
 // Checks the case on a GPU with 16-bit weights, x of the same type, and y of that type or f32. On
-// the CPU everything is f32; large cases (those with `sample`) are skipped there, since they target
-// the tiles of GPU kernels.
+// the CPU everything is f32. There, large cases (those that compare only a sample of the columns,
+// sample > 1) are skipped, since they target the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {
@@ -311,7 +314,8 @@ void CheckHalfOperands(Case c) {
   });
 }
 
-// The Hopper kernel requires that the length of a row of y is a multiple of 4 elements.
+// Row lengths of y (n, or n / 2 if gated) are multiples of 4 elements here, because the Hopper
+// kernel requires it.
 TEST_CASE("16-bit GEMMs of tens of rows equal the reference", "[linear]") {
   for (int64_t rows : {9, 33, 128, 256}) {
     CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
@@ -550,8 +554,8 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // A GEMM with i8 weights may also use the sum of each output channel's weights, which packing
-  // must have computed. The result shows whether it did.
+  // A GEMM with i8 weights may also use, for each output channel, the sum of its quantized weights,
+  // which packing computes. If packing computed a wrong sum, the GEMM below returns wrong results.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

@@ -14,7 +14,8 @@
 namespace quintet {
 namespace {
 
-// Runs the same computation as separate ops: norm, GEMM, StoreKv. Returns the values of the cache.
+// Reference for a GEMM that fuses its input norm and the storing of keys and values: runs norm,
+// GEMM and StoreKv as three separate ops. Returns the contents of the KV cache.
 std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory,
                                   TestBackend& backend) {
   const RmsNormArgs norm{.x = args.x,
@@ -88,7 +89,8 @@ struct NormedCase {
   bool centred, gated = false;
 };
 
-// Compares y (f32) of a GEMM with fused input norm with loops in double.
+// Runs a GEMM with a fused input norm and f32 output y, and checks y against a reference that
+// computes norm and GEMM by loops in double.
 void CheckNormed(const NormedCase& c, WeightType type, TestBackend& backend) {
   constexpr float kEps = 1e-5f, kOffset = 50.0f;
   const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, backend.device());

@@ -31,7 +31,8 @@ struct Case {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// A case and its rounded inputs. W repeats a sequence of random values whose length is prime.
+// A test case with its inputs, rounded to the operand type. The weights repeat one sequence of
+// random values; its length is prime, so that rows of W differ.
 class Problem {
  public:
   Problem(const Case& c, TestBackend& backend)
@@ -42,7 +43,9 @@ class Problem {
         w_(RoundedTo(c.operand(), Repeated(c.n() * c.k))),
         bias_(Random(c.n(), 4)) {}
 
-  // y is [rows, columns + gap] or, if scattered, [chunk][row in reverse order][column in chunk].
+  // Runs the GEMM and returns y: [rows, columns + gap] or, if scattered, [chunk][row in reverse
+  // order][column within the chunk], where a chunk is a range of columns that is stored
+  // contiguously.
   std::vector<float> Run() {
     const LinearWeight w = MakeWeight(w_, c_.n(), c_.k, c_.type, c_.gated, backend_.device());
     LinearArgs args;
@@ -75,14 +78,16 @@ class Problem {
     std::mt19937 generator(5);
     double worst = 0;
     for (int i = 0; i < 3000; ++i) {
-      // The sample includes the last rows and columns.
+      // Of the compared elements, the first 100 are in the last rows and columns of y, the others
+      // at random places.
       const int64_t r = i < 100 ? c_.rows - 1 - i % 7 : generator() % c_.rows;
       const int64_t j = i < 100 ? c_.columns - 1 - i / 7 : generator() % c_.columns;
       const double expected = Expected(r, j), scale = std::max(1.0, std::fabs(expected));
       const double own = std::fabs(y[Offset(r, j)] - expected) / scale;
       if (!(own <= worst)) worst = own;
     }
-    // The tolerance is for paths through cuBLASLt, in which gate and up are rounded too.
+    // The tolerance also covers paths through cuBLASLt, which round the gate and up projections to
+    // 16 bits before they are multiplied.
     CHECK(worst < 5 * RoundingError(c_.operand()));
     if (c_.gated && c_.gap > 0) CHECK(std::isnan(y[Offset(c_.rows / 2, c_.columns)]));
   }

@@ -73,7 +73,7 @@ class Halves {
   }
   const LinearWeight& second() const { return second_; }
 
-  // Runs the first GEMM on rows [begin, end) only.
+  // Runs the first GEMM (the one before the norm) for the rows [begin, end) of x only.
   First RunFirst(int64_t begin, int64_t end) {
     const int64_t rows = end - begin, pitch = c_.d + 8;
     LinearArgs args;
@@ -96,8 +96,8 @@ class Halves {
     return {backend_.Floats(args.y), backend_.Floats(scaled_), backend_.Floats(squares_)};
   }
 
-  // Returns the arguments of the second GEMM. Its input is what the latest RunFirst wrote: the rows
-  // times gamma and their sums of squares.
+  // Returns the arguments of the second GEMM (the one after the norm). Its inputs are outputs of
+  // the latest call of RunFirst: the rows times gamma, and the partial sums of their squares.
   LinearArgs SecondArgs(DType dtype) {
     LinearArgs args;
     args.x = scaled_;

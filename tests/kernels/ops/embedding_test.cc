@@ -57,7 +57,8 @@ void CheckEmbedding(TestBackend& backend, DType table_type, DType y_type, int64_
       float expected = 0.3f * table.At(ids[row], i);
       if (with_positions) expected += position_table.At(positions[row], i);
       const float error = std::abs(y[static_cast<size_t>(r * d + i)] - expected);
-      // The result is exact on the CPU. On a GPU a fused multiply-add omits one rounding.
+      // On the CPU, y must equal the expected value exactly. On a GPU it may differ by one
+      // rounding, because a fused multiply-add does not round the product before the addition.
       const bool exact = backend.device() == nullptr;
       const double most = exact ? 0.0 : 0x1p-23 + RoundingError(y_type) * std::abs(expected);
       wrong += error <= most ? 0 : 1;

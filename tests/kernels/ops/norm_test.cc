@@ -10,7 +10,8 @@
 namespace quintet {
 namespace {
 
-// Reference in double; rows of x have the given stride. For RMSNorm the mean is 0.
+// Reference: computes LayerNorm (centred) or RMSNorm in double; for RMSNorm the mean counts as 0.
+// Rows of x are `stride` elements apart.
 std::vector<double> Reference(const std::vector<float>& x, int64_t rows, int64_t d, int64_t stride,
                               bool centred, float eps, const std::vector<float>& gamma,
                               const std::vector<float>& beta) {
@@ -88,8 +89,9 @@ TEST_CASE("norms equal the formula in double", "[norm]") {
         for (int64_t d :
              Pick<int64_t>({1, 2, 7, 15, 16, 17, 63, 64, 65, 512, 768, 1000, 2048, 4097, 4100},
                            {15, 64, 768, 1000, 2048, 4097, 4100})) {
-          // No constant offset is added to the values of short rows: their variance can be close to
-          // 0, and with a large mean the normalized result would then be ill-conditioned.
+          // The last argument of the case is an offset, a constant added to all values of x. Rows
+          // of at most 16 values get none: their variance can be close to 0, and with a large mean
+          // the normalized result would then be ill-conditioned.
           CheckNorm({centred, 3, d, d > 16 ? 20.0f : 0.0f}, backend, dtype, dtype);
         }
         CheckNorm({centred, 200, 512, 0.0f}, backend, dtype, dtype);

@@ -12,7 +12,8 @@
 namespace quintet {
 namespace {
 
-// The definitions of FAT5 in double, except the angle, which the FAT5 code rounds to float.
+// Reference: rotary position embedding as defined in the code of FAT5. Computed in double, except
+// the angle, which that code also rounds to float.
 std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_t dim,
                               const std::vector<int32_t>& positions, const RotaryArgs& args) {
   std::vector<double> y(x.begin(), x.end());
@@ -42,7 +43,8 @@ std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_
   return y;
 }
 
-// Checks the op in place with `dtype`, and from f32 to a separate output of `dtype`.
+// Checks Rotary twice: in place on values of type `dtype`, and from an f32 input to a separate
+// output of type `dtype`.
 void CheckRotary(TestBackend& backend, DType dtype, int64_t dim, RotaryArgs args) {
   const std::vector<int32_t> positions = {0, 1, 2, 77, 500, 1023, 5};
   const int64_t heads = 3;

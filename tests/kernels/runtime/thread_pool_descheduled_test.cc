@@ -137,10 +137,12 @@ TEST_CASE("other threads process tasks while workers are stuck, and the waiting 
   std::atomic<bool> others_done{true}, caller_slept{true};
   pool.ParallelFor(kTasks, [&](int64_t, int thread) {
     if (thread == 0) {
-      // The caller waits until both workers hold a task. Otherwise it could run all tasks itself.
+      // Thread 0 is the caller of ParallelFor, which takes part in the work. It waits here until
+      // both workers hold a task, because otherwise it could run all tasks itself.
       if (stuck < 2 && !WaitUntil([&] { return stuck == 2; })) others_done = false;
     } else {
-      // Each worker holds one task until all other tasks are done and the caller sleeps.
+      // Each worker stays in its first task until all tasks but these two are done and the caller
+      // of ParallelFor sleeps.
       ++stuck;
       if (!WaitUntil([&] { return done >= kTasks - 2; })) others_done = false;
       if (!WaitUntil([&] { return Asleep(caller); })) caller_slept = false;

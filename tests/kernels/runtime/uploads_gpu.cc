@@ -67,7 +67,8 @@ TEST_CASE("overwriting pinned memory after WaitForH2D does not change the upload
         {Before::kOther, kLong, 1, 100},
         {Before::kOther, kLong, 4, 100},
         {Before::kOther, kLong, 5, 100},
-        // In the next three cases, the uploads take longer than the work before them.
+        // In the next three cases the uploads take longer than the copy that keeps the stream busy
+        // before them.
         {Before::kOther, kShort, 1 << 16, 20},
         {Before::kOther, kShort, 1 << 18, 20},
         {Before::kOther, kShort, (1 << 18) + 4, 20},
@@ -99,8 +100,8 @@ TEST_CASE("work enqueued before an upload reads the old data, work after it the 
       device.WaitForH2D(last);
       std::fill_n(host, kWords, round + 1);
       last = device.CopyH2D(host, kBytes);
-      // In every second round this copy keeps the stream busy while the upload of the next round is
-      // enqueued.
+      // This large copy occurs in every second round. It keeps the stream busy while the next round
+      // enqueues its upload.
       if (round % 2 == 0) {
         device.CopyToHost(before->data(), device.DevicePtr(before->data()), kBeforeBytes);
       }

@@ -18,7 +18,8 @@ struct Beam {
   int32_t token, parent;
 };
 
-// Reference: the beams that Hugging Face selects to continue.
+// Reference: one step of beam search as in Hugging Face. Returns the beams that it selects to
+// continue.
 std::vector<Beam> PlainStep(const std::vector<float>& values, const std::vector<int32_t>& indices,
                             int64_t vocab, const std::vector<int32_t>& eos, int32_t beams) {
   std::vector<Beam> all;
@@ -58,7 +59,8 @@ TEST_CASE("the selected beams are the best candidates that do not end", "[beam_s
       row += g.beams + static_cast<int32_t>(random.Below(3));
       groups.push_back(g);
     }
-    // Some candidates tie, and some groups have few candidates.
+    // Draw the top-k candidates of each beam group. Some candidates have equal scores, and some
+    // groups have fewer candidates than the search needs.
     for (int64_t entry = 0; entry < n; ++entry) {
       const int64_t known = random.Below(3) == 0 ? random.Below(12) : kMost;
       for (int64_t k = 0; k < kMost; ++k) {

@@ -56,7 +56,8 @@ Head MakeHead(const Case& c, TestBackend& backend) {
   return h;
 }
 
-// Runs the op on rows [first, first + rows) of the hidden states.
+// Computes the log-probabilities of the targets for the rows [first, first + rows) of the hidden
+// states only.
 Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
   TargetLogProbArgs args;

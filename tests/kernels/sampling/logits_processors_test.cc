@@ -37,8 +37,9 @@ TokenRange Append(const std::vector<int32_t>& ids, std::vector<int32_t>* tokens)
   return {begin, static_cast<int32_t>(tokens->size())};
 }
 
-// Appends random bad words (token sequences that must not be generated) to `tokens`. The history
-// ends with all tokens of some words but the last one, so that the rule bans this last token.
+// Appends random bad words (token sequences that must not be generated) to `tokens`. About half of
+// the words are changed so that `history`, the tokens of the sequence so far, ends with all tokens
+// of the word except the last one: the bad-words rule must then ban that last token.
 TokenRange AppendWords(RandomData& random, const std::vector<int32_t>& history, int64_t vocab,
                        std::vector<int32_t>* tokens) {
   std::vector<std::vector<int32_t>> words;
@@ -91,7 +92,8 @@ Problem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed)
   return p;
 }
 
-// Reference: the definitions of the rules, applied to one row.
+// Reference: applies the logits processors (repetition penalty, bad words, ...) with the settings
+// of one row to its logits, exactly as they are defined.
 void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
   const std::vector<int32_t>& history = p.histories[static_cast<size_t>(r.sequence)];
   const auto tokens = [&](const TokenRange& range) {

@@ -13,8 +13,9 @@ namespace quintet {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// Relative distance to a decision threshold below which rounding may change the decision. It covers
-// a sum of half a million f32 exponentials.
+// If a value is closer than this to the threshold that decides about a token (relative distance),
+// rounding may change the decision. Large enough for the rounding errors of a sum of half a million
+// f32 exponentials.
 constexpr double kNear = 2e-7;
 
 struct Item {
@@ -22,8 +23,9 @@ struct Item {
   double value;
 };
 
-// Reference: draws one token from a row of logits, in double and with full sorts. `nearest` is the
-// smallest distance between a value and the threshold with which it was compared.
+// Reference: draws one token from a row of logits, in double and with full sorts. While drawing, it
+// compares values with thresholds (of top-p, min-p, ...); `nearest` is the smallest distance
+// between a value and its threshold.
 class PlainDraw {
  public:
   PlainDraw(const float* row, int64_t vocab, const Draw& draw, uint32_t position) {
@@ -206,7 +208,8 @@ std::vector<int32_t> Run(const Problem& p, TestBackend& backend) {
   return backend.Ints(args.tokens);
 }
 
-// Checks all draws whose result cannot depend on rounding, and returns the number of these draws.
+// Checks the sampled tokens whose choice cannot depend on rounding: in the reference no value is
+// close to a threshold. Returns how many these are.
 int64_t CheckProblem(const Problem& p) {
   std::vector<PlainDraw> plain;
   int64_t sure = 0;

@@ -161,7 +161,8 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
     for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
   }
   if (seed % 4 != 0) p.shift = random.Values(p.row_offsets.back(), 8.0f);
-  // Adding a large running score rounds different raw scores to the same sum, which creates ties.
+  // The bias of a row is the running score of a beam, which is added to every score of the row. If
+  // it is large, the sums of different scores round to the same value, which creates ties.
   if (seed % 2 != 0) p.bias = random.Values(p.row_offsets.back(), seed % 3 == 0 ? 3e6f : 20.0f);
   return p;
 }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// A Warper for one row, with its scratch memory.
+// Applies the sampling filters (temperature, top-k, top-p, ...) to one row of logits at a time: a
+// Warper that brings its own scratch memory.
 struct OwnWarper {
   absl::Span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
@@ -163,8 +164,9 @@ TEST_CASE("draws follow the softmax, over positions, over sequences and over see
       if (over == 2) draw_id.seed = i;
       ++counts[DrawToken(kept, draw_id)];
     }
-    // Correct draws exceed 24.3 with a probability of 0.1 % (chi-squared distribution with 7
-    // degrees of freedom). Seeds are fixed, so the test is not flaky.
+    // Tests the frequencies of the drawn tokens. If draws are correct, the chi-squared statistic
+    // exceeds 24.3 with a probability of 0.1 % (7 degrees of freedom). Seeds are fixed, so the test
+    // is not flaky.
     CHECK(ChiSquare(counts, p, kDraws) < 24.3);
   }
 }

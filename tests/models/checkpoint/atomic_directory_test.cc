@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Writes a directory of two files with the same text.
+// Writes the directory `target` with AtomicDirectory. It has two files, a and b, which both contain
+// the text `value`.
 absl::Status WritePair(const std::string& target, const std::string& value,
                        const AtomicDirectoryOptions& options) {
   absl::StatusOr<AtomicDirectory> directory = AtomicDirectory::Create(target, options);
@@ -129,14 +130,16 @@ TEST_CASE("A directory caught between two renames is restored by the next run") 
   fs::rename(scratch / "model", scratch / ".model.quintet-old-1");
   CHECK(WritePair(scratch / "model", "new", {}).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "model/a") == "old");
-  // A killed run may leave the old directory under a temporary name (.model.quintet-old-N). If the
-  // target itself exists, the next run removes that directory instead of restoring it.
+  // AtomicDirectory replaces a directory by renaming the old one to .model.quintet-old-N first. A
+  // run that was killed may leave it under that name. If `model` itself exists, the next run
+  // removes that old directory instead of restoring it.
   fs::create_directory(scratch / ".model.quintet-old-2");
   REQUIRE(WritePair(scratch / "model", "new", {.replace = true}).ok());
   CHECK(scratch.Entries() == std::vector<std::string>{"model"});
 }
 
-// Writes "new" over "old" in a child process that is killed after a random time.
+// Starts a child process that replaces the directory `target` again and again, by directories whose
+// files contain new0, new1, ..., and kills it after `delay_us` microseconds.
 void KillWhileWriting(const std::string& target, bool exchange, int delay_us) {
   const pid_t child = fork();
   if (child == 0) {

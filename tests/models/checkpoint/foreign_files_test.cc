@@ -103,7 +103,8 @@ TEST_CASE("Unused files that could change results are listed, others are not") {
   CHECK_THAT(warnings({"model.safetensors"}, code)[0], ContainsSubstring("auto_map"));
   const char* fat5 = R"({"model_type": "flash_t5", "auto_map": {"AutoModel": "x.Y"}})";
   CHECK(warnings({"model.safetensors"}, fat5).empty());
-  // Shards that the index names are used, so only the other shard causes a warning.
+  // The index names only the first of the two shards, so only the second shard causes a warning
+  // that it is not used.
   TemporaryDirectory sharded;
   WriteBytes(sharded / "model.safetensors.index.json",
              R"({"weight_map": {"a": "model-00001-of-00001.safetensors"}})");

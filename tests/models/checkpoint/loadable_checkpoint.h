@@ -46,7 +46,7 @@ struct Checkpoint {
 
   nlohmann::json config;
   TestTensors tensors;
-  ModelConfig model;  // of the last Load
+  ModelConfig model;  // loaded by the last Load
 };
 
 inline std::vector<float> Rows(const LinearWeight& w, int64_t begin, int64_t rows) {
@@ -61,7 +61,8 @@ inline std::vector<float> Values(const Tensor& t) {
   return values;
 }
 
-// All packed values of a model, in order.
+// Returns all weights of a loaded model in one vector, always in the same order, so that a test can
+// compare two models.
 inline std::vector<float> Everything(const ModelWeights& w) {
   std::vector<float> all;
   const auto add = [&all](const std::vector<float>& values) {

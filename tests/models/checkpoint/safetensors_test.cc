@@ -38,7 +38,7 @@ TEST_CASE("Written tensors are read back unchanged", "[safetensors]") {
         "0123456789abcdefghijklmn"
         "XY"
         "0123456701234567";
-    // Append accepts pieces of any size.
+    // The data may be passed to Append in pieces of any size, here 5 bytes and the rest.
     REQUIRE(writer->Append(data.data(), 5).ok());
     REQUIRE(writer->Append(data.data() + 5, static_cast<int64_t>(data.size()) - 5).ok());
     REQUIRE(writer->Finish().ok());

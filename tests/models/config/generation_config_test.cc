@@ -68,7 +68,8 @@ TEST_CASE("Each unsupported field is named with its value and rejected for gener
     REQUIRE(absent.ok());
     CHECK(absent->unsupported_fields.empty());
   }
-  // unsupported_fields shortens long values and escapes terminal control characters.
+  // The texts in unsupported_fields show the values of the fields: long values are shortened and
+  // control characters, which a terminal would interpret, are escaped.
   const auto longest =
       Read(absl::StrCat(R"({"stop_strings": ["\u001b\u00e9)", std::string(1000, 'x'), R"("]})"));
   REQUIRE(longest.ok());

@@ -155,7 +155,8 @@ TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical
     const Loaded same = MustLoad(scratch / "same", WeightType::kF32);
     CHECK(DifferenceOfWeights(MustLoad(kCases + name, WeightType::kF32).weights, same.weights) ==
           "");
-    // Converting a converted directory changes nothing either.
+    // Converting a directory that is already an output of the conversion gives a file with the same
+    // bytes.
     MustConvert(Packed(scratch / "int8", scratch / "again", std::nullopt));
     CHECK(Sha256OfFile(scratch / "int8/model.safetensors") ==
           Sha256OfFile(scratch / "again/model.safetensors"));

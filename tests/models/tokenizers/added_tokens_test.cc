@@ -97,7 +97,8 @@ TEST_CASE("A run of white space is scanned once for all rstrip tokens in it", "[
   space.rstrip = true;
   added.Add(space);
   REQUIRE(added.Finish(nullptr).ok());
-  // Scanning to the run's end from each byte would take 5 * 10^11 steps.
+  // The text is a run of 2^20 spaces, in which every space is an added token. An implementation
+  // that scans to the end of the run from each byte would take 5 * 10^11 steps.
   const size_t size = 1 << 20;
   const auto segments = added.Split(std::string(size, ' '), AddedTokens::Text::kRaw);
   REQUIRE(segments.size() == size);

@@ -18,7 +18,8 @@ KeySearch Search(const Keys& keys) {
   return KeySearch(pairs);
 }
 
-// Compares with a naive search that tries every key at every byte.
+// Compares the matches that KeySearch finds in `text` with those of a naive search that tries every
+// key at every byte.
 void CheckAgainstPlainSearch(const Keys& keys, const std::string& text) {
   KeyMatches matches = Search(keys).Find(text);
   for (size_t at = 0; at < text.size(); ++at) {
@@ -96,7 +97,8 @@ TEST_CASE("Keys may hold any bytes", "[tokenizer]") {
 }
 
 TEST_CASE("A long key that almost matches everywhere takes linear time", "[tokenizer]") {
-  // A forward search would compare the whole key at each byte: 10^12 steps.
+  // The text has 2^20 bytes, and the long key one more. A search that compared the key with the
+  // text anew from each byte of the text would need 2^39 steps.
   KeyMatches matches =
       Search({std::string(1 << 20, 'a') + "b", "aa"}).Find(std::string(1 << 20, 'a'));
   size_t places = 0;

@@ -62,7 +62,7 @@ TEST_CASE("Errors for unsupported patterns quote the pattern and the file", "[pa
 }
 
 TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]") {
-  // Literals of more than 16 bytes use another search function.
+  // Literals of up to 16 bytes and longer ones are searched by two different functions.
   for (const size_t size : {1, 2, 16, 17, 18, 300, 5000}) {
     CAPTURE(size);
     const std::string literal = std::string(size - 1, 'a') + "b";

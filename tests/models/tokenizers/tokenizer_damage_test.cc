@@ -219,8 +219,9 @@ TEST_CASE("Wrong fields of spiece.model are errors", "[tokenizer]") {
   }
 }
 
-// Encodes texts that exercise the tries. Damage that the loader did not detect shows as a crash or
-// as a sanitizer report.
+// Encodes texts that make the tokenizer read its tries (prefix trees of pieces and normalization
+// rules). If the loader did not detect that a trie is damaged, the test crashes or a sanitizer
+// reports an error.
 void Exercise(const Tokenizer& tokenizer) {
   for (const std::string& text : {std::string("abc \u00E9\uFF21 \U0001F600</s>\xFF\x80"),
                                   std::string(300, 'a'), std::string("\0", 1)}) {
@@ -255,19 +256,22 @@ TEST_CASE("A normalizer that makes a text more than 16 MiB longer is an error", 
                            {"content", std::string("a").append(4000, 'b')}};
   const auto longer = load(times_4001);
   CHECK(longer->Encode("abba", false).value().size() == 8002);
-  // Each letter grows by 4,000 bytes. 4,194 letters grow by 16,776,000 bytes, which is within the
-  // limit of 16 MiB; 4,195 letters exceed it.
+  // The normalizer replaces each letter b by 4,001 bytes, that is, it adds 4,000 bytes per letter.
+  // It may add at most 16 MiB: 4,194 letters grow by 16,776,000 bytes, which is within this limit,
+  // and 4,195 letters exceed it.
   CHECK(longer->Encode(std::string(4194, 'b'), false).value().size() == 4194 * 4000);
   check_error(*longer, std::string(4195, 'b'));
   check_error(*longer, std::string(1 << 20, 'b'));
-  // The limit applies to the sum over all parts of a text (between added tokens). Encoding stops at
-  // the part with which the sum exceeds it.
+  // Added tokens divide a text into parts, which are normalized separately. The limit applies to
+  // the sum of the bytes added to all parts; encoding stops at the part that makes the sum exceed
+  // it.
   std::string parts;
   while (parts.size() < 50000) parts += "b</s>";
   check_error(*longer, parts);
   CHECK(longer->Encode("ab", false).ok());  // other texts still work
 
-  // The limit applies to a normalizer of type Sequence, whose two steps multiply the length.
+  // The limit also applies to a normalizer of type Sequence. This one has two steps, and each makes
+  // the text 30 times as long.
   const Json times_30 = {
       {"type", "Replace"}, {"pattern", {{"Regex", "b"}}}, {"content", std::string(30, 'b')}};
   const auto sequence =
@@ -320,8 +324,9 @@ TEST_CASE("Searches of a random double array stay in bounds", "[tokenizer]") {
   const auto next = [&] { return seed = seed * 1664525u + 1013904223u; };
   int loaded = 0;
   for (int round = 0; round < 300; ++round) {
-    // The units of the trie are random. They form cycles, and point beyond the end of the array and
-    // of the replacement strings.
+    // The trie is a double array of random units (its nodes). Links between units form cycles or
+    // lead beyond the end of the array, and some units refer to replacement strings beyond the end
+    // of the strings.
     std::string blob;
     const uint32_t units = 1 + next() % 300;
     const auto put = [&](uint32_t value) { blob.append(reinterpret_cast<const char*>(&value), 4); };

@@ -273,7 +273,9 @@ TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs an
     CHECK_THAT(warning, ContainsSubstring("config.json: tie_word_embeddings is "));
     CHECK_THAT(warning, ContainsSubstring("\"scale_decoder_outputs\": " + chosen));
     CHECK_THAT(warning, ContainsSubstring("or to " + other));
-    // Setting the field that the warning names resolves the ambiguity and removes the warning.
+    // The loader has guessed whether logits are scaled, and warns that config.json is ambiguous
+    // about it. Setting the field that the warning names (scale_decoder_outputs) decides it and
+    // removes the warning.
     c.config["scale_decoder_outputs"] = !one.scaled;
     CHECK(c.Load()->logit_scale == (one.scaled ? 1.0f : factor));
     CHECK(c.model.logit_scale_warning.empty());
@@ -404,8 +406,9 @@ TEST_CASE("A truncated model is rejected", "[weights]") {
   }
 }
 
-// Compares no results. If the loader accepts a damaged file, sanitizers and QT_CHECK detect invalid
-// accesses.
+// Loads randomly damaged files without comparing any results: the test only checks that the loader
+// does not crash. If the loader accepts a damaged file, sanitizers and QT_CHECK detect invalid
+// memory accesses.
 TEST_CASE("Damaged headers and configurations never crash the loader", "[weights]") {
   const std::string golden = GoldenDirectory("fat5-seqcls");
   const std::string file = FileBytes(golden + "/model.safetensors");

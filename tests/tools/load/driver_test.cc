@@ -122,9 +122,9 @@ TEST_CASE("a static batch is sent after the previous batch has ended") {
   REQUIRE(record.outcomes.size() == 200);
   CHECK(target.most_open_ <= 4);
   CHECK(Measured(record) == 150);
-  const std::vector<RequestOutcome>& outcomes = record.outcomes;  // in the order of sending
-  size_t batch = 0;                                               // its first request
-  int64_t done_us = 0;                                            // of all requests before i
+  const std::vector<RequestOutcome>& outcomes = record.outcomes;  // in sending order
+  size_t batch = 0;     // the first request of the current batch
+  int64_t done_us = 0;  // latest end of the requests before i
   for (size_t i = 0; i < 200; ++i) {
     if (outcomes[i].sent_us > done_us) {
       batch = i;

@@ -14,8 +14,8 @@ namespace quintet::python {
 
 namespace nb = nanobind;
 
-// A failed call: becomes the exception that belongs to the code. `index`: the number of the input
-// that failed, from 0; -1: none.
+// Reports a failed call. Python gets it as the exception class that belongs to the status code.
+// `index`: number of the input that failed, counted from 0; -1 if no single input is at fault.
 class StatusError : public std::exception {
  public:
   explicit StatusError(absl::Status status, int64_t index = -1)
@@ -29,9 +29,9 @@ class StatusError : public std::exception {
   int64_t index_;
 };
 
-// TypeError with this text.
+// Throws an exception that Python gets as a TypeError with this text.
 [[noreturn]] void ThrowType(const std::string& text);
-// InvalidArgumentError with this text.
+// Throws an exception that Python gets as an InvalidArgumentError with this text.
 [[noreturn]] void ThrowValue(const std::string& text);
 
 template <typename T>
@@ -43,7 +43,7 @@ inline void OkOrThrow(const absl::Status& status) {
   if (!status.ok()) throw StatusError(status);
 }
 
-// The exception object of a status; needs the GIL.
+// Returns the Python exception object for a failed status. Needs the GIL.
 nb::object ErrorObject(const absl::Status& status, int64_t index);
 
 // Classes of quintet/results.py and the function that makes exceptions, set by SetPythonTypes. They

@@ -1,5 +1,5 @@
-// The inputs of generate, stream, encode, score and classify as work of the EngineRunner, and their
-// results as Python objects.
+// Converts inputs of generate, stream, encode, score and classify to work items of the
+// EngineRunner, and their results to Python objects.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ struct CallOptions {
   const Session* session = nullptr;  // alive while the runner calls items
   bool add_special_tokens = true, truncate = false, skip_special_tokens = true;
   bool one = false;      // the call has a single input
-  double timeout_s = 0;  // of each input, from its push; 0: none
+  double timeout_s = 0;  // time limit of each input, from its push; 0: no limit
   // kGenerate
   DecodingRequest decoding;
   bool stream = false;
   // kEncode
   EmbeddingOptions embedding_options;
-  std::optional<Embedding> embedding;  // of these options and the session
+  std::optional<Embedding> embedding;  // made from embedding_options and the session
   // kScore
   bool target_special_tokens = true, prefix_lm = false;
   int64_t top_logprobs = 0, sliding_window = 0;
@@ -34,7 +34,8 @@ struct CallOptions {
   int64_t top_k = 1, max_answer_tokens = 30;
 };
 
-// The embeddings of a call, [rows, columns] f32; numpy and the items share it.
+// The embeddings of a call, [rows, columns] f32. The numpy array that the call returns shares this
+// memory with the items, each of which writes one row.
 struct Embeddings {
   Embeddings(int64_t row_count, int64_t column_count)
       : rows(row_count),
@@ -53,11 +54,11 @@ class Item : public WorkItem {
 
   absl::StatusOr<Request> Prepare() final;
   absl::Status Finish(Result result) override;
-  // The result as a Python object; needs the GIL. Called after Finish.
+  // Returns the result as a Python object. Called after Finish. Needs the GIL.
   virtual nb::object ToPython() = 0;
 
  protected:
-  // Completes the request, whose input, kind and deadline are set.
+  // Sets the fields of *request that depend on its kind. Prepare has set input, kind and deadline.
   virtual absl::Status Complete(Request* request) = 0;
   nb::object Usage() const;
 
@@ -70,17 +71,19 @@ class Item : public WorkItem {
   static int64_t DeadlineOf(const CallOptions& options);
 };
 
-// Makes the item of one input. `extra`: the targets of score, the context of classify, or None.
-// `row`: of `embeddings`, which may be null; only for encode.
+// Makes the item of one input. `extra`: for score, the targets of the input; for classify, its
+// context or None; otherwise None. `embeddings`: for encode, the array to whose row `row` the item
+// writes its result, or null; otherwise null.
 std::unique_ptr<Item> MakeItem(const std::shared_ptr<const CallOptions>& options, nb::handle input,
                                nb::handle extra, std::shared_ptr<Embeddings> embeddings,
                                int64_t row);
 
 nb::object ChunkToPython(const TokenChunk& chunk);
 
-// A float32 array [rows, columns] (rows < 0: [columns]) that owns `values`.
+// Returns a numpy array of float32 that owns `values`. Its shape is [rows, columns], or [columns]
+// if `rows` is negative.
 nb::object ArrayOf(std::vector<float> values, int64_t rows, int64_t columns);
-// A float32 array [rows, columns] that shares the memory of `embeddings`.
+// Returns a numpy array [rows, columns] of float32 that shares the memory of `embeddings`.
 nb::object ArrayOf(std::shared_ptr<Embeddings> embeddings);
 
 nb::object ToStr(const std::string& text);  // bytes that are not UTF-8 become U+FFFD

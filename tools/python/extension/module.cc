@@ -26,7 +26,8 @@ namespace {
 constexpr int64_t kTickUs = 50'000;                    // between checks for signals
 constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
 
-// A session and the threads that run it. Destroyed with the last call or reader that holds it.
+// A session and the threads that run it. Calls and other users share its ownership, so it is
+// destroyed with the last of them.
 struct Loaded {
   std::unique_ptr<Session> session;
   std::unique_ptr<EngineRunner> runner;
@@ -42,7 +43,8 @@ void CheckProcess(pid_t pid) {
       "model in this process, or start it with multiprocessing's \"spawn\" method"));
 }
 
-// Tokens of calls that are ready, for the thread that serves the asynchronous calls of a model.
+// A queue of numbers that identify asynchronous calls which have results. One thread of each model
+// waits for them.
 class Notifier {
  public:
   void Post(int64_t token) {
@@ -50,7 +52,8 @@ class Notifier {
     ready_.push_back(token);
     wake_.notify_one();
   }
-  // Waits for tokens and returns them; an empty list after Close.
+  // Waits until a call has results and returns the numbers of all such calls. Returns an empty list
+  // after Close.
   std::vector<int64_t> Wait() {
     const nb::gil_scoped_release release;
     std::unique_lock lock(mutex_);
@@ -83,7 +86,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// Stands for an input of a wrong type or value, whose result is an error.
+// Takes the place of an input that has a wrong type or value. Its result is that error.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -124,8 +127,8 @@ class PythonCall {
     call_->Push(std::move(items));
   }
 
-  // Pushes inputs and returns the results of all, in order. Cheaper for one input than Push and
-  // Pop: the GIL is released only once. Raises as Pop.
+  // Pushes inputs and returns the results of all, in order. For one input this is cheaper
+  // than Push and Pop, because the GIL is released only once. Raises the same errors as Pop.
   nb::list Run(const nb::list& inputs, nb::object extras) {
     std::vector<std::unique_ptr<WorkItem>> items = ReadItems(inputs, std::move(extras));
     std::vector<std::unique_ptr<WorkItem>> finished;
@@ -141,12 +144,12 @@ class PythonCall {
     return results;
   }
 
-  // Returns the results of the next finished inputs, in order. Waits for one if `wait`; the wait
-  // ends early if a signal's handler raises. Raises the error of a failed input, or returns it as
-  // an exception object if the call does not raise.
+  // Returns the results of the next finished inputs, in input order. If `wait` is true, waits until
+  // there is at least one; a signal handler that raises ends the wait. If an input has failed, its
+  // error is raised (on_error="raise") or returned as an exception object (on_error="return").
   nb::list Pop(bool wait) { return nb::borrow<nb::list>(PopWithChunks(wait)[1]); }
 
-  // As Pop, as (chunks, results).
+  // Like Pop, but returns a tuple (chunks, results), whose results are those of Pop.
   nb::tuple PopWithChunks(bool wait) {
     CheckProcess(loaded_->pid);
     std::vector<TokenChunk> chunks;
@@ -183,7 +186,7 @@ class PythonCall {
   nb::object Array() const { return ArrayOf(embeddings_); }
 
  private:
-  // The number of an input in errors; none if the call has only one.
+  // Returns the number of an input for error messages; -1, no number, if the call has one input.
   int64_t Number(int64_t index) const { return options_->one ? -1 : index; }
 
   std::vector<std::unique_ptr<WorkItem>> ReadItems(const nb::list& inputs, nb::object extras) {
@@ -206,8 +209,8 @@ class PythonCall {
     for (const std::unique_ptr<WorkItem>& item : items) AddResult(item.get(), results);
   }
 
-  // Appends the item's result. The first error ends the call if it raises: the results before it
-  // are returned first.
+  // Appends the item's result to *results. With on_error="raise" the first failed item ends the
+  // call; its error is raised after the results of the items before it have been returned.
   void AddResult(WorkItem* item, nb::list* results) {
     if (!failed_.ok()) return;
     if (item->status.ok()) {
@@ -231,7 +234,7 @@ class PythonCall {
   absl::Status failed_;
 };
 
-// What Model.begin takes, by name.
+// Sets *to to the option `name` of Model.begin, if the dict contains it.
 template <typename T>
 void Set(const nb::dict& options, const char* name, T* to) {
   if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
@@ -400,18 +403,18 @@ class PythonModel {
     return info;
   }
 
-  // Inputs that a call should have in flight.
+  // Returns the number of inputs that a call should have in flight.
   int64_t window() const {
     return RequestsInFlight(Get()->session->model->limits().max_step_sequences);
   }
-  // Messages of loading with the levels of Python's logging.
+  // Messages that loading the model logged, each with a level of Python's logging module.
   const std::vector<std::pair<int, std::string>>& messages() const { return messages_; }
   bool closed() const {
     const std::lock_guard lock(mutex_);
     return loaded_ == nullptr;
   }
 
-  // Ends calls of other threads UNAVAILABLE and frees the model once they have returned.
+  // Ends the calls of other threads with UNAVAILABLE. The model is freed when they have returned.
   void Close() {
     const nb::gil_scoped_release release;
     LoadedPtr loaded;
@@ -429,7 +432,8 @@ class PythonModel {
     return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
   }
 
-  // The kind of request that needs the most memory of those that the head supports.
+  // Of the request kinds that a model with this head supports, returns the one that needs the most
+  // memory.
   static RequestKind MainKind(Head head) {
     return head == Head::kLanguageModel                    ? RequestKind::kGenerate
            : head == Head::kNone || head == Head::kEncoder ? RequestKind::kEncode

@@ -165,7 +165,7 @@ class OptionReader {
       to->push_back(ReadText(item, absl::StrCat(name, "[", i, "]")));
     });
   }
-  // The value; invalid if it is absent or None.
+  // Returns the value of the option `name`, or a null object if the option is absent or None.
   nb::object Get(const char* name) const {
     if (!options_.contains(name)) return {};
     nb::object value = nb::borrow(options_[name]);

@@ -19,18 +19,18 @@ struct Input {
   std::vector<int32_t> ids;
 };
 Input ReadInput(nb::handle value, const std::string& where);
-// The inputs of a sequence; a text or one list of ids is one input.
+// Converts a sequence of inputs. A single text, or a single list of token ids, gives one input.
 std::vector<Input> ReadInputs(nb::handle value, const std::string& where);
 // Whether the value is one input, not a sequence of inputs.
 bool IsOneInput(nb::handle value);
 
-// Options by name, as generate and stream take them. None leaves an option unset. The names must be
-// among GenerationOptionNames.
+// Converts `options`, the arguments of generate or stream by name, to a DecodingRequest. An option
+// whose value is None stays unset. The names must be among GenerationOptionNames.
 DecodingRequest ReadDecoding(const nb::dict& options, const Session& session);
 std::vector<std::string> GenerationOptionNames();
 
-// Token ids of an input, after the checks of length. `embedding`: that of encode, whose prompt and
-// limit apply to texts; else null. Needs no GIL.
+// Returns the token ids of an input, after checking their number. `embedding`: for encode, the
+// object whose prompt and length limit apply to texts; otherwise null. Does not need the GIL.
 absl::StatusOr<std::vector<int32_t>> IdsOf(const Session& session, const Input& input,
                                            bool add_special_tokens, bool truncate,
                                            const Embedding* embedding);

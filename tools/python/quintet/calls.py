@@ -21,7 +21,7 @@ GENERATION_OPTIONS = frozenset(_engine.generation_option_names())
 
 @dataclasses.dataclass
 class Plan:
-    """One call: its kind, its options under the engine's names, and its inputs."""
+    """A call of a method of Model: its kind, inputs, and options under the engine's names."""
 
     kind: str
     options: dict[str, Any]
@@ -51,7 +51,7 @@ def plan(
     array: bool = False,
     **options: Any,
 ) -> Plan:
-    """Checks the arguments that all methods share."""
+    """Checks the arguments that all methods share, and returns the plan of the call."""
     shape = opt.shape_of(inputs, extras)
     return Plan(
         kind=kind,
@@ -184,10 +184,11 @@ def classify_plan(
 
 
 class Feed:
-    """Pushes the inputs of a plan into a call, at most `window` that are not finished."""
+    """Pushes the inputs of a plan into a call of the engine. At most `window` of them are in
+    flight: pushed, but their results not yet popped."""
 
     SLOW_S = 0.005  # inputs that arrive more slowly are pushed one by one
-    MOST = 256  # inputs of one push
+    MOST = 256  # maximum number of inputs in one push
 
     def __init__(self, call: _engine.Call, plan_: Plan, window: int):
         self._call = call
@@ -198,17 +199,18 @@ class Feed:
         self.exhausted = False
 
     def done(self, count: int) -> None:
-        """Says that `count` results have been taken."""
+        """Must be called after `count` results have been popped from the call. As many further
+        inputs can then be pushed."""
         self._pending -= count
 
     @property
     def full(self) -> bool:
-        """Whether no input can be pushed before a result is taken."""
+        """Whether no input can be pushed now: `window` inputs are in flight, or none are left."""
         return self.exhausted or self._pending >= self._window
 
     def fill(self) -> bool:
-        """Pushes inputs until the window is full or an input was slow to arrive. Returns whether
-        anything is in flight."""
+        """Pushes inputs until `window` inputs are in flight, none are left, or the iterator of
+        inputs was slow to yield. Returns whether any input is in flight."""
         while not self.exhausted and self._pending < self._window:
             inputs, slow = self._take(min(self.MOST, self._window - self._pending))
             if inputs:
@@ -241,7 +243,7 @@ class Feed:
 
 
 def run(model: _engine.Model, plan_: Plan) -> Any:
-    """What a method returns for its plan."""
+    """Executes a plan and returns the result in the form in which the model's method returns it."""
     if plan_.one and not plan_.progress:
         call = model.begin(plan_.kind, plan_.options, plan_.decoding, -1, plan_.raises)
         try:
@@ -271,7 +273,8 @@ def _results(model: _engine.Model, plan_: Plan) -> Iterator:
 
 
 def collect(plan_: Plan, values: Iterator) -> Any:
-    """What a method returns for the results of its plan in order."""
+    """Converts the results of a plan, one for each input in order, to the form in which the model's
+    method returns them: a single result, a list, an iterator or one array."""
     if plan_.array:
         last = None
         for last in values:

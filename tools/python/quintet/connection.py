@@ -1,4 +1,5 @@
-"""What Client and AsyncClient share: their arguments, and the exceptions of failed requests."""
+"""Code that Client and AsyncClient share: checks of their arguments, and the exceptions that failed
+requests raise."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def error_of(error: grpc.RpcError, index: int | None) -> Error:
 
 
 class Connection:
-    """What Client and AsyncClient share: the arguments of the constructor and of every call."""
+    """Base class of Client and AsyncClient: the arguments of the constructor and of every call."""
 
     def __init__(
         self,
@@ -115,7 +116,8 @@ class Connection:
 
 
 def failed(batch: Batch, error: grpc.RpcError, job: messages.Job) -> list:
-    """The results of a failed request: its error for each input, unless the job raises it."""
+    """Returns the results of a failed request, its error for each of its inputs. Raises the error
+    instead if the job was called with on_error="raise"."""
     failure = error_of(error, None if job.one else batch.first)
     if job.raises:
         raise failure

@@ -149,7 +149,8 @@ def _python_spelling(match: re.Match) -> str:
 
 
 def make_error(code: str, message: str, index: int = -1, **details) -> Error:
-    """The exception of a status. The engine's messages name options as the command line does."""
+    """Returns the exception for a status code. Flags of the command line that the engine's message
+    names are replaced by the names of the Python options."""
     text = re.sub(r"--[a-z]+(?:-[a-z]+)*", _python_spelling, message)
     place = index if index >= 0 else None
     kind = _CLASSES.get(code)

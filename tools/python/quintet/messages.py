@@ -13,8 +13,8 @@ from quintet import options as opt, results
 from quintet.errors import Error, InvalidArgumentError
 from quintet.wire import pb
 
-ENCODE_INPUTS = 32  # inputs of one Encode request, if they are pooled
-REQUEST_BYTES = 1 << 20  # of text in one request, unless a single input is longer
+ENCODE_INPUTS = 32  # maximum number of inputs of an Encode request with pooling
+REQUEST_BYTES = 1 << 20  # maximum size of the texts of a request, unless one input is longer
 _EARLY_STOPPING = {
     False: pb.EARLY_STOPPING_HEURISTIC,
     True: pb.EARLY_STOPPING_FIRST,
@@ -49,11 +49,11 @@ class Batch:
         return len(self.inputs)
 
     def read(self, answer: Any) -> list:
-        """The results of the inputs, in their order."""
+        """Converts a response to one result for each input, in input order."""
         return self.call.read(answer, self.inputs)
 
     def split(self) -> list[Batch]:
-        """Requests with one input each."""
+        """Returns the same inputs as requests of one input each."""
         return [
             self.call.batch(self.first + i, [value], self.extras and [self.extras[i]])
             for i, value in enumerate(self.inputs)
@@ -62,13 +62,13 @@ class Batch:
 
 @dataclasses.dataclass
 class Call:
-    """How one method of Client becomes requests."""
+    """How the inputs of one method call become requests, and responses become results."""
 
     method: str
-    make: Callable[[list, list | None], Any]  # inputs and extras to a request
-    read: Callable[[Any, list], list]  # a response and the inputs to results
-    most: int = 1  # inputs of one request
-    array: bool = False  # results are stacked
+    make: Callable[[list, list | None], Any]  # converts inputs and their extras to a request
+    read: Callable[[Any, list], list]  # converts a response and its inputs to results
+    most: int = 1  # maximum number of inputs in a request
+    array: bool = False  # results are the rows of one array
 
     def batch(self, first: int, inputs: list, extras: list | None) -> Batch:
         try:
@@ -100,7 +100,7 @@ class Call:
 
 
 def _bytes(value: Any) -> int:
-    """About the size of an input in a message."""
+    """Returns the approximate size of an input in a message, in bytes."""
     return 4 * len(value) if hasattr(value, "__len__") else 0
 
 
@@ -131,7 +131,8 @@ class Job:
 
 
 def _stack(rows: list) -> numpy.ndarray:
-    """[inputs, d_model] f32; a failed input is a row of NaN."""
+    """Returns an array [inputs, columns] f32 with one embedding per row; the row of a failed input
+    is NaN."""
     width = next((len(row) for row in rows if not isinstance(row, Error)), 0)
     array = numpy.full((len(rows), width), numpy.nan, dtype=numpy.float32)
     for i, row in enumerate(rows):
@@ -174,7 +175,7 @@ def _call(base: Mapping[str, Any], add_special_tokens: bool, truncate: bool) -> 
 
 
 def make_input(value: Any, where: str = "input") -> Any:
-    """A text or token ids as a message."""
+    """Converts a text or a list of token ids to a pb.Input message."""
     if isinstance(value, str):
         opt.check_text(where, value)
         return pb.Input(text=value)
@@ -209,7 +210,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _value_of(name: str, value: Any) -> Any:
-    """The value of a field of DecodingOptions."""
+    """Checks an option and converts it to the value of the DecodingOptions field `name`."""
     field = _FIELDS[name]
     if name == "early_stopping":
         if not isinstance(value, (bool, str)) or value not in _EARLY_STOPPING:
@@ -250,7 +251,7 @@ def generate(
     truncate: bool,
     skip_special_tokens: bool,
 ) -> Call:
-    """Generate and GenerateStream."""
+    """Returns the Call of Generate and GenerateStream."""
     chosen = opt.decoding_options(method, given, GENERATION_OPTIONS)
     decoding = pb.DecodingOptions(
         skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),

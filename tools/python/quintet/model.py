@@ -516,7 +516,7 @@ class Stream(Iterator[Chunk]):
 
     @property
     def result(self) -> Generation:
-        """The whole generation. RuntimeError before the iterator has ended."""
+        """The whole generation. Raises RuntimeError if the iterator has not ended yet."""
         if self._result is None:
             raise RuntimeError("the stream has not ended: iterate over it first")
         return self._result

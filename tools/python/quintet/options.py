@@ -33,7 +33,8 @@ HINTS = {
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Decoding options. What is not set, or None, follows the model's generation_config.json."""
+    """Decoding options. For an option that is not set, or None, the model's generation_config.json
+    decides."""
 
     max_new_tokens: int | None  # default 256; range [1, 4096]
     min_new_tokens: int | None  # default 0
@@ -110,7 +111,8 @@ class ClassifyOptions(CallOptions, total=False):
 
 
 def decoding_options(method: str, given: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
-    """The options under the engine's names. TypeError: an option does not exist."""
+    """Returns the options under the engine's names. Raises TypeError for an option that does not
+    exist."""
     options: dict[str, Any] = {}
     for name, value in given.items():
         target = ALIASES.get(name, name)
@@ -135,14 +137,15 @@ def _hint(name: str, known: Set[str]) -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    """A boolean. TypeError: it is none, since "False" and 0.0 are mistakes."""
+    """Returns `value`, which must be a boolean. Anything else raises TypeError, because values such
+    as "False" and 0.0 are mistakes."""
     if value is True or value is False:
         return value
     raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
 
 
 def integer(name: str, value: Any) -> int:
-    """An integer. TypeError: it is none, or a boolean."""
+    """Returns `value` as an int. Raises TypeError if it is not an integer, or is a boolean."""
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         number = value.__index__()
         if abs(number) < 2**62:
@@ -152,7 +155,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def seconds(name: str, value: Any) -> float:
-    """A duration in seconds; 0 for None, which is no limit."""
+    """Checks a duration in seconds and returns it; returns 0 for None, which means no limit."""
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -163,7 +166,8 @@ def seconds(name: str, value: Any) -> float:
 
 
 def prompts(prompt_name: Any, prompt: Any) -> dict[str, str]:
-    """The prompts of encode that are given, by name."""
+    """Checks encode's arguments prompt_name and prompt, and returns those that are not None, by
+    name."""
     given = {"prompt_name": prompt_name, "prompt": prompt}
     chosen = {name: value for name, value in given.items() if value is not None}
     for name, value in chosen.items():
@@ -174,7 +178,7 @@ def prompts(prompt_name: Any, prompt: Any) -> dict[str, str]:
 
 
 def check_text(where: str, text: str) -> None:
-    """InvalidArgumentError: the text cannot be encoded as UTF-8."""
+    """Raises InvalidArgumentError if the text cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -185,7 +189,7 @@ def check_text(where: str, text: str) -> None:
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """One of some names."""
+    """Returns `value`, which must be one of `choices`; otherwise raises an error."""
     if not isinstance(value, str):
         raise TypeError(f"{name}: expected a str, got {type(value).__name__}")
     if value not in choices:
@@ -209,7 +213,7 @@ def is_one_input(value: Any) -> bool:
 
 
 def check_inputs(name: str, value: Any) -> None:
-    """TypeError: the value is neither an input nor an iterable of inputs with an order."""
+    """Raises TypeError if the value is neither an input nor an ordered iterable of inputs."""
     if isinstance(value, str):  # the common case; isinstance of an abstract class is slow
         return
     if isinstance(value, (bytes, bytearray)):
@@ -223,16 +227,17 @@ def check_inputs(name: str, value: Any) -> None:
 
 @dataclasses.dataclass
 class Shape:
-    """The inputs of a call, and how its result is shaped."""
+    """The inputs of a call, and whether its result is a single result, a list or an iterator."""
 
     inputs: Iterable
-    extras: Iterable | None  # what belongs to each input: targets or contexts
+    extras: Iterable | None  # for each input its targets or its context
     one: bool  # a single input: the result is not in a list
     size: int | None  # number of inputs; None: an iterator
 
 
 def shape_of(inputs: Any, extras: tuple[str, Any] | None) -> Shape:
-    """`extras`: the name and value of what belongs to each input."""
+    """Checks the inputs of a call. `extras`: (name, value) of the argument that has one entry for
+    each input, such as targets or contexts; None if the method has no such argument."""
     check_inputs("inputs", inputs)
     one = is_one_input(inputs)
     size = 1 if one else len(inputs) if isinstance(inputs, Sized) else None
@@ -256,7 +261,8 @@ def _paired(name: str, value: Any, size: int | None) -> Iterable:
 
 
 def progress_bar(shown: bool, size: int | None) -> Callable[[int], Any]:
-    """Returns a function that is told how many inputs are done; -1: the call has ended."""
+    """Returns a function to call with the number of inputs that have been finished since its last
+    call, or with -1 when the call has ended."""
     if not shown:
         return lambda count: None
     try:

@@ -39,7 +39,7 @@ class Usage:
     """Token counts of one input."""
 
     input_tokens: int
-    prefix_tokens: int  # of decoder_prefix
+    prefix_tokens: int  # number of tokens of decoder_prefix
     output_tokens: int
     cached_tokens: int  # input tokens whose encoder output came from a server's cache
 
@@ -69,7 +69,7 @@ class Chunk:
 
     text: str
     token_ids: list[int]  # the ids that made this text final
-    index: int  # of the sequence; chunks of several samples interleave
+    index: int  # index of the sequence; chunks of several samples interleave
 
 
 @dataclasses.dataclass(slots=True)

@@ -73,7 +73,8 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """PEM files. Default `ca`: the system's CAs. `cert`, `key`: client certificate (mutual TLS)."""
+    """Names of PEM files. ca: the CAs to trust; by default the system's. cert and key: certificate
+    and key of the client, if the server requires one (mutual TLS)."""
 
     ca: str | None = None
     cert: str | None = None
@@ -131,7 +132,7 @@ def make_input(value) -> Any:  # pb.Input
 
 
 def vectors(embedding: Any) -> list[list[float]]:
-    """Rows of an embedding as lists of numbers."""
+    """Returns the rows of an embedding, each as a list of numbers."""
     count, values = embedding.rows * embedding.columns, embedding.values
     if embedding.vector_type == pb.VECTOR_TYPE_BF16:  # the upper half of a float32
         values = b"".join(b"\0\0" + values[i : i + 2] for i in range(0, len(values), 2))
@@ -253,7 +254,8 @@ class RpcClient:
     def classify(
         self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0
     ) -> Any:  # pb.ClassifyResponse
-        """`pairs`: context of each question (question answering). 0: the server's default."""
+        """`pairs`: the context of each question, for question answering only. If `top_k` or
+        `max_answer_tokens` is 0, the server uses its default for that argument."""
         request = pb.ClassifyRequest(
             call=self._options(),
             inputs=[make_input(v) for v in values],

@@ -30,7 +30,7 @@ POOL = _pool()
 
 
 def _names(file_name: str) -> Any:
-    """The messages and enums of a .proto file as attributes."""
+    """Returns an object whose attributes are the messages and enum values of a .proto file."""
     file = POOL.FindFileByName(file_name)
     names = SimpleNamespace()
     for name, message in file.message_types_by_name.items():
@@ -49,7 +49,8 @@ error_details = _names("google/rpc/error_details.proto")
 
 
 class Stub:
-    """The methods of a gRPC service as callables of a channel."""
+    """Has one attribute for each method of a gRPC service: a callable that makes the call on a
+    channel."""
 
     if TYPE_CHECKING:
 
