@@ -54,7 +54,7 @@ class BatchBuilder {
   int64_t sequences() const { return static_cast<int64_t>(kv_lens_.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows_.size()); }
 
-  // Returns the batch, valid until Clear.
+  // Returns the batch, valid until Clear or Resize.
   DecodeBatch Finish();
 
  private:

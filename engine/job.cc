@@ -201,6 +201,7 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
 
   auto job = std::make_unique<Job>();
   job->request = std::move(request);
+  job->streams = job->request.stream;
   job->encodes = config.has_encoder() || job->kind() != RequestKind::kGenerate;
   QT_RETURN_IF_ERROR(Plan(config, tokenizer, capacity, job.get()));
 

@@ -30,6 +30,7 @@ struct Job {
   bool encodes = false;           // its input is encoded as a whole before anything else
   bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
   bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
+  bool streams = false;           // copy of request.stream
   // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
   // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,

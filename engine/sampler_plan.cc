@@ -80,8 +80,10 @@ void Sampler::AddSlice(const SamplingInput& input, SamplingBatch* batch) const {
   const bool beams = generation.RanksBeamsTogether(), ruled = generation.HasRules(length);
 
   Needs& needs = batch->needs;
-  needs.logprobs = needs.logprobs || generation.wants_logprobs();
-  needs.top_logprobs = std::max(needs.top_logprobs, generation.top_logprobs());
+  if (generation.wants_logprobs()) {
+    needs.logprobs = true;
+    needs.top_logprobs = std::max(needs.top_logprobs, generation.top_logprobs());
+  }
   needs.top_k = needs.top_k || (generation.TopKSize() > 0 && !generation.SamplesBeams());
   QT_CHECK_LE(generation.TopKSize(), kMaxTopK);
   needs.max_k = std::max(needs.max_k, generation.TopKSize());

@@ -309,7 +309,7 @@ void StepEngine::CountToken(Job* job, int64_t now) {
   job->last_token_us = now;
   job->counted_length = job->generation()->chosen_length();
   job->counted_tokens = job->generation()->new_tokens();
-  if (job->request.stream && !job->generation()->done()) jobs_.QueueTokens(job);
+  if (job->streams && !job->generation()->done()) jobs_.QueueTokens(job);
 }
 
 }  // namespace quintet
