@@ -50,9 +50,36 @@ cublasLtEpilogue_t EpilogueOf(const Gemm& p) {
 
 }  // namespace
 
-CublasLtPlans::CublasLtPlans() : lt_(CublasLt::Get()), status_(lt_->Create(&handle_)) {}
+CublasLtPlans::CublasLtPlans(int ordinal)
+    : lt_(CublasLt::Get()), prepare_([this, ordinal] { Prepare(ordinal); }) {}
+
+// The library initializes itself when it is first asked for an algorithm; any GEMM will do.
+void CublasLtPlans::Prepare(int ordinal) {
+  cudaSetDevice(ordinal);
+  status_ = lt_->Create(&handle_);
+  if (status_ != CUBLAS_STATUS_SUCCESS) return;
+  Plan plan;
+  constexpr uint64_t kSize = 256;
+  cublasLtMatmulPreference_t preference = nullptr;
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const auto layout = [&](cublasLtMatrixLayout_t* made) {
+    return lt_->MatrixLayoutCreate(made, CUDA_R_16BF, kSize, kSize, kSize) == CUBLAS_STATUS_SUCCESS;
+  };
+  const bool described = lt_->MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+                             CUBLAS_STATUS_SUCCESS &&
+                         layout(&plan.a) && layout(&plan.b) && layout(&plan.c) && layout(&plan.d) &&
+                         lt_->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
+  if (described) {
+    lt_->MatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.c, plan.d, preference,
+                                1, &found, &count);
+  }
+  if (preference != nullptr) lt_->MatmulPreferenceDestroy(preference);
+  plan.Destroy(*lt_);
+}
 
 CublasLtPlans::~CublasLtPlans() {
+  if (prepare_.joinable()) prepare_.join();
   for (auto& [key, plan] : plans_) plan.Destroy(*lt_);
   if (handle_ != nullptr) lt_->Destroy(handle_);
   for (cudaEvent_t event : {begin_, end_}) {
@@ -275,6 +302,7 @@ cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, Stream& stream
 }
 
 bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
+  if (prepare_.joinable()) prepare_.join();
   if (status_ != CUBLAS_STATUS_SUCCESS) return false;
   const int64_t rows = p.x.dim[0], shared = RoundUpGemmRows(rows);
   Plan& plan = Find(p, shared, stream);

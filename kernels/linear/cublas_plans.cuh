@@ -13,6 +13,7 @@
 #pragma once
 
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "kernels/linear/cublas_lt.cuh"
@@ -27,7 +28,9 @@ class CublasLtPlans {
   static constexpr int64_t kWorkspaceBytes = int64_t{32}
                                              << 20;  // recommended by cuBLASLt for Hopper
 
-  CublasLtPlans();
+  // Prepares cuBLASLt for the CUDA device `ordinal` on another thread, because its first choice of
+  // an algorithm takes 70 ms. The first Run waits for that thread.
+  explicit CublasLtPlans(int ordinal);
   ~CublasLtPlans();
   CublasLtPlans(const CublasLtPlans&) = delete;
   CublasLtPlans& operator=(const CublasLtPlans&) = delete;
@@ -55,6 +58,7 @@ class CublasLtPlans {
   };
   using Key = GemmAlgorithmChoices::Key;
 
+  void Prepare(int ordinal);
   static Key KeyOf(const Gemm& p, int64_t rows);
   Plan Make(const Gemm& p, int64_t rows, Stream& stream);
   bool Adopt(const Key& key, Plan* plan) const;
@@ -73,9 +77,10 @@ class CublasLtPlans {
   Plan& Find(const Gemm& p, int64_t rows, Stream& stream);
   cublasStatus_t Multiply(const Gemm& p, Plan* plan, Stream& stream);
 
-  const CublasLt* lt_;  // loaded when the device was opened
+  const CublasLt* lt_;   // loaded when the device was opened
+  std::thread prepare_;  // sets handle_ and status_
   cublasLtHandle_t handle_ = nullptr;
-  cublasStatus_t status_;
+  cublasStatus_t status_ = CUBLAS_STATUS_NOT_INITIALIZED;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;  // begin and end of a timed GEMM
   std::map<Key, Plan> plans_;
 };

@@ -197,9 +197,7 @@ void RunTiles(const Gemm& p, Stream& stream) {
 
 void RunGemm(const Gemm& p, Stream& stream) {
   if (p.w->type() != WeightType::kF32) {
-    auto& plans = static_cast<CudaDevice&>(stream.device()).plans();
-    if (plans == nullptr) plans = std::make_shared<CublasLtPlans>();
-    if (plans->Run(p, stream)) return;
+    if (static_cast<CudaDevice&>(stream.device()).plans().Run(p, stream)) return;
   }
   RunTiles(p, stream);
 }

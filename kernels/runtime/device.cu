@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/cublas_lt.cuh"
+#include "kernels/linear/cublas_plans.cuh"
 #include "kernels/linear/gemm_tuning_cuda.h"
 #include "kernels/runtime/cuda.cuh"
 #include "kernels/runtime/device_cuda.h"
@@ -171,6 +172,7 @@ absl::Status CudaDevice::Start(int ordinal) {
   long_attention_ = IsSet("QUINTET_CUDA_LONG_ATTENTION");
   num_sms_ = properties.multiProcessorCount;
   l2_bytes_ = properties.l2CacheSize;
+  plans_ = std::make_shared<CublasLtPlans>(ordinal);
   QT_ASSIGN_OR_RETURN(staging_, Allocate(kStagingSlots * kStagingSlotBytes));
   return absl::OkStatus();
 }

@@ -48,8 +48,8 @@ class CudaDevice final : public Device {
   void RecordEvent(int index) override;
   absl::Status WaitForEvent(int index) override;
 
-  // The cuBLASLt plans of this device; created by the first GEMM.
-  std::shared_ptr<CublasLtPlans>& plans() { return plans_; }
+  // The cuBLASLt plans of this device.
+  CublasLtPlans& plans() { return *plans_; }
 
   // State of AutotuneGemms, which measures GEMM algorithms until time `end`. The buffer `evicting`
   // has twice the size of L2; writing it evicts everything else from L2.
