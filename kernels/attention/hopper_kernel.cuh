@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   FenceViewAsyncShared();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      // The mbarrier queries_full waits for 33 arrivals: one from the thread that issues the TMA
-      // loads of Q, and one from each of the 32 lanes of warp 1, which writes the bias table.
+      // The mbarrier queries_full waits for 33 arrivals per work tile: one from the thread that
+      // issues the TMA loads of Q, and one from each of the 32 lanes of warp 1, which writes the
+      // bias table.
       BarrierInit(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
       BarrierInit(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }
