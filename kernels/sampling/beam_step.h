@@ -41,7 +41,7 @@ struct BeamStepArgs {
   absl::Span<const BeamGroup> groups;  // [n]
   absl::Span<const int32_t> eos;       // token ids; BeamGroup selects a range
   // [rows] i32 out. tokens: the last token of each new beam. parents: the beam that the new beam
-  // extends, as an index within the group.
+  // extends, as an index within the beams of the same request (0 is the request's first beam).
   Tensor tokens, parents;
   Tensor scores;  // [rows] f32 out
 };
@@ -59,7 +59,7 @@ struct GatherScoresArgs {
 };
 void GatherScores(const GatherScoresArgs& args, Stream& stream);
 
-// The beams of one request that ReorderBeams moves after a BeamStep.
+// The beams of one request whose slot tables ReorderBeams permutes after a BeamStep.
 struct BeamMove {
   int32_t sequence = 0;  // row of `slots` of the first beam; the other beams follow it
   int32_t beams = 0;
