@@ -48,8 +48,9 @@ class CallNotifier {
 class EngineCall {
  public:
   virtual ~EngineCall() = default;  // cancels unfinished inputs
-  // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. A
-  // single input is prepared before Push returns, unless the call has a notifier.
+  // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. If
+  // `items` has exactly one input and the call has no notifier, Push itself prepares that input
+  // before it returns; otherwise worker threads prepare the inputs later.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
   // Waits until the oldest item that Pop has not returned yet is finished or has chunks, or the
   // timeout has passed. Moves that item's chunks to *chunks (null: drops them). Then moves to

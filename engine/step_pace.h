@@ -32,8 +32,9 @@ class StepPace {
   explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
   // Returns the microseconds that the next step may spend on encoding and prefill together.
-  // `streams`: whether running sequences wait for the step. If not, a fixed limit applies, so that
-  // steps end often enough to handle new, cancelled and expired requests.
+  // `streams`: whether any request is past its prefill and generates tokens, which this time would
+  // delay. If none is, a fixed limit applies, so that steps end often enough to handle new,
+  // cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
   // Returns how many prompt and target tokens the next step may prefill. `us`: what is left of
   // PrefillUs(streams), in microseconds.

@@ -14,7 +14,8 @@ namespace quintet {
 
 // Which sizes a warm-up runs. kAll: all sizes to which decoder steps and encoder batches are
 // padded; this takes some tenths of a second even if no GEMM has to be measured. kLargest: only the
-// two largest ones, which most steps and batches of a long job have.
+// two largest sizes of decoder steps and the two largest of encoder batches; most steps and batches
+// of a long job have these sizes.
 enum class WarmUpShapes : uint8_t { kAll, kLargest };
 
 // Must be called before the first request: overwrites the model's hidden states and KV cache. Reads
