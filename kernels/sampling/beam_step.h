@@ -73,8 +73,8 @@ struct BeamMove {
 //
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {
-  // Slot tables [n, slots_stride] of n beams: the KV-cache slot of each position. Pinned host array
-  // with a device copy; on a GPU only the device copy is changed.
+  // Slot tables [n, slots_stride] of n beams: element [b, i] is the KV-cache slot of token i of
+  // beam b. Pinned host array with a device copy; on a GPU only the device copy is changed.
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
   absl::Span<const int32_t> lens;    // [n]: slots per sequence; equal within a move
