@@ -200,8 +200,8 @@ class Call : public std::enable_shared_from_this<Call> {
   bool cancelled_ = false;
 };
 
-// What the caller of EngineRunner::Begin gets: the handle of one Call (a stream of inputs and their
-// results). Destroying the handle cancels the call's unfinished inputs.
+// The handle that EngineRunner::Begin returns: it refers to one Call, a stream of inputs and their
+// results. Destroying the handle cancels the call's unfinished inputs.
 class CallHandle : public EngineCall {
  public:
   explicit CallHandle(std::shared_ptr<Call> call) : call_(std::move(call)) { call_->Open(); }

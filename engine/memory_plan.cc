@@ -61,7 +61,7 @@ int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
 }
 
 // Sets the limits max_step_sequences, max_encode_tokens and max_step_tokens, with automatic values
-// for those that are 0 in `request`. Sets cache_pages to 1 for the time being.
+// for those that are 0 in `request`. Sets cache_pages to 1; PlanMemory increases it later.
 void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   const bool on_gpu = options->device != nullptr;
   const bool job = request.workload == Workload::kJob;

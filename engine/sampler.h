@@ -49,8 +49,8 @@ struct SamplingInput {
   int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
 };
 
-// One index for each array of a sampling batch and of its plan. As the beginning of a generation:
-// where its elements begin in each of these arrays.
+// One index into each array of a sampling batch and of its plan. SamplingSlice::begin holds the
+// indices of a generation's first elements.
 struct SamplingPosition {
   int32_t row = 0;                   // rows of logits
   int32_t entry = 0;                 // top-k entries

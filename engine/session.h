@@ -83,8 +83,8 @@ absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& optio
 // sequence keep the engine's queue filled meanwhile.
 int64_t RequestsInFlight(int64_t max_running);
 
-// Checks options with which every input would fail, so that a job with them fails once, before its
-// first input.
+// Refuses options with which every input would fail, so that a job with them fails once, before its
+// first input, and not again for each input.
 absl::Status CheckDecodingRequest(const Session& session, const DecodingRequest& decoding,
                                   const DecodingLimits& limits);
 

@@ -215,8 +215,9 @@ void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
-// For a scoring job, completes the current part; for a classify job, runs the task head on the
-// encoded input. Returns the device's status.
+// For a scoring job, waits until the scores of the current part have been computed and moves on to
+// the job's next part; for a classify job, runs the task head on the encoded input. Returns the
+// device's status.
 absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
   Result& result = job->result;
   if (PackedScoring* const scoring = job->scoring(); scoring != nullptr) {
