@@ -95,8 +95,9 @@ struct ModuleEntry {
   std::string folder;
 };
 
-// Old and new releases put the classes into different Python modules:
-// sentence_transformers.models.Dense and sentence_transformers.base.modules.dense.Dense.
+// Releases of sentence-transformers put the same class into different Python modules. In old ones
+// it is sentence_transformers.models.Dense, in new ones
+// sentence_transformers.base.modules.dense.Dense.
 absl::StatusOr<std::string> ModuleKind(const std::string& type) {
   const std::string kind = type.substr(type.rfind('.') + 1);
   if (absl::StartsWith(type, "sentence_transformers.")) {
@@ -179,8 +180,9 @@ struct PoolingName {
   const char* old_field;  // a boolean field of older releases
   Pooling pooling;
 };
-// Names of the pooling modes. In older releases each mode has a boolean field, and the results of
-// all modes that are on are concatenated in the order of this array.
+// Names of the pooling modes. In files of older sentence-transformers releases each mode has a
+// boolean field, and the results of all modes whose field is true are concatenated in the order of
+// this array.
 constexpr PoolingName kPoolings[] = {
     {"cls", "pooling_mode_cls_token", Pooling::kFirst},
     {"max", "pooling_mode_max_tokens", Pooling::kMax},
