@@ -1,6 +1,6 @@
 // Admission control for the request queue of one model. A call reserves its share of the queue
-// before the server does any work for that call, tokenization included, so that a burst of calls
-// costs the server only the error responses. Thread-safe.
+// before the server does any work for that call, tokenization included. A call for which there is
+// no room in the queue therefore costs the server no more than an error response. Thread-safe.
 #pragma once
 
 #include <array>
