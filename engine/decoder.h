@@ -101,8 +101,8 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // Slot of the step that is enqueued and whose results the host has not read yet; unset if there
-  // is no such step.
+  // StepSlot of the step that is enqueued and whose results the host has not read yet; unset if
+  // there is no such step.
   std::optional<StepSlot> next_slot_;
 
   // Scratch memory of one step, reserved for max_step_sequences jobs.

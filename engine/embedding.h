@@ -40,8 +40,8 @@ class Embedding {
                                           const Tokenizer* tokenizer);
 
   // prompt() returns the text that the caller puts before every input text. Truncate() shortens
-  // `ids`, the tokens of the prompt and a text together, to the limit in the model's modules; an
-  // end-of-sequence id at the end is kept.
+  // `ids`, the tokens of the prompt and a text together, to the maximum number of tokens that the
+  // model's sentence-transformers modules set; an end-of-sequence id at the end is kept.
   const std::string& prompt() const { return prompt_; }
   void Truncate(const Tokenizer* tokenizer, std::vector<int32_t>* ids) const;
   // Must be called if inputs are token ids. They cannot have a prompt: INVALID_ARGUMENT if the

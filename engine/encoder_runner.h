@@ -55,8 +55,8 @@ class EncoderRunner {
   // Calls `take` for each job that AddContinuation has queued, first queued first, and removes from
   // the queue those for which it returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
-  // Removes a job that has ended. If the running batch contains rows of it and of other jobs, the
-  // job's rows are still computed, but their results are dropped.
+  // Removes a job that has ended. If the encoder batch in progress contains rows of it and of other
+  // jobs, the job's rows are still computed, but their results are dropped.
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls

@@ -78,9 +78,9 @@ class Call : public std::enable_shared_from_this<Call> {
     shared_->calls.erase(this);
   }
 
-  // A single input is prepared and finished by the calling thread, which waits for the result
-  // anyway: a worker would cost two thread switches. In a call with a notifier workers do it,
-  // because Push and Pop must not block there.
+  // If Push gets exactly one input, the calling thread itself prepares and finishes it, because it
+  // waits for the result anyway: a worker would cost two thread switches. In a call with a notifier
+  // workers do it, because Push and Pop must not block there.
   void Push(std::vector<std::unique_ptr<WorkItem>> items) {
     const bool by_caller = items.size() == 1 && notifier_ == nullptr && !Ended();
     std::vector<EntryPtr> entries;

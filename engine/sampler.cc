@@ -432,8 +432,8 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
   // A thread processes a block of generations at a time. Without beams the blocks are large,
-  // because appending a token takes far less time than waking a thread; selecting beams takes more
-  // time than that, so blocks with beams are small.
+  // because appending a token takes far less time than waking a thread. Selecting the beams of a
+  // generation takes far more time than appending a token; blocks with beams are therefore small.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
   ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
                   [&](int64_t i) {

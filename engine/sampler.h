@@ -92,9 +92,9 @@ class Sampler {
   // `inputs` must fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs
   // of the step.
   void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
-  // Does the same in three parts, so that threads can share the work on a large batch: BeginPlan;
-  // PlanOne once for each input, concurrently for different `i`; EndPlan. rows(slot) is valid after
-  // BeginPlan.
+  // These functions do what Plan does, in three parts, so that threads can share the work on a
+  // large batch: BeginPlan; PlanOne once for each input, concurrently for different `i`; EndPlan.
+  // rows(slot) is valid after BeginPlan.
   void BeginPlan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
   void PlanOne(absl::Span<const SamplingInput> inputs, size_t i, StepSlot slot);
   void EndPlan(StepSlot slot);

@@ -216,9 +216,9 @@ void Sampler::FillRules(const SamplingInput& input, const SamplingPosition& at, 
 }
 
 // Sets the top-k entries of one generation: in beam search one for the rows of all beams, otherwise
-// one per row. Sampled rows and beam sampling need no top-k candidates, but another generation of
-// the batch may need some. They therefore get entries with k = 1, so that the numbering of entries
-// still follows that of the rows.
+// one per row. Random sampling and beam sampling need no top-k candidates, but another generation
+// of the batch may need some. Generations that sample therefore get entries with k = 1, so that the
+// numbering of entries still follows that of the rows.
 void Sampler::FillTopK(const SamplingInput& input, const SamplingPosition& at, int64_t rows,
                        const Needs& needs) {
   const Generation& generation = *input.generation;

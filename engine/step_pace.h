@@ -1,14 +1,15 @@
-// Limits the time per step for encoding and prefill, so that running streams keep their pace:
-// computes how many microseconds a step may spend on encoding and prefill, and how much work fits
-// into them. Reads no clock: the caller passes all times. Affects latency only, never results. Not
-// thread safe.
+// Limits the time per step for encoding and prefill, so that generating requests get their tokens
+// at an even pace: computes how many microseconds a step may spend on encoding and prefill, and how
+// much work fits into them. Reads no clock: the caller passes all times. Affects latency only,
+// never results. Not thread safe.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// Converts a time budget into an amount of work at the measured rate of this kind of work.
+// Converts a time budget into an amount of work of one kind (encoding, for example), at the rate
+// that was measured for that kind. Each kind has its own object.
 class WorkRate {
  public:
   explicit WorkRate(int64_t min_work) : min_work_(min_work) {}
