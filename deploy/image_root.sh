@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the root folder of a container image: a program, the packages of the shared libraries that
 # it loads, and models. Run it as root on Debian. Packages are extracted without running their
-# maintainer scripts (as by `mmdebstrap --variant=extract`); hence the image has no shell.
+# maintainer scripts (as by `mmdebstrap --variant=extract`); the image therefore needs no shell.
 #
 #   deploy/image_root.sh PROGRAM ROOT [MODEL_DIRECTORY...]
 set -euo pipefail

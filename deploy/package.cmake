@@ -8,8 +8,8 @@ install(SCRIPT ${CMAKE_SOURCE_DIR}/deploy/install.cmake COMPONENT quintet)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/models/g2p DESTINATION share/quintet/models
         COMPONENT model EXCLUDE_FROM_ALL)
 
-# The packages depend on the libraries of the Debian suite that they were built on; their version
-# therefore contains the suite's number.
+# The packages depend on the libraries of the Debian suite that they were built on; the packages'
+# version therefore contains the suite's number.
 set(debian_release 1)
 if(EXISTS /etc/os-release)
   file(STRINGS /etc/os-release debian_suite REGEX "^VERSION_ID=")

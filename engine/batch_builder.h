@@ -21,8 +21,8 @@ class BatchBuilder {
   void Clear();
   // Starts a group: the sequences added after this call share one encoded input, whose cache slots
   // are `source_slots` (empty for models without an encoder). The caller keeps the span valid until
-  // the batch has run. `owner` identifies the request; calls with the same owner must pass the same
-  // slots. A group without sequences is dropped.
+  // the batch has run. `owner` identifies the request; calls with the same owner, in this and in
+  // later batches, must pass the same slots. A group without sequences is dropped.
   void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
@@ -31,22 +31,23 @@ class BatchBuilder {
   // added last.
   void OutputLast(int64_t count);
   // Requests the decoder's output hidden state of one new token of the sequence that was added
-  // last. `index`: number of the token among the sequence's new tokens, counted from 0. Indices
-  // must ascend from call to call.
+  // last. `index`: number of the token among the sequence's new tokens, counted from 0. The indices
+  // of one sequence must ascend from call to call.
   void OutputToken(int64_t index);
 
   // Another way to build a batch, in which every sequence has one new token, whose hidden state is
-  // returned: Resize instead of Clear, then every element is set once. Threads may set different
-  // elements concurrently. `groups` is the number of requests, or 0 for models without an encoder.
+  // returned: Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each index.
+  // Threads may call them concurrently for different indices. `groups` is the number of requests,
+  // or 0 for models without an encoder; `moves` is the number of SetMove calls.
   void Resize(int64_t sequences, int64_t groups, int64_t moves);
-  // Sets a group, see BeginGroup. Its sequences are those from the end of the group before it up to
-  // `end`.
+  // Sets a group, see BeginGroup. Its sequences are those from the end of the group before it up
+  // to, but not including, sequence `end`.
   void SetGroup(int64_t group, int64_t end, uint64_t owner, absl::Span<const int32_t> source_slots);
   // Sets a sequence, see AddSequence.
   void SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots);
   // Makes the device reorder the beams of one request, because the host does not know their parents
   // yet: beam b takes over the cache slots of all earlier positions from its parent beam. The index
-  // of that parent among these beams is Model::parent_beams()[row + b].
+  // of that parent among these beams is Model::parent_beams()[move.row + b].
   void SetMove(int64_t index, const BeamMove& move) { moves_[index] = move; }
 
   bool empty() const { return kv_lens_.empty(); }

@@ -75,8 +75,8 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   next_slot_.reset();  // all its sequences have ended
   Gather(jobs, prefill_tokens);
   if (batch_.empty()) return StepSize{};
-  // If all sampling inputs fit into one batch, that batch is planned on the host before the decoder
-  // step is enqueued.
+  // If the sampler can take all inputs in one sampling batch, that batch is planned on the host
+  // before the decoder step is enqueued.
   const bool planned = sampler_.CountFitting(inputs_) == inputs_.size();
   if (planned) sampler_.Plan(inputs_, StepSlot::kFirst, /*whole_step=*/true);
   const int64_t sequences = batch_.sequences();
@@ -173,8 +173,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 // ---- Async scheduling ----
 
 // Sets slices_[i] to the SamplingSlice (where the generation's rows and results begin) of jobs[i]
-// in the sampling batch of `slot`, or to null if the job is not in that batch. Jobs keep their
-// order from step to step, so one pass over both lists suffices.
+// in the sampling batch of StepSlot `slot`, or to null if the job is not in that batch. Jobs keep
+// their order from step to step, so one pass over both lists suffices.
 void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
@@ -190,7 +190,7 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
 }
 
 // Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step that follows the
-// step in flight, whose slot is `current`. Before the call, slices_ must have been set for
+// step in flight, whose StepSlot is `current`. Before the call, slices_ must have been set for
 // `current` (MatchSlices). Returns false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||

@@ -74,8 +74,9 @@ class Decoder {
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
   // These functions process the output rows of a step. `states` holds all of them, in this order:
-  // rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row`: the first row of the
-  // called function. SampleAll and Score return the row after their last one.
+  // rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row` is the index in `states` of
+  // the first row that the called function processes. SampleAll and Score return the index after
+  // the last row that they have processed.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
@@ -100,8 +101,8 @@ class Decoder {
   Buffer labels_;        // [max_step_tokens, labels] f32, device
   absl::Status status_;  // of the device, sticky
 
-  // Slot of the step that is enqueued and whose results the host has not read yet; unset if there
-  // is no such step.
+  // StepSlot of the step that is enqueued and whose results the host has not read yet; unset if
+  // there is no such step.
   std::optional<StepSlot> next_slot_;
 
   // Scratch memory of one step, reserved for max_step_sequences jobs.

@@ -33,8 +33,8 @@ absl::StatusOr<std::string> PromptOf(const EmbeddingOptions& options,
       absl::StrCat("prompt_name: expected one of ", known, ", got ", Printable(name)));
 }
 
-// Returns the number of the prompt's tokens that sentence-transformers leaves out of the pooling:
-// all tokens of the prompt, except a special token at its end.
+// `prompt` is the text that sentence-transformers puts before every input. Returns the number of
+// its tokens that are left out of the pooling: all of them, except a special token at its end.
 absl::StatusOr<int64_t> PromptTokens(const std::string& prompt, const Tokenizer& tokenizer) {
   QT_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(prompt, true));
   const auto tokens = static_cast<int64_t>(ids.size());

@@ -1,5 +1,6 @@
-// The embedding options of a client, resolved for one model with its sentence-transformers modules.
-// Every front end uses this class to make encode requests.
+// Class Embedding: the embedding options of a client, resolved for one model with its
+// sentence-transformers modules. The command line, the server and Python use it to make encode
+// requests.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ class Embedding {
                                           const Tokenizer* tokenizer);
 
   // prompt() returns the text that the caller puts before every input text. Truncate() shortens
-  // `ids`, the tokens of the prompt and a text together, to the limit in the model's modules; an
-  // end-of-sequence id at the end is kept.
+  // `ids`, the tokens of the prompt and a text together, to the maximum number of tokens that the
+  // model's sentence-transformers modules set; an end-of-sequence id at the end is kept.
   const std::string& prompt() const { return prompt_; }
   void Truncate(const Tokenizer* tokenizer, std::vector<int32_t>* ids) const;
   // Must be called if inputs are token ids. They cannot have a prompt: INVALID_ARGUMENT if the
@@ -48,7 +49,8 @@ class Embedding {
   absl::Status CheckTokenIds() const;
 
   // Sets the kind and the pooling of `request`, whose input is already set. `from_text`: the input
-  // was tokenized from the prompt and a text.
+  // was tokenized from a text, before which prompt() had been put; false: the client gave token
+  // ids.
   void Fill(bool from_text, Request* request) const;
   // Number of values in each row of a request's result.
   int64_t columns() const { return columns_; }

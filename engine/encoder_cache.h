@@ -17,7 +17,8 @@ namespace quintet {
 // Encoder output of one input, [rows, d_model] f32.
 struct EncodedStates {
   Tensor states;  // in memory of the model's backend; from the cache: in host memory
-  // In host memory. Only the rows that are downloaded are valid, after `downloaded`.
+  // Copy of `states` in host memory, valid after the event `downloaded`. Only the rows that the
+  // host needs are copied (EncoderRunner::EnqueueDownload); the others are undefined.
   Tensor host;
   int downloaded = -1;  // index of the event that follows the download; -1: host is valid
   std::shared_ptr<const std::vector<float>> owner;  // keeps both alive; null: the model does

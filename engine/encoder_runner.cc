@@ -125,9 +125,10 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Adds a projection for each encoded input, and enqueues the copies of hidden states to the host.
-// An event is recorded after each quarter of the batch, so that the host can pool the states of one
-// quarter while the next one is copied.
+// Appends every encoded input whose job has not ended to projections_, the list of inputs whose
+// follow-up work comes next, and enqueues the copies of their hidden states to the host. An event
+// is recorded after each quarter of the batch, so that the host can pool the states of one quarter
+// while the next one is copied.
 void EncoderRunner::AddEncodedInputs() {
   constexpr int kFirstEvent = 2;  // the sampler uses events 0 and 1
   constexpr int64_t kParts = Device::kEvents - kFirstEvent;
@@ -186,10 +187,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
 
 // Lets one GEMM project several encoded inputs to cross-attention keys and values, because one
 // large GEMM costs less than several small ones. projections_ lists the inputs to project. On entry
-// `states` are the rows of the first of them; this function appends the rows of the following
-// inputs, as long as these are adjacent in memory and the total is at most `room` rows. Returns the
-// number of inputs appended. With rotary position encoding it is 0, because keys then depend on
-// their position in the input.
+// `states` is a view of rows of the first of them, up to its end; this function extends the view by
+// the rows of the following inputs, as long as these are adjacent in memory and the view has at
+// most `room` rows. Returns the number of inputs by which the view was extended. With rotary
+// position encoding it is 0, because keys then depend on their position in the input.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;

@@ -44,8 +44,9 @@ class EncoderRunner {
   // Starts an encoder batch with the inputs of `jobs`. Long scoring jobs are split into parts
   // (PackedScoring); the input of such a job is its next part.
   void Begin(absl::Span<Job* const> jobs);
-  // Adds a job whose encoder output was cached. If the job decodes, that output must still be
-  // projected to cross-attention keys and values; nothing else is left to do.
+  // Adds a job whose encoder output was found in the encoder cache. The next calls of Advance
+  // project that output to cross-attention keys and values if the job decodes, and report the job
+  // as complete.
   void AddCached(Job* job, EncodedStates encoded);
   // Queues a scoring job that has a further part to encode (PackedScoring splits long requests into
   // parts). The part waits for a later batch.
@@ -54,17 +55,16 @@ class EncoderRunner {
   // Calls `take` for each job that AddContinuation has queued, first queued first, and removes from
   // the queue those for which it returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
-  // Removes a job that has ended. If the running batch contains rows of it and of other jobs, the
-  // job's rows are still computed, but their results are dropped.
+  // Removes a job that has ended. If the encoder batch in progress contains rows of it and of other
+  // jobs, the job's rows are still computed, but their results are dropped.
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls
   // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. These
   // stay valid as long as `states.owner` lives or, if it is null, until the next Begin; so do the
-  // events (EncodedStates::downloaded). A decoding
-  // job is complete once the kernels that write its cross-attention keys and values to
-  // Job::source_slots are enqueued; a scoring job, once Job::result has the scores of its current
-  // part.
+  // events (EncodedStates::downloaded). A decoding job is complete once the kernels that write its
+  // cross-attention keys and values to Job::source_slots are enqueued; a scoring job, once
+  // Job::result has the scores of its current part.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 

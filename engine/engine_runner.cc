@@ -51,7 +51,7 @@ void Finish(Entry* entry) {
       CatchOutOfMemory([entry] { return entry->item->Finish(std::move(entry->result)); });
 }
 
-// State that the runner and its calls share; it lives as long as any of them.
+// State that the runner and its Call objects share; it lives as long as any of them.
 struct Shared {
   std::mutex mutex;
   std::condition_variable wake_engine, wake_workers;
@@ -78,9 +78,9 @@ class Call : public std::enable_shared_from_this<Call> {
     shared_->calls.erase(this);
   }
 
-  // A single input is prepared and finished by the calling thread, which waits for the result
-  // anyway: a worker would cost two thread switches. In a call with a notifier workers do it,
-  // because Push and Pop must not block there.
+  // If Push gets exactly one input, the calling thread itself prepares and finishes it, because it
+  // waits for the result anyway: a worker would cost two thread switches. In a call with a notifier
+  // workers do it, because Push and Pop must not block there.
   void Push(std::vector<std::unique_ptr<WorkItem>> items) {
     const bool by_caller = items.size() == 1 && notifier_ == nullptr && !Ended();
     std::vector<EntryPtr> entries;
@@ -177,9 +177,9 @@ class Call : public std::enable_shared_from_this<Call> {
   bool Ready() const {
     return entries_.empty() || entries_.front()->done || !entries_.front()->chunks.empty();
   }
-  // Appends a new entry to the call. Queues it for a worker to prepare or, if the caller has
-  // already prepared it, for the engine. If the entry has failed, or the call or the runner has
-  // ended, marks the entry done instead. Called with Shared::mutex held.
+  // Appends a new entry (an input with its state) to the call. Queues it for a worker to prepare
+  // or, if the caller has already prepared it, for the engine. If the entry has failed, or the call
+  // or the runner has ended, marks the entry done instead. Called with Shared::mutex held.
   void Add(EntryPtr entry) {
     entries_.push_back(entry);
     absl::Status& status = entry->item->status;
@@ -200,7 +200,8 @@ class Call : public std::enable_shared_from_this<Call> {
   bool cancelled_ = false;
 };
 
-// Handle of a call; destroying it cancels the call.
+// The handle that EngineRunner::Begin returns: it refers to one Call, a stream of inputs and their
+// results. Destroying the handle cancels the call's unfinished inputs.
 class CallHandle : public EngineCall {
  public:
   explicit CallHandle(std::shared_ptr<Call> call) : call_(std::move(call)) { call_->Open(); }
@@ -219,8 +220,9 @@ class CallHandle : public EngineCall {
   const std::shared_ptr<Call> call_;
 };
 
-// Entries that the engine has finished in the current step. Only the engine's thread uses the list,
-// but the sinks share its ownership, because the engine may call them after the runner has ended.
+// Entries (inputs of calls, with their state) that the engine has finished in the current step.
+// Only the engine's thread uses the list, but the sinks share its ownership, because the engine may
+// call them after the runner has ended.
 using FinishedEntries = std::vector<EntryPtr>;
 
 class EntrySink : public ResponseSink {
@@ -307,8 +309,9 @@ class Runner : public EngineRunner {
     FailUnfinished();
   }
 
-  // Moves prepared entries to *batch, as many as the engine has room for. If there are none and the
-  // engine is not busy, waits for one. Returns false after Stop.
+  // Moves to *batch the entries (inputs of calls) whose requests are ready to submit, as many as
+  // the engine has room for. If there are none and the engine is not busy, waits for one. Returns
+  // false after Stop.
   bool TakePrepared(bool busy, std::vector<EntryPtr>* batch) {
     batch->clear();
     std::unique_lock lock(shared_->mutex);

@@ -1,7 +1,7 @@
 // Runs a session's engine for callers in the same process. Each call is a stream of inputs and has
 // its results in the order of its inputs; all calls share the engine's batches. Worker threads
 // tokenize the inputs and convert the results, so that the engine's thread only runs engine steps;
-// if a caller passes a single input, its own thread may do this work instead.
+// if a caller pushes exactly one input at once, its own thread may do this work instead.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,9 @@ class CallNotifier {
 class EngineCall {
  public:
   virtual ~EngineCall() = default;  // cancels unfinished inputs
-  // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. A
-  // single input is prepared before Push returns, unless the call has a notifier.
+  // Appends inputs. After Cancel they end CANCELLED, after EngineRunner::Close UNAVAILABLE. If
+  // `items` has exactly one input and the call has no notifier, Push itself prepares that input
+  // before it returns; otherwise worker threads prepare the inputs later.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
   // Waits until the oldest item that Pop has not returned yet is finished or has chunks, or the
   // timeout has passed. Moves that item's chunks to *chunks (null: drops them). Then moves to

@@ -121,9 +121,10 @@ class Generation : public DecodeTask {
   bool SamplesTokens() const { return !is_beam() && samples_; }
   bool SamplesBeams() const { return is_beam() && samples_; }
   Draw DrawFor(int32_t seq) const;
-  // Number of top-k candidates that Select reads. Greedy decoding: 1 per row. Sampling: 0. Beam
-  // search: the length of the one list of candidates from the rows of all beams, which are ranked
-  // together by log-probability + RowBias(row), the running score of the row's beam.
+  // Length k of the top-k lists that Select reads. Greedy decoding: 1, with one list per row.
+  // Sampling: 0, no list. Beam search: the length of its one list, which has candidates from the
+  // rows of all beams, ranked together by log-probability + RowBias(row), the running score of the
+  // row's beam.
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
   // Token ids that end a beam.

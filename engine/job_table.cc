@@ -128,8 +128,8 @@ void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) {
     if (job->out_of_memory) continue;
     try {
-      // OnStart may submit the next request right away: this job has already left the queue, so
-      // there is room for that request.
+      // OnStart may make another thread submit the next request right away: this job has already
+      // left the queue, so there is room for that request.
       job->request.sink->OnStart();
     } catch (const std::bad_alloc&) {
       job->out_of_memory = true;

@@ -10,10 +10,11 @@
 
 namespace quintet {
 
-// Returns the maximum number of logits rows in one sampling batch. It is never less than 32, the
-// maximum number of beams of one request. On a GPU all rows of a step should fit into one batch:
-// with several batches the host waits for each of them, and the next step cannot be enqueued ahead.
-// For a large vocabulary the number is reduced until the logits fit 2 GiB, but not below 256 rows.
+// Returns the maximum number of logits rows in one sampling batch: 64 on a CPU. On a GPU it is
+// max_step_sequences, but at least 256, so that all rows of a step fit into one batch: with several
+// batches the host waits for each of them, and the next step cannot be enqueued ahead. For a large
+// vocabulary it is reduced until the logits fit 2 GiB, but not below 256. Every request fits into a
+// batch, because it has at most 32 rows (beams).
 inline int64_t LogitsChunkRows(int64_t vocab, const ModelLimits& limits, const Stream& stream) {
   constexpr int64_t kLogitsBytes = int64_t{2} << 30, kLeastRows = 256;
   if (stream.backend() == Backend::kCpu) return 64;

@@ -60,8 +60,8 @@ int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
                         ActivationType(options.weights, options.device));
 }
 
-// Sets the limits of a batch, with automatic values for those that are 0 in `request`, and sets the
-// number of KV cache pages to 1.
+// Sets the limits max_step_sequences, max_encode_tokens and max_step_tokens, with automatic values
+// for those that are 0 in `request`. Sets cache_pages to 1; PlanMemory increases it later.
 void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   const bool on_gpu = options->device != nullptr;
   const bool job = request.workload == Workload::kJob;
@@ -76,8 +76,9 @@ void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, Load
   limits.cache_pages = 1;
 }
 
-// Halves those limits of a batch that are automatic, but not below what a single request may need.
-// Returns false if no limit can be halved.
+// Halves those of the limits max_step_sequences and max_encode_tokens that are automatic, but not
+// below 64 sequences and not below one input of max_input_tokens. Adapts max_step_tokens. Returns
+// false if neither can be halved.
 bool HalveAutomatic(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   constexpr int64_t kLeastSequences = 64;
   ModelLimits& limits = options->limits;

@@ -55,13 +55,15 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 // values:
 // - max_running: on a GPU 4096 for a job (2048 without an encoder) and 1024 for a server; on a CPU
 //   64 for a job and 256 for a server;
-// - max_batch_tokens: 16384 on a GPU, 4096 on a CPU. On a GPU max_running and max_batch_tokens are
-//   halved until everything but the cache fits into half of the memory;
+// - max_batch_tokens: 16384 on a GPU, 4096 on a CPU;
 // - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
-//   85 % of the remaining memory of a GPU or a quarter of the memory that the process may use on a
-//   CPU.
+//   85 % of the GPU memory that the rest of the plan leaves, or on a CPU a quarter of the memory
+//   that the process may use, divided by request.models.
+// A plan may use request.max_bytes (0: unlimited) and, on a GPU, at most the free GPU memory
+// divided by request.models. With either limit, the automatic values of max_running and
+// max_batch_tokens are halved until everything but the cache fits into half of the smaller limit.
 // RESOURCE_EXHAUSTED, with the bytes of each part: if request.max_bytes is above 0, when the plan
-// with a cache of one page exceeds it; if it is 0, when the plan exceeds the GPU's free memory.
+// with a cache of one page exceeds it; on a GPU also when the whole plan exceeds the free memory.
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
 

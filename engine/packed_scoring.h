@@ -34,7 +34,7 @@ class PackedScoring {
   PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);
 
-  // Number of rows of the largest part.
+  // Number of rows of the largest part (the prompt and the targets of one encoder batch).
   int64_t max_part_tokens() const { return max_part_tokens_; }
 
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
@@ -46,7 +46,8 @@ class PackedScoring {
     int32_t row, item, token;
   };
   absl::Span<const Prediction> predictions() const { return predictions_; }
-  // Must be called after the part that was added last has been scored: moves on to the next part.
+  // Must be called after the part that was added last has been scored: moves on to the next part,
+  // which is a batch of the prompt with the next targets.
   void Advance() { next_ = part_end_; }
 
  private:

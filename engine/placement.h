@@ -16,7 +16,7 @@ struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
   std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
   // Set by ResolveAutoDevice: the name of the GPU, or the reason why the CPU was chosen. Empty if
-  // the device was given.
+  // the user named the device instead of `auto`.
   std::string choice = "";
 };
 

@@ -93,12 +93,14 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::row_biases_), values, Memory::kDevice},
       // [rows] f32: log-sum-exp of the raw logits.
       {at(&Sampler::log_sums_), values, Memory::kPinned},
-      // [2, entries, max_k]: f32 scores and i32 indices of the top-k candidates, one buffer each.
+      // [2, entries, max_k]: the top-k candidates of each of the two StepSlots and each list that
+      // TopK returns (entry); f32 scores in the first buffer, i32 indices in the second.
       {at(&Sampler::candidate_scores_), 2 * values * kMaxTopK, Memory::kPinned},
       {at(&Sampler::candidate_indices_), 2 * values * kMaxTopK, Memory::kPinned},
-      // [2, draws] i32: sampled tokens.
+      // [2, draws] i32: sampled tokens of each of the two StepSlots.
       {at(&Sampler::sampled_tokens_), 2 * values, Memory::kPinned},
-      // [entries, max_k] f32: raw logits of the candidates.
+      // [entries, max_k] f32: raw logits of the top-k candidates; an entry is one list that TopK
+      // returns.
       {at(&Sampler::candidate_logits_), values * kMaxTopK, Memory::kPinned},
       // [draws] f32: raw logits of the sampled tokens.
       {at(&Sampler::sampled_logits_), values, Memory::kPinned},
@@ -170,7 +172,8 @@ Tensor Sampler::RowBias(const Needs& needs) const {
                               : top_k_plan_.Args({.biases = true}).row_bias;
 }
 
-// Offset in elements of `slot`'s half of candidate_scores_ and of candidate_indices_.
+// Offset in elements, in candidate_scores_ and candidate_indices_, of the half that belongs to
+// StepSlot `slot`.
 int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max_rows_ * kMaxTopK; }
 
 absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
@@ -429,8 +432,8 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
   // A thread processes a block of generations at a time. Without beams the blocks are large,
-  // because appending a token takes far less time than waking a thread; selecting beams takes more
-  // time than that, so blocks with beams are small.
+  // because appending a token takes far less time than waking a thread. Selecting the beams of a
+  // generation takes far more time than appending a token; blocks with beams are therefore small.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
   ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
                   [&](int64_t i) {

@@ -49,7 +49,8 @@ struct SamplingInput {
   int32_t carried = -1;    // if in_flight: its first row in the previous sampling batch
 };
 
-// A position in each array of a sampling batch and of its plan.
+// One index into each array of a sampling batch and of its plan. SamplingSlice::begin holds the
+// indices of a generation's first elements.
 struct SamplingPosition {
   int32_t row = 0;                   // rows of logits
   int32_t entry = 0;                 // top-k entries
@@ -84,15 +85,16 @@ class Sampler {
   absl::Status Allocate();
 
   // Returns how many of `inputs`, counted from the first, fit into one sampling batch; at least
-  // one. A batch has at most LogitsChunkRows rows, and its rules have at most kMaxRuleTokens
-  // tokens.
+  // one. A batch has at most LogitsChunkRows rows, and the logits-processor rules of all its
+  // generations together refer to at most kMaxRuleTokens token ids.
   size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
-  // Plans the batch of `slot` on the host and enqueues the upload of the plan. All `inputs` must
-  // fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs of the step.
+  // Plans the batch of StepSlot `slot` on the host and enqueues the upload of the plan. All
+  // `inputs` must fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs
+  // of the step.
   void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
-  // Does the same in three parts, so that threads can share the work on a large batch: BeginPlan;
-  // PlanOne once for each input, concurrently for different `i`; EndPlan. rows(slot) is valid after
-  // BeginPlan.
+  // These functions do what Plan does, in three parts, so that threads can share the work on a
+  // large batch: BeginPlan; PlanOne once for each input, concurrently for different `i`; EndPlan.
+  // rows(slot) is valid after BeginPlan.
   void BeginPlan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
   void PlanOne(absl::Span<const SamplingInput> inputs, size_t i, StepSlot slot);
   void EndPlan(StepSlot slot);
@@ -101,18 +103,20 @@ class Sampler {
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
   // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
-  // Waits for the results of the batch in `slot`. INTERNAL when the device failed.
+  // Waits for the results of the batch of StepSlot `slot`. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
   // Applies the results to the generations. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
-  // rows: number of logits rows of the batch that is planned for `slot`. slices: the SamplingSlices
-  // of that batch, one per generation. Both are valid until the next Plan of that slot.
+  // rows: number of logits rows of the batch that is planned for StepSlot `slot`. slices: the
+  // SamplingSlices of that batch, one per generation. Both are valid until the next Plan for the
+  // same StepSlot.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
-  // Returns the indices of the generation's sequences for which the batch was planned, ascending.
+  // Returns the sequence indices, within the generation to which `slice` belongs, for which the
+  // batch of StepSlot `slot` was planned, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within

@@ -15,14 +15,15 @@ int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
 
-// Number of logits rows of the input in the batch.
+// Number of logits rows that the batch has for this input (one generation).
 int64_t RowsOf(const SamplingInput& input) {
   const Generation& generation = *input.generation;
   return input.in_flight ? static_cast<int64_t>(generation.live_sequences().size())
                          : generation.rows();
 }
 
-// Number of tokens of each of its sequences when the batch runs.
+// Number of tokens that each sequence of this input (one generation) has when the batch runs,
+// prompt included.
 int64_t LengthOf(const SamplingInput& input) {
   return input.generation->length() + (input.in_flight ? 1 : 0);
 }
@@ -215,9 +216,9 @@ void Sampler::FillRules(const SamplingInput& input, const SamplingPosition& at, 
 }
 
 // Sets the top-k entries of one generation: in beam search one for the rows of all beams, otherwise
-// one per row. Sampled rows and beam sampling need no top-k candidates, but another generation of
-// the batch may need some. They therefore get entries with k = 1, so that the numbering of entries
-// still follows that of the rows.
+// one per row. Random sampling and beam sampling need no top-k candidates, but another generation
+// of the batch may need some. Generations that sample therefore get entries with k = 1, so that the
+// numbering of entries still follows that of the rows.
 void Sampler::FillTopK(const SamplingInput& input, const SamplingPosition& at, int64_t rows,
                        const Needs& needs) {
   const Generation& generation = *input.generation;

@@ -35,7 +35,7 @@ struct QueuedRequest {
   int64_t sequences = 0;      // maximum rows of a decoder step
 };
 
-// Resources that are free now, or the total capacity.
+// An amount of each resource: either what is free now, or the engine's total capacity.
 struct AdmissionBudget {
   int64_t encode_tokens = 0, pages = 0, sequences = 0;
 };

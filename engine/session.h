@@ -23,7 +23,7 @@ namespace quintet {
 inline constexpr size_t kMaxTextBytes = 1 << 20;  // limit of each input text
 inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one input of score
 
-// The options of a session. Messages about them use the names of the command line's flags.
+// The options of a session. Error messages about them use the names of the command line's flags.
 struct SessionOptions {
   std::string model;             // directory or hub id (FindModel)
   bool follow_symlinks = false;  // read model files that are symbolic links to anywhere
@@ -83,8 +83,8 @@ absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& optio
 // sequence keep the engine's queue filled meanwhile.
 int64_t RequestsInFlight(int64_t max_running);
 
-// Checks options with which every input would fail, so that a job with them fails once, before its
-// first input.
+// Refuses options with which every input would fail, so that a job with them fails once, before its
+// first input, and not again for each input.
 absl::Status CheckDecodingRequest(const Session& session, const DecodingRequest& decoding,
                                   const DecodingLimits& limits);
 
@@ -107,7 +107,7 @@ struct Question {
   int64_t context_begin = 0, context_end = 0;  // input tokens of the context
 };
 // Appends the tokens of `context` to *ids, which holds those of the question. INVALID_ARGUMENT: the
-// context is too long or has no tokens, or both together exceed --max-input-tokens.
+// context is too long or has no tokens, or question and context together exceed --max-input-tokens.
 absl::StatusOr<Question> AddContext(const Session& session, std::string context,
                                     bool add_special_tokens, std::vector<int32_t>* ids);
 

@@ -127,8 +127,9 @@ void StepEngine::StartAdmitted(int64_t now) {
   });
 }
 
-// Starts decoding a job that does not encode; otherwise takes its hidden states from the cache or
-// adds its input to the encoder batch. Returns whether the input was added to the batch.
+// Starts decoding a job that does not encode. Otherwise takes the job's hidden states from the
+// cache of encoder outputs or, if they are not there, adds the job's input to the encoder batch.
+// Returns whether the input was added to the batch.
 bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   if (!job->encodes) {
     job->encoded_us = now;
@@ -214,8 +215,9 @@ void StepEngine::OnEncoded(Job* job, const EncodedStates& encoded) {
   jobs_.Finish(job, status.ok() ? JobState::kDone : JobState::kFailed, status);
 }
 
-// For a scoring job, completes the current part; for a classify job, runs the task head on the
-// encoded input. Returns the device's status.
+// For a scoring job, waits until the scores of the current part have been computed and moves on to
+// the job's next part; for a classify job, runs the task head on the encoded input. Returns the
+// device's status.
 absl::Status StepEngine::CompletePart(Job* job, const EncodedStates& encoded) {
   Result& result = job->result;
   if (PackedScoring* const scoring = job->scoring(); scoring != nullptr) {
@@ -247,7 +249,8 @@ void StepEngine::CompleteEncodes() {
 
 void StepEngine::Decode(bool streams, int64_t prefill_us) {
   // With async scheduling the outputs of the previous step may still be queued, although all jobs
-  // that decoded in it have ended.
+  // that decoded in it have ended. Decoder::Step, which usually calls SendOutputs, does not run
+  // then.
   if (jobs_.decoding().empty()) return jobs_.SendOutputs();
   const int64_t begin_us = clock_();
   absl::StatusOr<Decoder::StepSize> size = Decoder::StepSize{};

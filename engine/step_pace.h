@@ -1,14 +1,15 @@
-// Limits the time per step for encoding and prefill, so that running streams keep their pace:
-// computes how many microseconds a step may spend on encoding and prefill, and how much work fits
-// into them. Reads no clock: the caller passes all times. Affects latency only, never results. Not
-// thread safe.
+// Limits the time per step for encoding and prefill, so that generating requests get their tokens
+// at an even pace: computes how many microseconds a step may spend on encoding and prefill, and how
+// much work fits into them. Reads no clock: the caller passes all times. Affects latency only,
+// never results. Not thread safe.
 #pragma once
 
 #include <cstdint>
 
 namespace quintet {
 
-// Converts a time budget into an amount of work at the measured rate of this kind of work.
+// Converts a time budget into an amount of work of one kind (encoding, for example), at the rate
+// that was measured for that kind. Each kind has its own object.
 class WorkRate {
  public:
   explicit WorkRate(int64_t min_work) : min_work_(min_work) {}
@@ -32,8 +33,9 @@ class StepPace {
   explicit StepPace(double prefill_share) : prefill_share_(prefill_share) {}
 
   // Returns the microseconds that the next step may spend on encoding and prefill together.
-  // `streams`: whether running sequences wait for the step. If not, a fixed limit applies, so that
-  // steps end often enough to handle new, cancelled and expired requests.
+  // `streams`: whether any request is past its prefill and generates tokens, which this time would
+  // delay. If none is, a fixed limit applies, so that steps end often enough to handle new,
+  // cancelled and expired requests.
   int64_t PrefillUs(bool streams) const;
   // Returns how many prompt and target tokens the next step may prefill. `us`: what is left of
   // PrefillUs(streams), in microseconds.

@@ -16,8 +16,9 @@ namespace quintet {
 
 class TeacherForcing : public DecodeTask {
  public:
-  // Makes a task that computes the log-probabilities of each target's tokens after `prefix` (not
-  // empty). Up to `sequences` targets run in parallel. `targets` must outlive this object.
+  // Makes a task that computes the log-probabilities of the tokens of every target, given that
+  // `prefix` (not empty, the same for all targets, not part of them) precedes the target. Up to
+  // `sequences` targets run in parallel. `targets` must outlive this object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
                                 absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
@@ -41,14 +42,14 @@ class TeacherForcing : public DecodeTask {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // Must be called after the step has run: counts the items that are finished and assigns the next
-  // items to the sequences that have become free.
+  // Must be called after the step has run: counts the items (targets) that are finished and assigns
+  // the next items to the sequences that have become free.
   void Advance();
 
  private:
-  // One of the sequences that run in parallel. item: the item that it processes (-1: none left).
-  // prefilled: how many tokens of the item have been prefilled, including those of the step being
-  // built.
+  // One of the sequences that run in parallel. item: index of the item (target) that it processes
+  // (-1: none left). prefilled: how many tokens of the item have been prefilled, including those of
+  // the step being built.
   struct Sequence {
     int64_t item = -1;
     int64_t prefilled = 0;

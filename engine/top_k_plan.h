@@ -26,9 +26,9 @@ class TopKPlan {
   // Starts a plan of `entries` entries over `rows` rows. The caller then sets every entry and, if
   // TopK adds biases, every row.
   void Begin(int64_t entries, int64_t rows);
-  // Entry `i` selects the `k` best values of rows [begin, end). The first entry begins at row 0,
-  // every other one at the end of the entry before it. With log_softmax the values are
-  // log-probabilities.
+  // Entry `i` ranks all values of rows [begin, end) together and selects the `k` best of them. The
+  // first entry begins at row 0, every other one at the end of the entry before it. With
+  // log_softmax the values are log-probabilities.
   void SetEntry(int64_t i, int64_t end, int64_t k, bool log_softmax) {
     words_[OffsetsAt() + i + 1] = static_cast<int32_t>(end);
     words_[KsAt() + i] = static_cast<int32_t>(k);

@@ -14,15 +14,17 @@ namespace quintet {
 
 // Which sizes a warm-up runs. kAll: all sizes to which decoder steps and encoder batches are
 // padded; this takes some tenths of a second even if no GEMM has to be measured. kLargest: only the
-// two largest ones, which most steps and batches of a long job have.
+// two largest sizes of decoder steps and the two largest of encoder batches; most steps and batches
+// of a long job have these sizes.
 enum class WarmUpShapes : uint8_t { kAll, kLargest };
 
 // Must be called before the first request: overwrites the model's hidden states and KV cache. Reads
 // the GEMM choices for this kind of device from the user's cache directory, and stores new ones
 // there (kernels/linear/gemm_choices_file.h); errors of these files are only reported to `warn`.
-// Measuring ends after two seconds; the remaining shapes use cuBLASLt's heuristic. Without a cache
-// directory all shapes use it. Does nothing on a CPU, or if there is no free memory for the
-// temporary buffers. Returns the errors of the device.
+// Measuring ends after two seconds; shapes for which no choice exists by then use cuBLASLt's
+// heuristic. Without a cache directory nothing is measured, and all shapes use that heuristic. Does
+// nothing on a CPU, or if there is no free memory for the temporary buffers. Returns the errors of
+// the device.
 absl::Status WarmUp(Model* model, WarmUpShapes shapes,
                     absl::FunctionRef<void(absl::string_view)> warn);
 

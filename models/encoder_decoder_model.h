@@ -41,8 +41,8 @@ class EncoderDecoderModel : public PackedModel {
   // queries are also multiplied by a factor, keys and values are divided by it.
   enum class Side : int { kQuery = 1, kKeyValue = -1 };
   // y = x rotated by each row's position (RoPE); both [rows, heads, head_dim]. Only for rotary
-  // models. row_offset: null, or the element of the KV cache at which each row of y begins
-  // (RotaryArgs::row_offset).
+  // models. If row_offset is not null, y is the KV cache, and row r of y begins at the cache's
+  // element row_offset[r]; if it is null, y's row stride gives the beginning of its rows.
   void Rotate(const Tensor& x, const Tensor& y, const Tensor& positions, Side side,
               const int64_t* row_offset = nullptr);
   // Output tensor for a GEMM whose result will be rotated into y [rows, n]. Returns an f32 buffer

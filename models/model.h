@@ -3,8 +3,9 @@
 //
 // Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
 // GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and slot
-// tables are host memory of the caller, who may reuse them when the call returns. The `targets` of
-// TargetLogProbs are pinned memory with a device buffer (Stream::AllocatePinned).
+// tables are host memory of the caller, who may reuse it as soon as the call returns. The only
+// exception is `targets` of TargetLogProbs, a pinned buffer (Stream::AllocatePinned): the caller
+// enqueues its H2D copy before the call and must not change it until that copy has run.
 //
 // A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with.
 // No call below allocates tensor memory, except that Decode enlarges its index arrays for very long
@@ -202,9 +203,8 @@ class Model {
   virtual Tensor Decode(const DecodeBatch& batch) = 0;
   // Like Decode, but may also run work.enqueue on the result. On a GPU, once steps of this shape
   // with this work's key have been frequent, the step and the work are captured and launched as one
-  // CUDA graph. (Between two separate graphs the device would idle.) If the step and the work are
-  // not launched together, `appended` is false in the result, and the caller enqueues the work
-  // itself.
+  // CUDA graph. (Between two separate graphs the device would idle.) If this call has not run
+  // work.enqueue, `appended` is false in the result, and the caller must run work.enqueue itself.
   virtual DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork&) {
     return {Decode(batch)};
   }
@@ -213,12 +213,13 @@ class Model {
   // token id. The address of the buffer never changes. Returns an undefined tensor if the model
   // does not support this.
   virtual Tensor next_tokens() const { return Tensor(); }
-  // Device buffer [max_step_sequences] i32 that holds the parent beam of each beam of the next
-  // Decode (DecodeBatch::moves). Beams are numbered within their request. The address of the buffer
-  // never changes. Returns an undefined tensor if the model does not support this.
+  // Device buffer [max_step_sequences] i32 in which the next Decode finds the parent beams of each
+  // BeamMove m of DecodeBatch::moves. Element m.row + b belongs to beam b of m's request and holds
+  // the number of its parent, also counted within that request. The address of the buffer never
+  // changes. Returns an undefined tensor if the model does not support this.
   virtual Tensor parent_beams() const { return Tensor(); }
-  // Token ids of each sequence of the latest Decode, including that call's new tokens; valid until
-  // the next Decode.
+  // All token ids so far (prompt and generated) of each sequence of the latest Decode, including
+  // that call's new tokens; valid until the next Decode.
   virtual TokenHistory history() const = 0;
   // logits [rows, vocab] f32 = states [rows, d_model] f32 times the transposed language-model head
   // [vocab, d_model]. T5 models that scale logits (ModelConfig::scale_logits) also multiply the

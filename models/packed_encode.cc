@@ -245,7 +245,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   // FirstMaskTile computes the index of a sequence's first mask tile: index of the sequence's first
   // key / 64 + number of the sequence. Here keys are numbered within the whole batch, but sequences
   // within this call: its sequence 0 is input `first` of the batch. The computed index is thus too
-  // small by `first`, so remove the first `first` tiles.
+  // small by `first`; to make up for this, pass a view of the tiles that begins at tile `first`.
   if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;

@@ -151,8 +151,8 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
   StepShape shape = StepShape::Of(batch);
-  // With more rows than this, executing the kernels takes longer than enqueueing them one by one,
-  // so a graph saves nothing.
+  // In a decoder call of more rows than this, the kernels take longer to execute than the host
+  // takes to enqueue them one by one, so a CUDA graph saves nothing.
   constexpr int64_t kMaxPromptRows = 1024;
   GraphKind kind = GraphKind::kNone;
   if (stream_.backend() != Backend::kCpu) {

@@ -68,9 +68,9 @@ class PackedModel : public Model {
 
     int64_t count() const { return x.dim[0]; }
   };
-  // Arguments of Embed, which sets x to the embeddings of `ids`. If `slots` is not empty, Embed
-  // also sets history_[slots[r]] = ids[r]. history_ holds the token ids that logits processors
-  // read.
+  // Arguments of Embed, which sets x to the embeddings of `ids`. If `slots` (the KV cache slots of
+  // the tokens) is not empty, Embed also sets history_[slots[r]] = ids[r] for each row r. history_
+  // holds the id of the token in each KV cache slot; logits processors read it.
   struct EmbedRows {
     Tensor ids;                       // [rows] i32
     Tensor positions;                 // [rows] i32
@@ -223,8 +223,9 @@ class PackedModel : public Model {
   Tensor mask_upper_;   // [max_encode_tokens] i32
   Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;  // [max_step_tokens] i32
-  // Numbers for Stream::WaitForH2D of the latest H2D copies: that of an EncodeBatch's arrays, and
-  // that of gather_rows_. The host may overwrite its arrays once these copies are done.
+  // Which H2D copies were enqueued last (the numbers that Stream::CopyH2D returned): that of an
+  // EncodeBatch's arrays, and that of gather_rows_. Before the host overwrites its side of these
+  // arrays, it must wait for the copy (Stream::WaitForH2D).
   int64_t encode_upload_ = 0, gather_upload_ = 0;
 
   Buffer pages_;

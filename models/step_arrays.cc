@@ -12,7 +12,8 @@ namespace quintet {
 namespace {
 
 // Addresses of the index arrays in a block of memory that begins at `base` and is large enough for
-// shape `s`. If `base` is null, only `bytes`, the size of the block, is used.
+// shape `s`. `base` may be null to compute only `bytes`, the size of the block; the addresses are
+// then meaningless.
 struct BlockLayout {
   int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *output_rows, *group_offsets,
       *group_rows, *source_lens, *slots, *source_slots;

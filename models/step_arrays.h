@@ -30,7 +30,8 @@ struct StepShape {
   // True if every sequence has one new token.
   bool single() const { return rows == sequences; }
   // Returns this shape with every field rounded up to one of a few possible values; hence few CUDA
-  // graphs serve all steps. `rows` and `sequences` stay within the limits.
+  // graphs serve all steps. `rows` is rounded to at most limits.max_step_tokens, `sequences` to at
+  // most limits.max_step_sequences.
   StepShape Rounded(const ModelLimits& limits) const;
   // Returns this shape with only slots_stride and source_stride rounded up. Used for prompts,
   // because padding their many rows would be expensive.
@@ -51,8 +52,8 @@ class StepArrays {
 
   // Copies the batch into the block, pads its arrays to `shape`, and enqueues the block's H2D copy.
   // Padding has no effect on results: it is rows with slot -1, empty sequences, and output rows
-  // that repeat row 0. Aborts (QT_CHECK) if the batch is not consistent or has a slot outside [0,
-  // slots).
+  // that repeat row 0. `slots` is the number of slots of the KV cache. Aborts (QT_CHECK) if the
+  // batch is not consistent or has a slot number that is negative or not below `slots`.
   void Fill(const DecodeBatch& batch, const StepShape& shape, int64_t slots);
 
   // Prepares a CUDA graph capture: in the host copy of the arrays, sets the lengths of sequences

@@ -1,6 +1,6 @@
 // Forward pass of the T5 family (Raffel et al. 2020): T5, v1.1, Flan-T5, mT5, UMT5, ByT5, MADLAD
-// and FAT5. In the layers these models differ only in their position encodings: T5's buckets,
-// ALiBi, FIRE, or rotary with xPos.
+// and FAT5. The layers of these models differ only in the feed-forward activation, which may be
+// gated, and in the position encoding: T5's buckets, ALiBi, FIRE, or rotary with xPos.
 #pragma once
 
 #include <memory>

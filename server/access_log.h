@@ -1,5 +1,5 @@
-// The access log (--access-log): one JSON object per line for each call that has ended, without
-// text of inputs or outputs and without addresses or keys of clients.
+// The access log (--access-log): one JSON object per line for each call that has ended. It never
+// contains text of inputs or outputs, addresses of clients, or API keys.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Admission control for the request queue of one model. A call reserves its share of the queue
-// before the server does any work for that call, tokenization included, so that a burst of calls
-// costs the server only the error responses. Thread-safe.
+// before the server does any work for that call, tokenization included. A call for which there is
+// no room in the queue therefore costs the server no more than an error response. Thread-safe.
 #pragma once
 
 #include <array>
@@ -48,8 +48,9 @@ class Admission {
   // object is then false. An empty queue accepts any number of tokens, so that one large request is
   // not rejected forever.
   //
-  // No priority class can starve another one: LOW requests may use only three quarters of each
-  // limit, and each class may always hold 1 / kShares of each limit, even if the queue is full.
+  // No priority class can starve another one. LOW requests are accepted only while all classes
+  // together hold at most three quarters of each limit. Exception for every class: its own requests
+  // may always hold up to 1 / kShares of each limit, even if the queue is full.
   Reservation TryReserve(int64_t requests, int64_t tokens, Priority priority = Priority::kNormal);
 
   int64_t requests() const;

@@ -105,7 +105,8 @@ std::optional<Priority> ApiKeys::MaxPriority(absl::string_view authorization) co
   hash.Update(authorization.data(), authorization.size());
   const std::string digest = hash.Finish();
   std::lock_guard<std::mutex> lock(mutex_);
-  // Every digest is compared completely, so that the time reveals nothing about the digests.
+  // All bytes of every digest are compared, so that the time that this loop takes reveals nothing
+  // about the digests.
   std::optional<Priority> found;
   for (const Key& key : keys_) {
     unsigned difference = 0;

@@ -1,8 +1,8 @@
 // API keys from a file of mode 0600. Each line holds the SHA-256 digest of a key (64 hexadecimal
 // digits), optionally followed by white space and the highest priority that calls with this key may
-// have: low, normal or high (default). Lines that begin with '#' are comments. Clients send the key
-// itself as `authorization: Bearer KEY`. The server stores only digests and compares them in
-// constant time. Thread-safe.
+// have: low, normal or high. A line without a priority means high. Lines that begin with '#' are
+// comments. Clients send the key itself as `authorization: Bearer KEY`. The server stores only
+// digests and compares them in constant time. Thread-safe.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// Credentials of the gRPC listener: plaintext on loopback, TLS on every other address.
+// Credentials of the gRPC listener: TLS if the options name certificate files, otherwise plaintext.
+// Plaintext on an address that is not loopback is an error unless --allow-plaintext is given.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // Conversion of an absl::Status to a gRPC status with google.rpc details. Messages may contain
 // field names, numbers, limits and the request id. They never contain prompts, paths, addresses,
-// keys or messages of another library.
+// API keys or messages of another library.
 #pragma once
 
 #include <string>
@@ -21,9 +21,10 @@ inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
 inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// Returns the ErrorInfo.reason for a status: the reason that the status carries (set by WithReason;
-// OUT_OF_MEMORY by kernels/base/out_of_memory.h), otherwise the default of its status code
-// ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and CANCELLED.
+// Returns the ErrorInfo.reason for a status. If the status carries a reason, it is that one:
+// WithReason attaches any reason, kernels/base/out_of_memory.h attaches OUT_OF_MEMORY. Otherwise it
+// is the default of the status code ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and
+// CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
 // The final status of an RPC.

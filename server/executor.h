@@ -27,7 +27,7 @@ struct ExecutorOptions {
 class Executor {
  public:
   explicit Executor(const ExecutorOptions& options);
-  // Runs all queued tasks and then joins the threads.
+  // Runs all queued tasks, and all tasks that these post meanwhile; then joins the threads.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

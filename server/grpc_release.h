@@ -8,12 +8,13 @@
 
 namespace quintet {
 
-// Returns true if the gRPC release, for example "1.51.1", lacks one of the fixes. Text that is not
-// a version also returns true.
+// Returns true if the gRPC release, for example "1.51.1", lacks one of the security fixes. For text
+// that is not a version, also returns true.
 bool LacksSecurityFixes(absl::string_view grpc_version);
 
-// Writes a log line if the linked gRPC lacks fixes. The level is info if `listen` (HOST:PORT) is a
-// loopback address, otherwise warning.
+// Writes a log line if the linked gRPC lacks a fix of a published vulnerability
+// (LacksSecurityFixes). The level is info if `listen` (HOST:PORT) is a loopback address, otherwise
+// warning.
 void LogGrpcRelease(const std::string& listen);
 
 }  // namespace quintet

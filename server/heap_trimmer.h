@@ -21,15 +21,16 @@ class HeapTrimmer {
   static constexpr int64_t kGrowthBytes = int64_t{16} << 20;
 
   HeapTrimmer();
-  // For tests, which replace ResidentBytes and malloc_trim(0). `resident_bytes` returns the
-  // resident memory of the process in bytes.
+  // Constructor for tests. `resident_bytes` replaces ResidentBytes and returns the resident memory
+  // of the process in bytes; `trim` replaces malloc_trim(0).
   HeapTrimmer(std::function<int64_t()> resident_bytes, std::function<void()> trim)
       : resident_bytes_(std::move(resident_bytes)), trim_(std::move(trim)) {}
 
-  // Called regularly by one thread with a monotonic time. Reads the resident memory every
-  // kIntervalUs. Trims if the resident memory is at least kGrowthBytes above its smallest value so
-  // far and the wait after the previous trim is over. One trim after growth is not enough: memory
-  // that is in use during a trim and freed later stays resident.
+  // Must be called regularly by one thread, with a monotonic time. Calls less than kIntervalUs
+  // after the last check do nothing; the others check the resident memory. The first check always
+  // trims. A later one trims if the resident memory is at least kGrowthBytes above its smallest
+  // value so far and the wait after the previous trim is over. One trim after growth is not enough:
+  // memory that is in use during a trim and freed later stays resident.
   void Tick(int64_t now_us);
 
  private:

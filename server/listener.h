@@ -2,9 +2,9 @@
 // gRPC.
 //
 // The listener of gRPC 1.51 stops forever if accept() fails for lack of file descriptors. This
-// listener keeps descriptors in reserve (for the HTTP endpoints and the certificate files). A
-// connection that would use the reserve is closed at once, so that its client can try another
-// server. New connections are accepted again as soon as descriptors are free.
+// listener therefore leaves some descriptor numbers free for the HTTP endpoints and the certificate
+// files. A connection that would take one of them is closed at once, so that its client can try
+// another server. New connections are accepted again as soon as other descriptors are free.
 #pragma once
 
 #include <atomic>

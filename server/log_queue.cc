@@ -26,7 +26,8 @@ struct LogQueue::State {
   // written.
   bool WriteAll(const std::string& text);
   void WriteLine(const std::string& text);
-  // Writes the number of dropped lines, if there are any and the queue accepts lines again.
+  // Writes a line with the number of dropped lines that no such line has reported yet. Does nothing
+  // if that number is 0 or if `full` is true.
   void ReportDropped();
   std::string DroppedLine(int64_t count);  // empty: out of memory
 
@@ -43,9 +44,10 @@ struct LogQueue::State {
   std::deque<std::string> lines;
   int64_t bytes = 0;  // sum of the sizes of `lines`
   // Numbers of lines since the start. completed: lines that were written or dropped. reported:
-  // dropped lines that a written report line already counts.
+  // dropped lines that are included in the report lines written so far.
   int64_t queued = 0, completed = 0, dropped = 0, reported = 0;
-  // Becomes true when a line does not fit into the queue, and false when half of the queue is free.
+  // While true, every new line is dropped. Set when a line does not fit into the queue; cleared
+  // when half of the queue is free.
   bool full = false;
   bool stop = false;
 };

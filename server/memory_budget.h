@@ -40,8 +40,8 @@ class MemoryBudget {
   // of the limit are not large: they never get a turn, and turns do not restrict them.
   static constexpr int64_t kLargeShare = 64;
 
-  // Takes `bytes` of the free memory if there is enough. `total`: bytes that the call would then
-  // have reserved.
+  // Takes `bytes` of the free memory and returns true, or returns false if too little is free.
+  // `total`: all bytes that the calling RPC will have reserved if this succeeds.
   bool Take(int64_t bytes, int64_t total);
   bool TakeLarge(int64_t bytes, int64_t total);
   void Add(int64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }

@@ -33,8 +33,8 @@ class AliasedMetric {
   std::vector<Metric*> metrics_;
 };
 
-// Value of the label model_name for metrics that belong to no model. Prometheus treats an empty
-// label as a missing one.
+// Value of the label model_name for metrics that belong to no model. It is not empty, because
+// Prometheus treats an empty label as a missing one.
 inline constexpr char kNoModel[] = "none";
 
 // Creates the metrics of one model in a registry. The registry must outlive this object and the
@@ -119,8 +119,9 @@ class ModelMetrics : public StepObserver {
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
   void OnStep(const StepReport& report) override;
-  // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens` are
-  // the requests and tokens that admission control holds. Called before each scrape.
+  // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens`: the
+  // requests that wait in the queue of admission control, and their input tokens. Called before
+  // each scrape.
   void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
 
  private:

@@ -43,7 +43,8 @@ void AppendEscaped(absl::string_view value, std::string* text) {
   }
 }
 
-// Returns {label="value",... without the closing brace, or "" if the metric has no labels.
+// Returns the labels in the form {label="value",...} but without the closing brace, or "" if the
+// metric has no labels.
 std::string OpenLabels(const ClientMetric& metric) {
   std::string text;
   for (const ClientMetric::Label& label : metric.label) {

@@ -101,7 +101,8 @@ absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
     return status;
   }
   load_seconds_ = static_cast<double>(MonotonicMicros() - begin_us) / 1e6;
-  // If draining has started meanwhile, the model never becomes ready.
+  // If draining has started while the model was loading, the state stays kDraining and the model
+  // never becomes ready.
   State expected = State::kLoading;
   state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
   metrics_->Ready(ready());

@@ -89,7 +89,8 @@ class ModelHost {
   const ModelConfig& config() const { return model_->config(); }
   const Model& model() const { return *model_; }
   const GenerationDefaults& defaults() const { return defaults_; }
-  // Returns null if the model directory has no modules.json.
+  // The pooling and later modules of a sentence-transformers directory. Null if the model directory
+  // has no modules.json.
   const SentenceModules* modules() const { return modules_.get(); }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
@@ -105,8 +106,9 @@ class ModelHost {
   std::optional<uint64_t> heartbeats() const;
 
  private:
-  // Returns an error if the model has a language-model head and its generation_config.json has
-  // fields that Quintet does not support. Models with other heads do not use that file.
+  // Checks generation_config.json for fields that Quintet does not support. Returns an error if
+  // there are any, or only logs warnings if options_.ignore_generation_fields is set. Skips models
+  // without a language-model head, which do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
   // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets

@@ -11,11 +11,12 @@ namespace quintet {
 // model's number of positions. The model must be ready.
 int64_t MaxInputTokens(const ModelHost& host);
 
-// The model must be ready.
+// Fills the response of GetModelInfo. Must be called only when the model is ready.
 void WriteModelInfo(const ModelHost& host, const CallContext& context,
                     v1::GetModelInfoResponse* response);
 
-// The model may be in any state.
+// Fills the entry of one model in the response of ListModels. The model may be in any state, also
+// before it is loaded.
 void WriteServedModel(const ModelHost& host, v1::ServedModel* model);
 
 }  // namespace quintet

@@ -30,8 +30,8 @@ struct Parts {
   int64_t used = 0, later = 0, weights = 0, cache = 0, workspace = 0, loading = 0,
           encoder_cache = 0, grpc = 0, requests = 0;
 
-  // The memory for loading is freed before requests need their full budget, so only the larger of
-  // the two counts.
+  // The sum of all parts, except that only the larger of `loading` and `requests` counts: the
+  // memory for loading is freed before requests need their full budget.
   int64_t total() const {
     return used + later + weights + cache + workspace + encoder_cache + grpc +
            std::max(loading, requests);

@@ -28,8 +28,8 @@ class Watchdog {
   // tick, which is more than kMaxTickMicros; otherwise 0.
   int64_t Tick(absl::Span<const std::optional<uint64_t>> heartbeats);
 
-  // Returns true if the heartbeat of an engine has not changed for the timeout. May be called from
-  // any thread. An engine that recovers no longer counts as stalled.
+  // Returns true if at least one engine is stalled: its heartbeat has not changed for the timeout.
+  // An engine whose heartbeat changes again is no longer stalled. May be called from any thread.
   bool stalled() const { return stalled_.load(std::memory_order_relaxed); }
 
  private:

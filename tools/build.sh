@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds TARGET... in build/, or every target if none is given. The first call configures a Release
-# build: without tests if it names targets; otherwise with tests, and warnings are errors. If the
-# variable QUINTET_WERROR is set (ON or OFF), it decides whether warnings are errors. Later calls do
-# not change whether warnings are errors, since everything would be compiled again. demo.sh and
-# test.sh call this script.
+# build: if it names targets, without tests; otherwise with tests, and warnings are errors.
+# QUINTET_WERROR=ON or OFF in the environment of the first call decides instead whether warnings are
+# errors. Later calls do not change that, since everything would be compiled again; the first one
+# without targets adds the tests. demo.sh and test.sh call this script.
 # usage: tools/build.sh [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

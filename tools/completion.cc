@@ -29,8 +29,8 @@ struct Choices {
 
 std::string FirstSentence(const std::string& text) { return text.substr(0, text.find(". ")); }
 
-// Returns the values that an option accepts, separated by spaces: "f32 bf16" for the type name
-// "TYPE:{f32,bf16}". Returns "" if the option accepts other values.
+// Returns the values that an option accepts if its type name lists them: "f32 bf16" for the type
+// name "TYPE:{f32,bf16}". Returns "" for an option without such a list.
 std::string FixedValues(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find(":{");

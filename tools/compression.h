@@ -15,7 +15,8 @@ enum class Compression : uint8_t { kNone, kGzip, kZstd };
 
 // Returns the compression that the end of a file name stands for: .gz, .zst, or else kNone.
 Compression CompressionOfName(absl::string_view name);
-// Returns the compression of `data`, which it recognises by the first 4 bytes.
+// Recognises the compression of `data` by its first 4 bytes. Returns kNone if they are not the
+// magic bytes of gzip or zstd.
 Compression CompressionOfData(absl::string_view data);
 // Returns true if more bytes are needed to recognise the compression: `data` is shorter than the
 // magic bytes of a compressed format and equals their beginning.

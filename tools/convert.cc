@@ -54,8 +54,9 @@ absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DTy
   options.source = flags.model;
   options.result = directory;
   options.follow_symlinks = flags.follow_symlinks;
-  // Verify int8 weights with int8 GEMMs. Verify all other types in f32: a CPU has no fp8 GEMM, so
-  // fp8 weights are dequantized.
+  // --verify runs the converted model on the CPU and compares it with the source. int8 weights are
+  // run with int8 GEMMs. All other types are run in f32: a CPU has no fp8 GEMM, so fp8 weights are
+  // dequantized.
   options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
   QT_ASSIGN_OR_RETURN(verification->stages, CompareModels(options, &pool));
   verification->tolerance = VerifyTolerance(stored);

@@ -46,8 +46,9 @@ bool IsCommand(CLI::App* root, const std::string& section) {
   });
 }
 
-// Quotes a value for the config file. CLI11 reads single and double quotes but no escapes, so
-// values with double quotes or backslashes are written in single quotes.
+// Quotes a value for the config file. CLI11 reads strings in single or double quotes, but no
+// escapes. A value that contains double quotes or backslashes is therefore put in single quotes,
+// any other value in double quotes.
 std::string Quoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;

@@ -62,8 +62,9 @@ void Detokenize(const Session& session, bool skip_special_tokens, Result* result
   }
 }
 
-// Fails if the request asks for values that the chosen output format does not show. The error
-// message puts `dashes` before the name of the option: "--" for flags, "" for JSON fields.
+// Returns an error if `decoding` requests log-probabilities or scores and `output` is not "json":
+// text output does not show them. The error message puts `dashes` before the name of the option:
+// "--" for flags, "" for JSON fields.
 absl::Status CheckShown(const DecodingRequest& decoding, const std::string& output,
                         const char* dashes) {
   if (output == "json") return absl::OkStatus();

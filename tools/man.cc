@@ -28,7 +28,8 @@ std::string Escaped(const std::string& text) {
                                                       {"`", "\\(ga"},
                                                       {"^", "\\(ha"},
                                                       {"~", "\\(ti"}});
-  // troff would treat a dot at the start of a line as the start of a request (command).
+  // A line that begins with a dot would be a request (command) to troff, so it gets the prefix \&,
+  // which prints nothing.
   return !line.empty() && line[0] == '.' ? "\\&" + line : line;
 }
 

@@ -18,11 +18,12 @@ case "${1:-}" in
   --build-only) ;;
   --demo) packages+=(python3-venv) ;;
   "")
-    # libdnnl-dev is for a benchmark. The others are for tests: a framework, programs that the tests
-    # run, and programs that read the files of deploy/ (for tests/deploy).
+    # In the next line, libdnnl-dev is for a benchmark. The other packages are for tests: a
+    # framework, programs that the tests run, and programs that read the files of deploy/ (for
+    # tests/deploy).
     packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils haproxy prometheus systemd)
-    # The packages below are needed by the tests of the Debian packages, the manual pages and the
-    # completion scripts.
+    # The packages in the next line are needed by the tests of the Debian packages, the manual pages
+    # and the completion scripts.
     packages+=(dpkg-dev file groff-base zsh fish)
     ;;
   *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;

@@ -10,9 +10,10 @@ suite=${1:?usage: tools/try_deb.sh SUITE}
 
 name=quintet-try-deb-$$
 image=localhost/$name
-# These options let podman run on a host without systemd. Below, --ulimit is for hosts where root
-# may not raise limits, and SYS_PTRACE is for PrivateUsers=yes together with ProtectProc=invisible,
-# which need it outside containers, too.
+# These options let podman run on a host without systemd. The options of `podman run` below:
+# --ulimit, because root may be unable to raise limits on this host; SYS_PTRACE, because the unit's
+# PrivateUsers=yes together with ProtectProc=invisible needs that capability (without a container,
+# too).
 podman=(podman --cgroup-manager cgroupfs --runtime runc)
 clean_up() {
   "${podman[@]}" rm --force --time 5 "$name" >/dev/null 2>&1 || true

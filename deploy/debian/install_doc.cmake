@@ -1,5 +1,6 @@
-# CPack runs this script. It installs /usr/share/doc/PACKAGE as Debian's policy asks: the copyright
-# and both changelogs. The caller sets quintet_doc (the package's name), quintet_changelog (the
+# CPack runs this script. It installs /usr/share/doc/PACKAGE as Debian's policy asks: the copyright,
+# the project's changelog (as changelog.gz) and the changelog of the Debian package (as
+# changelog.Debian.gz). The caller sets quintet_doc (the package's name), quintet_changelog (the
 # Debian changelog) and quintet_source (the source tree).
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE work OUTPUT_STRIP_TRAILING_WHITESPACE
                 COMMAND_ERROR_IS_FATAL ANY)

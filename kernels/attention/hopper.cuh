@@ -47,9 +47,9 @@ struct HopperTraits {
                                                             : 232;
 
   // The bias table of a head covers distances (key position minus query position) [-Reach, Reach].
-  // A K/V tile with a (query, key) pair at a distance outside that range does not need the table:
-  // its pairs are all hidden, all have the same bias, or (ALiBi) have a bias that is linear in the
-  // distance.
+  // If the distance of even one (query, key) pair of a K/V tile is outside that range, the tile
+  // does not need the table: all its pairs are then far from the diagonal, where they are hidden,
+  // or have the same bias, or (ALiBi) have a bias that is linear in the distance.
   __host__ __device__ static constexpr int Reach(int saturation) {
     const int reach = saturation + kConsumerRows;
     return (reach > kRows ? reach : kRows) + kKeys;
@@ -89,7 +89,7 @@ struct WorkTileInfo {
   int sequence;
   // First query row of the tile in call.q.
   int64_t row;
-  // Whether some key is visible to some query of the tile.
+  // False if no query of the tile can see any key of the sequence. Then no K/V tile is loaded.
   bool any_keys;
   // Whether keys after a query are hidden from it (causality; asymmetric ALiBi for some heads).
   bool hide_after;
@@ -128,21 +128,22 @@ struct HeadBiasTable<kCount, true> {
 // it (all keys before all queries). kAfter: right of it.
 enum TileSide { kAcross, kBefore, kAfter, kTileSides };
 
-// Operands A and B of an extra k-step of the Q K^T wgmma, which adds ALiBi's bias to a tile on one
-// side of the diagonal. Every row of A holds (s0, s1, s2, 0, ...): the slope as a sum of three
-// values of T, each the rounded remainder after the previous ones. Row j of B holds (j, j, j, 0,
-// ...) for key j of the tile. Both consist of 8 x 8 core matrices (MakeStridedSmemDescriptor);
-// because the rows of A are equal, all groups of eight queries share one core matrix of `slopes`.
+// Operands A and B of an extra k-step of the Q K^T wgmma. For a tile on one side of the diagonal,
+// it adds the part of ALiBi's bias that depends on the key: slope * j for key j of the tile. Every
+// row of A holds (s0, s1, s2, 0, ...): the slope as a sum of three values of T, each the rounded
+// remainder after the previous ones. Row j of B holds (j, j, j, 0, ...). Both consist of 8 x 8 core
+// matrices (MakeStridedSmemDescriptor); because the rows of A are equal, all groups of eight
+// queries share one core matrix of `slopes`.
 template <typename T>
 struct AlibiOperands {
   T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero
   T keys[128 / 8 * 64];
 };
 
-// Shared memory for FIRE's bias. tables: the bias function of the current and of the next work
-// tile's head. crossings: for each consumer warp, the keys at which its queries pass from one
-// linear segment of that function to the next. strips: for each pipeline stage, the logarithms of a
-// K tile's distances.
+// Shared memory for FIRE's bias. tables: the bias function of the current work tile's head and of
+// the next work tile's head. crossings: for each consumer warp, the keys at which its queries pass
+// from one linear segment of that function to the next. strips: for each pipeline stage, the
+// logarithms of the query-key distances that occur in its K tile.
 template <typename S>
 struct FireSharedMemory {
   FireTable tables[2];

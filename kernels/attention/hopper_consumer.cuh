@@ -62,8 +62,8 @@ class HopperConsumer {
   }
 
   // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
-  // of the previous tile. FIRE's bias is written to the accumulators before the Q K^T GEMM adds to
-  // them. Tiles that causality hides from this warpgroup come last.
+  // of the previous tile. FIRE's bias is written to the score accumulators before the Q K^T GEMM,
+  // which then adds to them. Tiles that causality hides from this warpgroup come last.
   __device__ __forceinline__ void Attend(const WorkTileInfo& work) {
     WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
     KvTileInfo tile = memory_.keys[kv_state_.stage];
@@ -168,8 +168,8 @@ class HopperConsumer {
     }
   }
 
-  // True if causality hides no (query, key) pair of the K/V tile, and all pairs have the same bias,
-  // not counting FIRE's. Never true with ALiBi.
+  // True if causality hides no (query, key) pair of the K/V tile, and all pairs have the same bias.
+  // FIRE's bias does not count: scores_ already include it. Never true with ALiBi.
   __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
@@ -196,10 +196,10 @@ class HopperConsumer {
   }
 
   // With lazy rescaling, for a tile near the diagonal: waits for the Q K^T GEMM and adds the bias
-  // table. Returns in `row_bias` the table's constant `before` or `after` (0 for ALiBi), and adds
-  // to scores_ only the difference of the bias from this constant. Skips parts of 32 keys in which
-  // the difference is 0. delta: position of the tile's first key minus that of the warpgroup's
-  // first query.
+  // table. Returns in `row_bias` the table's bias far from the diagonal: `after` if the tile's
+  // centre is right of the diagonal and there is no causality, else `before`; 0 for ALiBi. Adds to
+  // scores_ each pair's difference from it, except in parts of 32 keys where all differences are 0.
+  // delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
@@ -249,9 +249,9 @@ class HopperConsumer {
            : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
                                                                : kAcross;
   }
-  // For ALiBi and a tile on a visible side of the diagonal: returns in `row_bias` the part of the
-  // bias that is equal for all keys of a query. The Q K^T GEMM adds the other part, slope * (index
-  // of the key in the tile), see AlibiOperands.
+  // For ALiBi and a tile on a visible side of the diagonal: returns in `row_bias`, for each query,
+  // the part of the bias that is the same for all keys of the tile. The Q K^T GEMM adds the other
+  // part, slope * (index of the key in the tile), see AlibiOperands.
   __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
                                                float (&row_bias)[2]) const {
     const auto& table = memory_.tables[q_state_.stage];
@@ -404,9 +404,9 @@ class HopperConsumer {
     WarpgroupFenceOperand(scores_);
   }
 
-  // Without lazy rescaling: waits for scores_, adds bias and mask, and releases the K stage. A bias
-  // that is equal for all keys of a query is returned in `row_bias`, in log2 units. Any other bias
-  // is added to scores_, which then are in log2 units too (`scale` becomes 1).
+  // Without lazy rescaling: waits for scores_, adds bias and mask, and releases the K stage. Bias
+  // that is the same for all keys of this tile is returned in `row_bias` (one value per query, log2
+  // units). Other bias is added to scores_ after scaling them to log2 units; `scale` becomes 1.
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
     // Position of the tile's first key minus the position of the warpgroup's first query.
@@ -435,8 +435,8 @@ class HopperConsumer {
   }
 
   // Variant of AddBiasAndMask for the softmax with lazy rescaling (LazySoftmax). scores_ stay
-  // products q k, not yet multiplied by the softmax scale. A bias that is equal for all keys of a
-  // query is returned in `row_bias`, in log2 units.
+  // products q k, not yet multiplied by the softmax scale. The part of the bias that is the same
+  // for all keys of this tile is returned in `row_bias` (one value per query, log2 units).
   __device__ __forceinline__ void AddLazyBias(const KvTileInfo& tile, float (&row_bias)[2]) {
     const int delta = tile.begin - position_;
     const TileSide side = kAlibi ? SideOf(tile) : kAcross;
@@ -478,9 +478,9 @@ class HopperConsumer {
                group_ * kConsumerRows + WarpRow(), scores_);
   }
 
-  // Sets to -inf the scores_ that the mask (mask.h) hides. HideColumns has an instantiation for
-  // each of three common kinds of masks, which reads only the arrays of such masks; for all others
-  // it reads all four arrays.
+  // Sets to -inf the scores_ that the mask (mask.h) hides. A mask that has only the arrays
+  // lower_begin, lower_begin and lower_end, or lower_begin and upper_end uses an instantiation of
+  // HideColumns that reads only these arrays; any other mask uses one that reads all four.
   __device__ __forceinline__ void ApplyColumnMask() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {
@@ -567,7 +567,7 @@ class HopperConsumer {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h] holds word 2 h + t % 2 of the lanes t and t ^ 1, the even one first.
+    // pairs[h] holds word 2 h + t % 2 of the lanes t and t ^ 1; the even lane's word is first.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),

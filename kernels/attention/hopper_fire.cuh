@@ -14,16 +14,16 @@ namespace quintet::cuda {
 // i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  // One entry for each knot: x is the knot's f; y is the slope of the line before the knot minus
-  // the slope of the line after it.
+  // One entry for each knot i: x is the knot's f; y is the slope of lines[i] minus the slope of
+  // lines[i + 1].
   float2 knots[kHopperKnots];
 };
 
-// FireDistance (bias.cuh) of every diagonal of a (query tile, K tile) pair. Entry i is for the
-// distance (key position minus query position) b - kRows + i, where b is the position
-// of the tile's first key minus that of the first query. Stored twice, the second copy shifted by
-// one value, so that any two neighbours are 8-byte aligned in one copy; the copies start in
-// different shared memory banks.
+// FireDistance (bias.cuh) of every diagonal of a tile pair: a query tile of kRows queries and a K
+// tile of kKeys keys. Entry i is for the distance (key position minus query position) b - kRows +
+// i, where b is the position of the first key minus that of the first query. Stored twice, the
+// second copy shifted by one value, so that any two neighbours are 8-byte aligned in one copy; the
+// copies start in different shared memory banks.
 template <int kRows, int kKeys>
 struct FireStrip {
   static constexpr int kCount = kRows + kKeys;
@@ -71,11 +71,12 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
 }
 
 // FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
-// f, the input of FIRE's network, decreases from key to key. Therefore the keys of one query cross
-// the network's knots from the last to the first, and each query crosses a knot a little later than
-// the query before it. Between crossings the bias of all 16 rows is one line of f. Where only some
-// rows have crossed a knot, min(f, knot) selects the right line for each element. The network is
-// continuous; hence computing a crossing one key too early or too late does not change the result.
+// f, the input of FIRE's network, falls as the key position rises. Therefore the keys of one query
+// cross the network's knots from the highest to the lowest, and each query crosses a knot at a
+// slightly higher key position than the query before it. Between crossings the bias of all 16 rows
+// is one line of f. Where only some rows have crossed a knot, min(f, knot) selects the right line
+// for each element. The network is continuous; hence computing a crossing one key too early or too
+// late does not change the result.
 class FireBias {
  public:
   // Computes `crossings` for this warp's queries, the first of which has position `row`. This
@@ -107,8 +108,9 @@ class FireBias {
                                        int row, float (&scores)[kKeys / 8][4]) const {
     static_assert(kKeys == kParts * kPart);
     const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
-    // One byte per part (32 keys) of the tile: `passed` counts the knots that all queries have
-    // crossed at the part's first key, `reached` those that some query has crossed at its last key.
+    // Each of these two words has one byte per part (32 keys) of the tile. `passed` counts the
+    // knots that all queries have crossed at the part's first key, `reached` those that some query
+    // has crossed at its last key.
     uint32_t passed = 0, reached = 0;
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
@@ -171,8 +173,9 @@ class FireBias {
   }
 
   // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance between the lane's
-  // queries and keys, not yet divided by the query's length term. For group j of eight keys, f[1 +
-  // j] belongs to the lane's first query and f[j] to its second query, whose position is 8 higher.
+  // queries and keys, not yet divided by the denominator of FIRE's f (position_bias.h), which
+  // depends on the query's position. For group j of eight keys, f[1 + j] belongs to the lane's
+  // first query and f[j] to its second query, whose position is 8 higher.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -8,17 +8,18 @@ namespace quintet::cuda {
 
 // out = softmax(scale q k^T + bias + mask) v for all heads of all sequences.
 // Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values, 16-byte aligned; head_dim
-// <= kDim; T is bf16 or f16. Bias: none, ALiBi, FIRE, or a table that is constant from distance
-// kHopperSaturation on.
+// <= kDim; T is bf16 or f16. Bias: none, ALiBi, FIRE, or a table that is constant, on either side,
+// from distance kHopperSaturation on.
 // Math: wgmma with f32 accumulators; online softmax in f32; P rounded to T. Row sums are sums of
 // the rounded P, except in kernels that have two consumer warpgroups and neither ALiBi nor FIRE:
 // those sum the unrounded P.
 // Mapping: persistent, one CTA per SM; work tiles (64 queries per consumer warpgroup x 1 head) are
 // assigned statically in zig-zag order (AttentionTileScheduler). Warpgroup 0 is the producer. Its
-// warp 0 issues the TMA loads and writes the logarithms of FIRE's distances; with a paged cache,
-// kGatherWarps warps gather rows with cp.async instead of the TMA loads. Its warp 1 writes the bias
-// table of the next work tile. A consumer warpgroup overlaps the Q K^T GEMM of a tile with the P V
-// GEMM of the previous one; consumer warpgroups alternate GEMM and softmax (ping-pong).
+// warp 0 issues the TMA loads and writes the logarithms of FIRE's distances; with a paged cache, Q
+// is still loaded by TMA, but kGatherWarps warps gather the rows of K and V with cp.async. Its warp
+// 1 writes the bias table of the next work tile. A consumer warpgroup overlaps the Q K^T GEMM of a
+// tile with the P V GEMM of the previous one; consumer warpgroups alternate GEMM and softmax
+// (ping-pong).
 // Bound: 4 * rows * kv_len * head_dim FLOP per head at 790 TFLOP/s (H200); at head_dim 64 the
 // exponentials take as long as the GEMMs.
 // Test: tests/kernels/attention/attention_test.cc, attention/mask_test.cc. History:
@@ -53,8 +54,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   FenceViewAsyncShared();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      // The mbarrier queries_full waits for 33 arrivals: one from the thread that issues the TMA
-      // loads of Q, and one from each of the 32 lanes of warp 1, which writes the bias table.
+      // The mbarrier queries_full waits for 33 arrivals per work tile: one from the thread that
+      // issues the TMA loads of Q, and one from each of the 32 lanes of warp 1, which writes the
+      // bias table.
       BarrierInit(SharedAddress(&barriers.queries_full[stage]), 1 + 32);
       BarrierInit(SharedAddress(&barriers.queries_empty[stage]), S::kConsumers * kWarpgroup);
     }

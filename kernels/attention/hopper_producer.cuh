@@ -99,7 +99,8 @@ __device__ inline const int32_t* Vector(const MaskColumns& columns, int vector) 
 }
 
 // Fills those mask arrays (MaskVector) that are missing from the call's mask with their default
-// values, once for all pipeline stages. Called by all threads of the CTA.
+// values, in every pipeline stage. Done once, because later loads do not overwrite them. Called by
+// all threads of the CTA.
 template <typename S, typename Memory>
 __device__ void FillMissingColumns(const AttentionCall& call, Memory& memory) {
   if (call.mask_tiles == nullptr) return;
@@ -287,9 +288,10 @@ class HopperProducer {
     __syncwarp();
   }
 
-  // Starts asynchronous copies (cp.async) of the rows of keys [begin, begin + kKeys) from the paged
-  // cache to `to`; row r of the head starts at base + r * stride. Rows of keys from `kv_len` on
-  // become zeros. When the copies have finished, they arrive at mbarrier `full`.
+  // Starts asynchronous copies (cp.async) of the K rows, or of the V rows, of keys [begin, begin +
+  // kKeys) of one head from the paged cache to `to`. rows.Row(key) is the number of a key's row in
+  // the cache; row n of this head starts at base + n * stride. For keys from `kv_len` on, zeros are
+  // written instead. When the copies have finished, they arrive at mbarrier `full`.
   __device__ void GatherRows(Tile& to, const T* base, int64_t stride, int begin, int kv_len,
                              const KeyRows& rows, uint32_t full) const {
     constexpr int kPieces = S::kDim / 8;  // 16-byte pieces per row

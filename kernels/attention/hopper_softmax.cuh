@@ -42,8 +42,9 @@ class LazySoftmax {
     return __any_sync(0xffffffffu, (bits & kFromTwo) != 0);
   }
 
-  // Raises the ref_max of each query that has a score (in log2 units, with row_bias) above it. The
-  // caller must multiply the query's row sum and P V sums by `rescale`.
+  // Raises the ref_max of each query that has a score (in log2 units, with row_bias) above its
+  // ref_max. The caller must multiply the query's row sum and P V sums by `rescale`, which is 1 for
+  // a query whose ref_max stays.
   template <int kGroups>
   __device__ __forceinline__ void RaiseRefMax(const float (&scores)[kGroups][4], float scale,
                                               const float (&row_bias)[2], float (&rescale)[2]) {

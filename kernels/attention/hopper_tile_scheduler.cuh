@@ -72,7 +72,7 @@ class AttentionTileScheduler {
     }
   }
 
-  // Number of query tiles of a sequence whose cost level is at least `level`.
+  // Of the query tiles of one sequence, the number with a cost level of at least `level`.
   __device__ int From(const SequenceTiles& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.tiles : 0;
     return min(max(of.level + of.tiles - level, 0), of.tiles);

@@ -1,5 +1,5 @@
-// CPU attention of many queries: each SIMD lane has another query; keys and values are broadcast to
-// all lanes. Compute bound (multiply-adds).
+// CPU attention of many queries: each SIMD lane computes its own query; keys and values are
+// broadcast to all lanes. Compute bound (multiply-adds).
 #include <algorithm>
 
 #include "kernels/attention/task_cpu.h"

@@ -1,7 +1,8 @@
 // Column masks (FlashMask, arXiv 2410.01359) hide (query, key) pairs from attention in addition to
 // causality: each key, a column of the score matrix, has up to two ranges of query positions that
-// do not see it. A MaskTile summarises 64 keys: it tells whether they are hidden, visible or mixed
-// without a look at each key's ranges. Compiled by both backends.
+// do not see it. A MaskTile summarises 64 keys: for a range of queries it tells whether all of
+// these keys are hidden, all visible, or neither, without a look at each key's ranges. Compiled by
+// both backends.
 #pragma once
 
 #include <climits>
@@ -87,9 +88,10 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
 // A ColumnMask hides key j of the packed keys from those queries of its sequence that are at
 // positions in the lower range [lower_begin[j], lower_end[j]) or in the upper range
 // [upper_begin[j], upper_end[j]). Positions are those of AttentionArgs::q_positions. A range with
-// begin >= end is empty. If lower_begin is empty, there is no lower range; if only lower_end is
-// empty, the lower range extends to the last query. If upper_end is empty, there is no upper range;
-// if only upper_begin is empty, the upper range starts at the first query.
+// begin >= end contains no position. An array may be absent (an empty span): without lower_begin
+// there is no lower range; without lower_end only, the lower range extends to the last query;
+// without upper_end there is no upper range; without upper_begin only, the upper range starts at
+// the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask

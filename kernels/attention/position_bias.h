@@ -25,9 +25,10 @@ struct PositionBias {
   bool asymmetric = false;
 
   // kFire: the bias is a small ReLU network of f = sign(q-k) ln(|c (q-k)| + 1) / (ln(|c max(q,
-  // threshold)| + 1) + 1e-6). The network is piecewise linear in f and therefore tabulated exactly:
-  // segment s covers (knots[s-1], knots[s]] and gives bias = segment_slope[h, s] * f +
-  // segment_offset[h, s]. Adjacent segments have the same value at their common knot.
+  // threshold)| + 1) + 1e-6). The network is piecewise linear in f and therefore tabulated exactly.
+  // All heads share the knots; segment s of head h covers (knots[s-1], knots[s]] (the first and the
+  // last segment are unbounded) and gives bias = segment_slope[h, s] * f + segment_offset[h, s].
+  // Adjacent segments have the same value at their common knot.
   float fire_c = 0.0f;
   float fire_threshold = 0.0f;  // |L_multiplier * init_L|
   Tensor knots;                 // [segments - 1] f32 ascending

@@ -283,8 +283,9 @@ template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
-  // If it takes no more than `most` query tiles (the upper bound of the number that the sequences
-  // need), every sequence gets the same number of tiles in the grid. A CTA then finds its sequence
+  // `most`: an upper bound of the number of query tiles that all sequences together need. If the
+  // longest sequence's number of tiles, given to every sequence, does not exceed this bound in
+  // total, the grid has that number of tiles for every sequence. A CTA then finds its sequence
   // without a search and starts earlier.
   const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
   const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);

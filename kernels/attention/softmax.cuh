@@ -114,12 +114,13 @@ __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) 
   }
 }
 
-// score = score * scale + value(b, half, i) for each score of the lane. i: the key's index in the
-// tile minus the query's index among the warp's 16 queries; it numbers the diagonals. b: entry i of
-// a bias strip, which has one entry per diagonal. half: 0 for the lane's first query, 1 for its
-// second. pair(first, i) must return the strip's entries first + i and first + i + 1, which belong
-// to two neighbouring keys. For a group of eight keys, the second query needs the pair that the
-// first query had for the group before; hence each pair is read once.
+// score = score * scale + value(b, half, i) for each score of the lane. i: the score's diagonal,
+// which is the key's index in the tile minus the query's index among the warp's 16 queries. b: the
+// entry for diagonal i of a bias strip, which has one entry per diagonal. half: 0 for the lane's
+// first query, 1 for its second. pair(first, i) must return the strip's entries for diagonals first
+// + i and first + i + 1, which belong to two neighbouring keys. For a group of eight keys, the
+// second query needs the pair that the first query had for the group before; hence each pair is
+// read once.
 template <int kGroups, typename Pair, typename Value>
 __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
                                              float scale, const Value& value) {

@@ -34,7 +34,8 @@ struct AttentionScratch {
   float* k;
   // [kKeyTile * D] one tile's rows of V, copied to consecutive rows.
   float* v;
-  // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P.
+  // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P: those of one tile
+  // of keys and of up to 32 queries.
   float* p;
   // [kQueryBlock] running row maxima.
   float* row_max;
@@ -138,8 +139,8 @@ class TaskMask {
     tiles_ = task.args->mask->tiles.data() + FirstMaskTile(first_key, task.sequence);
   }
 
-  // Whether query rows [first, first + count) of the task see all, some or none of the keys [begin,
-  // begin + kKeyTile).
+  // Whether the mask alone, regardless of causality and bias, lets query rows [first, first +
+  // count) of the task see all, some or none of the keys [begin, begin + kKeyTile).
   TileVisibility View(int64_t begin, int64_t first, int64_t count) const {
     if (tiles_ == nullptr) return TileVisibility::kAll;
     const int row = position_ + static_cast<int>(first);

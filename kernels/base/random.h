@@ -1,6 +1,7 @@
 // Random draws from a counter-based generator. A draw depends only on the seed of the request, the
-// index of the sequence and the position in that sequence, so results are reproducible under any
-// batching. The CPU backend and the CUDA backend both compile this file.
+// index of the sequence among those sampled for this request, and the position in that sequence, so
+// results are reproducible under any batching. The CPU backend and the CUDA backend both compile
+// this file.
 #pragma once
 
 #include <cmath>

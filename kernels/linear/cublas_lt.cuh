@@ -26,9 +26,9 @@ struct CublasLt {
   decltype(&cublasLtGetVersion) GetVersion;
 
   // Returns the functions of cuBLASLt, or null if the library for this build's CUDA version cannot
-  // be loaded. The library is searched for in the folder that the environment variable
+  // be loaded. The library is searched for first in the folder that the environment variable
   // QUINTET_CUBLAS_DIR names (the Python package sets it to the library folder of the nvidia-cublas
-  // wheel), in the system's folders and in /usr/local/cuda/lib64. Thread safe.
+  // wheel), then in the system's folders, then in /usr/local/cuda/lib64. Thread safe.
   static const CublasLt* Get();
 };
 

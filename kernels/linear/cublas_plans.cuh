@@ -69,8 +69,10 @@ class CublasLtPlans {
   // Several row counts share one plan. Removes the candidates that do not support the smallest of
   // these row counts; if that would remove all candidates, keeps all.
   void KeepShared(const Plan& plan, std::vector<Candidate>* candidates) const;
-  // Sets plan->algorithm to one of the candidates and, while algorithms are being measured
-  // (AutotuneGemms), records which one in the GemmAlgorithmChoices of the device.
+  // Sets plan->algorithm to the choice that the GemmAlgorithmChoices of the device record for this
+  // GEMM, or to the first candidate if there is none. While algorithms are being measured
+  // (AutotuneGemms), first records a choice for a GEMM that has none: the fastest candidate, or the
+  // first one once the time budget is spent.
   void Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
   int Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
   float MedianUs(const Gemm& p, Plan* plan, Stream& stream);

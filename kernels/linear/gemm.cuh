@@ -45,13 +45,15 @@ struct Gemm {
   float alpha;
   Activation activation;
   void* workspace;  // cuBLASLt's, CublasLtPlans::kWorkspaceBytes bytes
-  // Fused norm of x [rows, k] f32 (norm.h); only for RunGemv.
+  // Fused norm of x [rows, k] f32 (norm.h). Of the functions that take a Gemm, only RunGemv
+  // supports it.
   Tensor norm_gamma, norm_beta;
   float norm_eps;
-  KvOutput kv;  // only for RunGemv
+  KvOutput kv;  // only RunGemv supports it
   // Split RMSNorm: the epilogue of one GEMM computes the first half of an RMSNorm, that of the next
   // GEMM the second half (linear.h). With x_squares, this GEMM computes the second half of the norm
-  // of x; with next_norm, the first half of the norm of y. Only for RunGemv.
+  // of x; with next_norm, the first half of the norm of y. Of the functions that take a Gemm, only
+  // RunGemv supports either.
   Tensor x_squares;
   NormOutput next_norm;
 };

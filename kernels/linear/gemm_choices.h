@@ -31,11 +31,12 @@ class GemmAlgorithmChoices {
 
   // Returns the index of the algorithm that is recorded for this GEMM shape, or -1 if none is.
   int Find(const Key& key) const;
-  // Records algorithm number `choice` for this GEMM shape. Does nothing if kMostShapes shapes are
-  // already recorded.
+  // Records algorithm number `choice` for this GEMM shape, in place of an earlier choice. Once
+  // kMostShapes shapes are recorded, does nothing any more, even for a recorded shape.
   void Add(const Key& key, int choice);
   size_t size() const { return choices_.size(); }
-  // Whether Add has recorded a choice. If not, there is nothing new to save to a file.
+  // Whether Add has recorded a choice in this object (Merge does not count). If not, there is
+  // nothing new to save to a file.
   bool changed() const { return changed_; }
 
   // Parses `text`, the contents of a file of choices (format: comment at the top of

@@ -20,9 +20,9 @@ std::string CacheDirectory();
 absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       GemmAlgorithmChoices* choices);
 
-// Does nothing unless choices.changed(). Merges `choices` with the stored choices and replaces the
-// file atomically. If two processes save at once, the last one wins. UNAVAILABLE: the file cannot
-// be written.
+// Does nothing unless choices.changed(). Replaces the file atomically by one with `choices` and
+// those choices of the old file whose shapes are not in `choices`. If two processes save at once,
+// only the file of the later one may remain. UNAVAILABLE: the file cannot be written.
 absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       const GemmAlgorithmChoices& choices);
 

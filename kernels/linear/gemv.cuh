@@ -177,8 +177,8 @@ class GemvWeights {
   __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:
-  // Sets the source pointers for the current tile. A lane whose channel is past the end loads the
-  // last channel instead; its result is not written.
+  // Sets the source pointers for the tile whose weights are copied next. A lane whose channel is
+  // past the end loads the last channel instead; its result is not written.
   __device__ void PointAtTile() {
     const int first = min(tile_, a_.weights.tiles - 1) * a_.weights.channels;
     const int64_t top = min(first + thread_.g, a_.output.columns - 1);

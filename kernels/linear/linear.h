@@ -123,7 +123,7 @@ struct ScatterOutput {
 };
 
 // KV-cache destination of a QKV GEMM with y [rows, 3 * heads * head_dim]: K and V are written to
-// the slots of their rows (as StoreKv does) instead of to y.
+// the slots of their rows (as StoreKv does) instead of to y; Q is written to y.
 struct KvOutput {
   const KvCache* cache = nullptr;
   int64_t layer = 0;

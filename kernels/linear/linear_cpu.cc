@@ -289,7 +289,7 @@ PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
   // With few rows, reading the weights takes most of the time. AMX reads them more slowly than
   // VNNI, because a tile load has only 16 cache lines in flight: on one core of a Xeon, AMX reads
   // 14 to 16 GB/s; VNNI reads 20 GB/s with one row, 16.5 GB/s with 8 rows and 12 GB/s with 12 rows.
-  // VNNI is therefore used for few rows if the weights are int8. The int8 sums of both are exact,
+  // int8 weights therefore use VNNI for up to kMostVnniRows rows. The int8 sums of both are exact,
   // so the choice does not change results.
   constexpr int64_t kMostVnniRows = 8;
   PanelKernel kernel;

@@ -51,8 +51,9 @@ struct alignas(1024) PersistentSmem {
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
-// Tile scheduler: the tiles of y are visited in bands of kBand row tiles, and within a band column
-// by column. Tiles in flight at the same time therefore share rows of x and of W in L2.
+// Tile scheduler: the tiles of y are visited in bands of kBand row tiles; within a band, all tiles
+// of one tile column are visited before those of the next. Tiles in flight at the same time
+// therefore share rows of x and of W in L2.
 template <typename S>
 class PersistentTileScheduler {
  public:

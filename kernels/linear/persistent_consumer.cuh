@@ -6,7 +6,7 @@
 
 namespace quintet::cuda {
 
-// Computes x / (1 + 2^exponent) for two values with a single reciprocal.
+// x = x / (1 + 2^x_exponent) and y = y / (1 + 2^y_exponent), with a single reciprocal for both.
 __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, float y_exponent) {
   constexpr float kMost = 62.0f;  // the product of two stays finite
   const float x_divisor = 1.0f + Exp2(fminf(x_exponent, kMost));
@@ -16,7 +16,8 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// Applies the activation kOf to x and y. For kGeluTanh the formula is that of QuickGelu (gemm.cuh).
+// Replaces the values x and y by activation kOf of x and of y. For kGeluTanh the formula is that of
+// QuickGelu (gemm.cuh).
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {
   if constexpr (kOf == Activation::kGeluTanh) {

@@ -10,13 +10,15 @@
 namespace quintet::cuda {
 namespace {
 
-// Up to this number of rows the split-K kernel is used for weights of any size.
+// A GEMM with at most this number of rows may use the split-K kernel whatever the size of its
+// weights. With more rows, only some sizes may (Fits).
 constexpr int64_t kRowsOfAny = 64;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Whether one instruction can load or store four consecutive elements of a row. The first row
-// begins at `data`, and the rows are `stride` elements apart.
+// Whether vector instructions can load and store the rows of a matrix in groups of four consecutive
+// elements: `data`, where the first row begins, and the row stride (`stride`, in elements) must be
+// aligned to four elements.
 bool InFours(const void* data, int64_t stride, DType dtype) {
   const auto bytes = static_cast<uintptr_t>(4 * DTypeBytes(dtype));
   return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride % 4 == 0;
@@ -99,9 +101,9 @@ bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
          InTwo(w, rows, device);
 }
 
-// Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a norm of x
-// that this GEMM would compute alone), x already of the weight type, and everything aligned for
-// accesses of four elements.
+// Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a complete
+// RMSNorm of x; this kernel supports only the split RMSNorm), x already of the weight type, and
+// everything aligned for accesses of four elements.
 bool Takes(const LinearArgs& args) {
   const LinearWeight& w = *args.w;
   if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
@@ -221,9 +223,9 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
 
 // A split RMSNorm of the input (the previous GEMM has computed its first half) is supported only
 // for bf16: the input is then y * gamma of the previous GEMM, which could overflow f16, because it
-// is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k has a lower
-// limit than in GEMMs without this norm (Fits): between the two limits a separate RMSNorm op is
-// faster.
+// is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k must be at
+// most kMaxMultiplyAdds, which is smaller than the maximum of other GEMMs (Fits): between these two
+// limits, a separate RMSNorm op and a GEMM without the norm are faster.
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
   if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;

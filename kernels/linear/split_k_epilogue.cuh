@@ -28,10 +28,10 @@ struct SplitKArgs {
   Activation activation;
   bool y_f32;  // y is f32; otherwise y has the dtype of the weight
 
-  // KV cache (KvOutput). If not null, the GEMM computes Q, K and V: with inner = heads * head_dim,
-  // its columns [0, inner) go to y, columns [inner, 2 inner) are K and [2 inner, 3 inner) are V. A
-  // cache page has, for each layer, the K heads and then the V heads; consecutive heads are
-  // head_stride elements apart.
+  // KV cache (KvOutput), or null. If it is set, the GEMM computes Q, K and V. Let inner = heads *
+  // head_dim: columns [0, inner) are Q and go to y; columns [inner, 2 inner) are K and columns
+  // [2 inner, 3 inner) are V, and both go to the cache. A cache page has, for each layer, the K
+  // heads and then the V heads; consecutive heads are head_stride elements apart.
   void* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
@@ -115,7 +115,8 @@ __device__ __forceinline__ float LoadFloat(uint32_t shared) {
 __device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
   asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
 }
-// Loads four consecutive values and converts them to f32. They are f32 if `f32` is true, else T.
+// Loads four consecutive values and returns them as f32. In memory they have type f32 if `f32` is
+// true, else T.
 template <typename T>
 __device__ __forceinline__ float4 LoadFour(const void* from, bool f32) {
   if (f32) return *static_cast<const float4*>(from);
@@ -236,7 +237,8 @@ class SplitKEpilogue {
     }
   }
 
-  // Writes all output rows of this thread. row_slot: cache offset of each row of the tile.
+  // Writes all output rows of this thread. row_slot: for each row of the tile, the offset of its
+  // slot in the KV cache, in elements.
   __device__ __forceinline__ void Run(const int64_t* row_slot) {
     CpAsyncCommit();
     CpAsyncWait<0>();

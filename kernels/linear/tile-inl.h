@@ -16,7 +16,7 @@
 // weights. On Zen 4 the kernel reaches the peak multiply-add rate from 2 rows on if the weights are
 // in the L2 cache; with f32 weights in main memory it is limited by memory bandwidth up to about 8
 // rows. The large shared caches of Xeons (2023 and later) have a high latency, so the next panel is
-// prefetched while the rows of this one are computed.
+// prefetched while the rows of x are multiplied by the current one.
 
 template <class Op, int kRows, int kColumns>
 HWY_INLINE void Strip(const char* x, const char* w, const char* ahead, int64_t ahead_step,

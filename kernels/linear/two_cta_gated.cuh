@@ -12,9 +12,10 @@ struct TwoCtaGatedTile {
   // Number of gate channels, and also of up channels, that one consumer warpgroup computes. One TMA
   // load of W copies this number of channels.
   static constexpr int kBox = kChannels / 2;
-  // Number of consumer threads, and of all threads of a CTA, which also has two producer warps.
+  // Threads of a CTA. kConsumerThreads: two consumer warpgroups; kThreads: these and two producer
+  // warps.
   static constexpr int kConsumerThreads = 2 * kWarpgroup, kThreads = kConsumerThreads + 64;
-  // Bytes of W and of x in a pipeline stage, which has 64 values of k.
+  // Size of a pipeline stage (64 values of k) of W, and of one of x, in bytes.
   static constexpr int kWBytes = 2 * kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kWStages = 8, kXStages = 7;
 };

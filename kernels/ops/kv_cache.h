@@ -25,8 +25,9 @@ struct KvCache {
     return static_cast<T*>(data);
   }
   int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
-  // Offsets in elements. The head_dim values of (slot, layer, key or value, head) begin at
-  // SlotOffset(slot) + ChunkOffset(layer, value, head).
+  // Offsets from `data` in elements. The key of a head in a slot and layer is head_dim numbers that
+  // begin at SlotOffset(slot) + ChunkOffset(layer, false, head); its value vector begins at
+  // SlotOffset(slot) + ChunkOffset(layer, true, head).
   int64_t SlotOffset(int64_t slot) const {
     return slot / page_size * page_elements() + slot % page_size * head_dim;
   }

@@ -32,8 +32,8 @@ void FillAngles(const RotaryArgs& args, const RotaryChannels& channels, int32_t 
   }
 }
 
-// Rotates the channels of one head x in place. Pair c is channels (2c, 2c + 1) if interleaved, else
-// (c, c + pairs).
+// Rotates `pairs` pairs of channels of one head x in place. Pair c is channels (2c, 2c + 1) if
+// interleaved, else (c, c + pairs).
 void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
   const int64_t step = interleaved ? 2 : 1, gap = interleaved ? 1 : pairs;
   for (int64_t c = 0; c < pairs; ++c) {

@@ -14,7 +14,8 @@ namespace quintet::cuda {
 
 constexpr int kWarpgroup = 128;  // threads
 
-// warpgroup_reg_alloc and warpgroup_reg_dealloc: raise or lower the registers per thread.
+// warpgroup_reg_alloc and warpgroup_reg_dealloc: raise or lower the number of registers of each
+// thread of the calling warpgroup to kRegisters.
 template <int kRegisters>
 __device__ __forceinline__ void WarpgroupRegAlloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
@@ -44,8 +45,8 @@ __device__ __forceinline__ uint64_t MakeSmemDescriptor(uint32_t address, uint32_
   return kPermuted128 | kEightRows | uint64_t{column_stride / 16} << 16 | (address & 0x3ffff) / 16;
 }
 
-// wgmma descriptor of a [16, 8] matrix whose values are all equal. The 512 bytes at `address` must
-// be filled with copies of the value.
+// wgmma descriptor of a [16, 8] matrix of 16-bit values that are all equal. The caller must have
+// filled the 256 bytes at `address` with copies of the value.
 __device__ __forceinline__ uint64_t MakeConstantSmemDescriptor(uint32_t address) {
   constexpr uint64_t kStride = 128 / 16;  // between 8 x 8 core matrices
   return kStride << 32 | kStride << 16 | (address & 0x3ffff) / 16;

@@ -78,8 +78,8 @@ class Device {
   // the memory that they read. Does nothing if `number` is 0.
   virtual void WaitForH2D(int64_t number) = 0;
   // CopyToDevice and CopyToHost enqueue a copy between host memory of any kind and device memory.
-  // If `host` is pinned, they return at once; otherwise they return when the caller may use `host`
-  // again.
+  // If `host` is pinned, they return at once, and the caller must not touch `host` until the copy
+  // has run. Otherwise they return when the caller may use `host` again.
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   // Copies weights from host memory to device memory while a model loads; the copy is complete on

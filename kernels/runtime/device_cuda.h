@@ -25,8 +25,8 @@ class CublasLtPlans;  // linear/cublas_plans.cuh
 // - The copy in the compute stream waits until the staging slot is filled (event staged_).
 // - Upload n reuses the staging slot of upload n - kStagingSlots only after that upload has been
 //   copied out of it (its event in uploaded_).
-// - WaitForH2D(n) also waits for the event of upload n in uploaded_; by then the host side has been
-//   read.
+// - WaitForH2D(n) waits for the event of upload n in uploaded_. After that, upload n no longer
+//   reads the host side.
 class CudaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);

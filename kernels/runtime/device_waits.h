@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// Nanoseconds spent in Synchronize, WaitForEvent and WaitForH2D since Open. Only the engine
-// thread may call it.
+// Nanoseconds that the host has spent in Synchronize, WaitForEvent and WaitForH2D of `device` since
+// the device was opened. Only the engine thread may call it.
 int64_t WaitedNs(const Device& device);
 
 }  // namespace quintet

@@ -41,7 +41,7 @@ class Stream {
   void Use() const {
     if (device_ != nullptr) device_->Use();
   }
-  // Allocates memory for Tensors; uninitialised on a device.
+  // Allocates memory for Tensors: zeroed on the CPU, uninitialised on a device.
   absl::StatusOr<Buffer> Allocate(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->Allocate(bytes);
   }
@@ -67,8 +67,9 @@ class Stream {
   void WaitForH2D(int64_t number) const {
     if (device_ != nullptr) device_->WaitForH2D(number);
   }
-  // Read copies a dense tensor to host memory and waits until the values have arrived; Write copies
-  // host memory to a dense tensor.
+  // Read copies a dense tensor to host memory and waits until the values have arrived. Write copies
+  // host memory to a dense tensor. On a device it calls Device::CopyToDevice, which returns at once
+  // if `host` is pinned, and otherwise when the caller may use `host` again.
   void Read(const Tensor& from, void* host) const {
     QT_CHECK(from.is_dense());
     const int64_t bytes = from.elements() * DTypeBytes(from.dtype);

@@ -41,7 +41,7 @@ struct BeamStepArgs {
   absl::Span<const BeamGroup> groups;  // [n]
   absl::Span<const int32_t> eos;       // token ids; BeamGroup selects a range
   // [rows] i32 out. tokens: the last token of each new beam. parents: the beam that the new beam
-  // extends, as an index within the group.
+  // extends, as an index within the beams of the same request (0 is the request's first beam).
   Tensor tokens, parents;
   Tensor scores;  // [rows] f32 out
 };
@@ -59,7 +59,7 @@ struct GatherScoresArgs {
 };
 void GatherScores(const GatherScoresArgs& args, Stream& stream);
 
-// The beams of one request that ReorderBeams moves after a BeamStep.
+// The beams of one request whose slot tables ReorderBeams permutes after a BeamStep.
 struct BeamMove {
   int32_t sequence = 0;  // row of `slots` of the first beam; the other beams follow it
   int32_t beams = 0;
@@ -73,8 +73,8 @@ struct BeamMove {
 //
 // The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {
-  // Slot tables [n, slots_stride] of n beams: the KV-cache slot of each position. Pinned host array
-  // with a device copy; on a GPU only the device copy is changed.
+  // Slot tables [n, slots_stride] of n beams: element [b, i] is the KV-cache slot of token i of
+  // beam b. Pinned host array with a device copy; on a GPU only the device copy is changed.
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
   absl::Span<const int32_t> lens;    // [n]: slots per sequence; equal within a move

@@ -9,8 +9,9 @@
 namespace quintet::cuda {
 namespace {
 
-// Size of the logits buffer. With a vocabulary of 32,128 it holds 512 rows. A GEMM of 512 rows is
-// compute bound, so rereading the head's weights for each chunk costs little.
+// Upper bounds of a chunk of rows: the bytes of its logits, and its number of rows. With a
+// vocabulary of 32,128, 512 rows are within both. A GEMM of 512 rows is compute bound, so rereading
+// the weights of the language-model head for each chunk costs little.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int kThreads = 256;

@@ -24,19 +24,21 @@ struct TokenRange {
 
 // The rules of one row of logits, applied in the order in which the members are declared. To ban a
 // token is to set its logit to -inf. If tokens are forced (`forced` is not empty), only three of
-// the rules are applied: `keep` (copy the unmodified row), `forced` and `banned`.
+// the rules are applied: `keep` (save a copy of the row before the other rules modify it), `forced`
+// and `banned`.
 struct RowRules {
   int32_t row = 0;          // row of `logits`
   int32_t sequence = 0;     // row of `history`
   int32_t keep = 0;         // not 0: copy the unmodified row to the same row of `raw_logits`
   int32_t log_softmax = 0;  // not 0: subtract log_sums[row] from the row
-  // For each distinct token of the history: logit x becomes x * penalty if x < 0, else x / penalty.
+  // For each distinct token that the sequence contains so far: its logit x becomes x * penalty if
+  // x < 0, else x / penalty.
   float repetition_penalty = 1.0f;
-  // n > 0: ban every token that would complete an n-gram that already occurs in the history.
+  // n > 0: ban every token that would complete an n-gram that the sequence already contains.
   int32_t ngram = 0;
   // Bad words: a range of LogitsProcessorsArgs::tokens that holds one pair (begin, end) per word.
   // The token ids of that word are elements [words.begin + begin, words.begin + end) of `tokens`.
-  // If the history ends with all tokens of a word but the last, the last token is banned.
+  // If the sequence so far ends with all tokens of a word but its last, that last token is banned.
   TokenRange words;
   // Forced tokens. If not empty: set the logits of these tokens to 0 and all other logits to -inf.
   TokenRange forced;

@@ -276,7 +276,7 @@ class RowWarper {
       }
     }
   }
-  // Calls visit(value, token) for every value that the filters so far have kept.
+  // Calls visit(value, token) for every value that all filters applied so far have kept.
   template <typename Visit>
   __device__ void ForEachKept(const Visit& visit) const {
     const auto visit_kept = [&](float value, int token) {
@@ -304,7 +304,7 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Sets max_ (row) and thread_max_key_ (this thread). False if no value of the row is above -inf.
+  // Sets max_ (of the row) and thread_max_key_ (of this thread's values). False if all are -inf.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -330,7 +330,7 @@ class RowWarper {
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
-  // Returns the k-th best value of those that the filters so far have kept.
+  // Returns the k-th best value of those that all filters applied so far have kept.
   __device__ Crossing KthBestKept(int k) {
     return FindCrossing(
         ByValue{max_}, [](float) { return Mass{1}; },
@@ -480,8 +480,8 @@ class RowWarper {
   // Used if s_.items does not contain all kept values (!listed_). Stores in s_.items a range of
   // values, consecutive in `order`, in which the running sum of weights exceeds the target. *above
   // receives the sum of the weights before this range. Radix selection: each pass puts the values
-  // of the current range into buckets by the next 11 bits of their keys and selects the bucket in
-  // which the running sum exceeds the target, until it has at most kMaxItems values.
+  // of the range into buckets by the next 11 bits of their keys; the bucket in which the running
+  // sum exceeds the target becomes the new range, until a range has at most kMaxItems values.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ bool SelectBucket(const Order& order, const Weigh& weigh, const TargetOf& target_of,
                                Mass* above, Mass* target) {
@@ -557,8 +557,8 @@ class RowWarper {
     return s_.found;
   }
 
-  // Adds the weight `mass` to bucket number `bucket` if `adds`. All lanes of a warp must call this
-  // together. If they add to the same bucket, one lane adds the sum: fewer contended atomics.
+  // If `adds`, counts a value of weight `mass` in bucket number `bucket`. All lanes of a warp must
+  // call this together. If all add to one bucket, one lane adds for all: fewer contended atomics.
   __device__ void AddToBucket(bool adds, int bucket, Mass mass) const {
     const unsigned adding = __ballot_sync(kWholeWarp, adds);
     if (adding == 0) return;
@@ -586,9 +586,9 @@ class RowWarper {
   float max_ = 0.0f;
   bool listed_ = false;  // s_.items contains every value that may be kept, sorted
   int listed_items_ = 0;
-  // Bounds set by the filters. A value is kept if its RankByValue is <= value_cut_ (top_k, top_p),
-  // its probability is >= min_p_bound_ or its RankByValue <= keep_cut_ (min_p), and its
-  // RankByDistance is <= distance_cut_ (typical_p).
+  // Bounds set by the filters; a value is kept if it passes all three tests. top_k and top_p:
+  // RankByValue <= value_cut_. min_p: probability >= min_p_bound_, or RankByValue <= keep_cut_.
+  // typical_p: RankByDistance <= distance_cut_.
   uint64_t value_cut_ = 0, keep_cut_ = 0;
   double min_p_total_ = 0.0;
   float min_p_bound_ = 0.0f;

@@ -36,7 +36,8 @@ class Warper {
   void KeepMinP(float p, size_t keep);
   void KeepTypical(float mass, size_t keep);
   float Maximum() const;
-  // Sets weights_[i] = exp(value - maximum) and returns their sum, added in double.
+  // Sets weights_[i] = exp(value - maximum value) for each surviving token i and returns the sum of
+  // these weights, added in double.
   double ComputeWeights();
 
   size_t vocab_, size_ = 0;

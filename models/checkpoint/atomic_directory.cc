@@ -192,7 +192,8 @@ absl::Status AtomicDirectory::Commit() {
 
 absl::Status AtomicDirectory::Publish() {
   const std::string target = absl::StrCat(parent_, "/", name_);
-  // Check the target again, because minutes may have passed since Create.
+  // Create has checked that the target path may be created or replaced. Check again: other
+  // processes may have changed it while files were written to the temporary directory.
   QT_RETURN_IF_ERROR(CheckTarget(target, options_.replace));
   if (!Exists(target)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {

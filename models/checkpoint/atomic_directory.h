@@ -29,10 +29,11 @@ struct AtomicDirectoryOptions {
 
 class AtomicDirectory {
  public:
-  // Removes the temporary directories of killed runs and creates a new temporary directory. The
-  // temporary directories of running processes are locked (flock) and are kept. The parent of
-  // `target` must exist. Errors: ALREADY_EXISTS, FAILED_PRECONDITION (the target is a symbolic link
-  // or not a directory), NOT_FOUND (no parent), PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
+  // Removes the temporary directories that killed runs with the same target have left behind, and
+  // creates a new temporary directory. The temporary directories of running processes are locked
+  // (flock) and are kept. The parent of `target` must exist. Errors: ALREADY_EXISTS,
+  // FAILED_PRECONDITION (the target is a symbolic link or not a directory), NOT_FOUND (no parent),
+  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full).
   static absl::StatusOr<AtomicDirectory> Create(const std::string& target,
                                                 const AtomicDirectoryOptions& options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;

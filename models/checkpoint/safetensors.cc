@@ -71,8 +71,8 @@ absl::StatusOr<int> OpenWeightFile(const std::string& path, const std::string& w
   if (!follow_symlinks) {
     QT_ASSIGN_OR_RETURN(target, ResolveLink(path));
   }
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: the target may have been
-  // replaced by a link since it was resolved.
+  // O_NONBLOCK: if the file is a FIFO, open must not wait for a writer. O_NOFOLLOW: open fails if
+  // the file has been replaced by a symbolic link since ResolveLink checked it.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow_symlinks ? 0 : O_NOFOLLOW);
   const int descriptor = open(target.c_str(), flags);
   if (descriptor >= 0) return descriptor;

@@ -80,7 +80,7 @@ class SafetensorsReader {
   SafetensorsReader(SafetensorsReader&&) = default;
   SafetensorsReader& operator=(SafetensorsReader&&) = default;
 
-  // All tensors, in the order of their files and, within a file, of their offsets.
+  // All tensors, ordered by the name of their file and, within a file, by their offset.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
   // The "__metadata__" object of the file, or of the first shard.

@@ -78,7 +78,7 @@ void ReadFat5Fields(ConfigFields* fields, ModelConfig* config) {
   ReadPosition(fields, config);
   // FAT5 never scales logits, even if config.json has the fields that control this in T5.
   config->scale_logits = false;
-  // FAT5's task heads use only the encoder.
+  // FAT5's heads for classification and question answering use only the encoder.
   if (config->head != Head::kLanguageModel && config->head != Head::kNone) {
     config->decoder_layers = 0;
   }

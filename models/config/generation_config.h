@@ -103,8 +103,8 @@ inline constexpr UnsupportedField kUnsupportedFields[] = {
 // ignored.
 struct GenerationDefaults : DecodingFields {
   std::optional<int64_t> max_length, min_length;  // tokens, including the decoder's prompt
-  // One message "FILE: FIELD is VALUE" for each of kUnsupportedFields that is not neutral in the
-  // file.
+  // One message "FILE: FIELD is VALUE" for each of kUnsupportedFields that is in the file and is
+  // neither null nor equal to its `neutral` value.
   std::vector<std::string> unsupported_fields;
 };
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory);

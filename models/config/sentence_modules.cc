@@ -57,8 +57,8 @@ class Fields {
     return value->is_string() ? absl::StatusOr<std::string>(value->get<std::string>())
                               : Wrong(field, "a string", *value);
   }
-  // Returns the value of a field, which must be a whole number from 1 to `most`; `absent` if there
-  // is no such field.
+  // Returns the value of a field, which must be a whole number from 1 to `most`. If the object does
+  // not have the field, returns the argument `absent`.
   absl::StatusOr<int64_t> Whole(const std::string& field, int64_t most, int64_t absent) const {
     const json* const value = Find(field);
     if (value == nullptr) return absent;
@@ -95,8 +95,9 @@ struct ModuleEntry {
   std::string folder;
 };
 
-// Old and new releases put the classes into different Python modules:
-// sentence_transformers.models.Dense and sentence_transformers.base.modules.dense.Dense.
+// Releases of sentence-transformers put the same class into different Python modules. In old ones
+// it is sentence_transformers.models.Dense, in new ones
+// sentence_transformers.base.modules.dense.Dense.
 absl::StatusOr<std::string> ModuleKind(const std::string& type) {
   const std::string kind = type.substr(type.rfind('.') + 1);
   if (absl::StartsWith(type, "sentence_transformers.")) {
@@ -179,8 +180,9 @@ struct PoolingName {
   const char* old_field;  // a boolean field of older releases
   Pooling pooling;
 };
-// Names of the pooling modes. In older releases each mode has a boolean field, and the results of
-// all modes that are on are concatenated in the order of this array.
+// Names of the pooling modes. In files of older sentence-transformers releases each mode has a
+// boolean field, and the results of all modes whose field is true are concatenated in the order of
+// this array.
 constexpr PoolingName kPoolings[] = {
     {"cls", "pooling_mode_cls_token", Pooling::kFirst},
     {"max", "pooling_mode_max_tokens", Pooling::kMax},
@@ -262,7 +264,7 @@ absl::StatusOr<SentenceLayer::Activation> ReadActivation(const Fields& fields) {
                    Printable(path)));
 }
 
-// Reads a tensor of the given shape as f32.
+// Reads an F32, BF16 or F16 tensor, which must have the given shape, and converts it to f32.
 absl::StatusOr<std::vector<float>> ReadTensor(const SafetensorsReader& files,
                                               const std::string& where, const std::string& name,
                                               const std::vector<int64_t>& shape) {
@@ -371,7 +373,7 @@ absl::Status ReadMaxTokens(const std::string& directory, const ModelConfig& conf
   if (modules->max_tokens > 0) return absl::OkStatus();
   QT_ASSIGN_OR_RETURN(const Fields tokenizer, Fields::Read(directory, "tokenizer_config.json"));
   const json* const limit = tokenizer.Find("model_max_length");
-  // transformers writes 1e30 where there is no limit.
+  // transformers writes about 1e30 for model_max_length if inputs of any length are allowed.
   if (limit != nullptr && limit->is_number() && limit->get<double>() >= 1 &&
       limit->get<double>() < 1e9) {
     modules->max_tokens = static_cast<int64_t>(limit->get<double>());

@@ -38,8 +38,8 @@ struct ConvertOptions {
   std::optional<DType> dtype;
   // Replace an existing target, which must be a model directory or empty.
   bool replace = false;
-  // True: follow all symbolic links to the source's files. False: follow only links within a
-  // repository's folder of a hub cache; other links are an error.
+  // True: follow all symbolic links to the source's files. False: follow only links that stay
+  // within one repository's folder of a Hugging Face hub cache; other links are an error.
   bool follow_symlinks = false;
   // Called after every block of weights with the number of bytes written so far and the total
   // number of bytes. If it returns false, the conversion stops (CANCELLED).
@@ -57,9 +57,10 @@ absl::Status CheckConvertTarget(const std::string& source, const std::string& ta
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the
 // largest tensor, which is transposed). Returns the errors of AtomicDirectory::Create, of reading a
 // model, of CheckConvertTarget, and: UNIMPLEMENTED (the format cannot express the model),
-// INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (symbolic links), ABORTED (the
-// target cannot be created, or is not a model directory and so is not replaced), RESOURCE_EXHAUSTED
-// (disk full). After an error nothing new is left on disk.
+// INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (the source has symbolic links
+// that are not followed, see follow_symlinks), ABORTED (the target cannot be created, or is not a
+// model directory and so is not replaced), RESOURCE_EXHAUSTED (disk full). After an error nothing
+// new is left on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);
 
 }  // namespace quintet

@@ -14,8 +14,8 @@ constexpr int64_t kBlockBytes = int64_t{8} << 20;
 
 DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
 
-// Returns the dtype of a parameter's tensors in the source files; f32 if they have different
-// dtypes.
+// Returns the dtype in which the source files store a parameter. A parameter may consist of several
+// source tensors, such as q, k and v; if their dtypes differ, returns f32.
 DType SourceType(const PlannedWeight& weight) {
   std::optional<DType> type;
   for (const WeightPiece& piece : weight.pieces) {

@@ -46,8 +46,8 @@ float InverseSqrt(int64_t d_model) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_model)));
 }
 
-// Reads elements [begin, begin + n) of the tensor's source as f32 and multiplies them by
-// tensor.factor. `raw` is scratch memory.
+// Reads elements [begin, begin + n) of the source tensor tensor.source, converts them to f32 and
+// multiplies them by tensor.factor. `raw` is scratch memory.
 absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
                           int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);

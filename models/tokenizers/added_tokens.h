@@ -43,7 +43,8 @@ class AddedTokens {
   // After this call tokens with lstrip or rstrip, which also match the white space before or after
   // them, take U+001C to U+001F for white space, too, as Python's str.strip does.
   void StripSeparators() { strips_separators_ = true; }
-  // After this call special tokens are not matched in texts.
+  // After this call Split does not look for special tokens: a special token's spelling in a text is
+  // then ordinary text.
   void SplitSpecialTokens() { splits_special_ = true; }
 
   const AddedToken* FindId(int32_t id) const;

@@ -55,8 +55,8 @@ class Rewriter {
     out_.begin.insert(out_.begin.end(), in_.begin.begin() + from, in_.begin.begin() + to);
     out_.end.insert(out_.end.end(), in_.end.begin() + from, in_.end.begin() + to);
   }
-  // Appends `bytes` to the new text; they are recorded as made from the character at byte `source`
-  // of the old text.
+  // Appends `bytes` to the new text. They get the alignment of the character at byte `source` of
+  // the old text.
   void Put(std::string_view bytes, size_t source) {
     out_.text.append(bytes);
     if (source < in_.first_character_bytes) out_.first_character_bytes = out_.text.size();
@@ -64,9 +64,9 @@ class Rewriter {
     out_.begin.insert(out_.begin.end(), bytes.size(), in_.begin[source]);
     out_.end.insert(out_.end.end(), bytes.size(), in_.end[source]);
   }
-  // Writes `bytes` in place of bytes [from, to) of the old text, character by character: the n-th
-  // new character gets the alignment of the n-th old character. If there are more new characters
-  // than old ones, the remaining ones get the alignment of the last old character.
+  // Appends `bytes`, the replacement of bytes [from, to) of the old text, to the new text. The n-th
+  // character of `bytes` gets the alignment of the n-th character of the replaced range. If `bytes`
+  // has more characters, the remaining ones get the alignment of the range's last character.
   void Replace(std::string_view bytes, size_t from, size_t to);
   // Returns whether new text that replaces the old text at byte `source` or later needs an
   // alignment. If it does not, the new text may be appended directly to *untracked_output().

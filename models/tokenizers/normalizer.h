@@ -14,8 +14,8 @@
 namespace quintet {
 
 // Limit on the number of bytes by which a normalizer may lengthen a text, checked after every step.
-// It protects against tokenizer files that turn a text into gigabytes. The longest text of a
-// request has 1 MiB, to which real tokenizers add far fewer bytes than this limit.
+// It protects against tokenizer files that turn a text into gigabytes. Texts of requests are
+// limited to 1 MiB; to such a text real tokenizers add far fewer bytes than this limit.
 inline constexpr size_t kMaxAddedBytes = size_t{16} << 20;
 // INVALID_ARGUMENT if output_bytes > input_bytes + kMaxAddedBytes; arguments are the sizes of a
 // text before and after normalization.

@@ -61,7 +61,8 @@ class Pipeline : public Tokenizer {
  private:
   explicit Pipeline(PipelineParts parts) : parts_(std::move(parts)) {}
 
-  // Bytes of a text before and after normalization, summed over the parts normalized so far.
+  // Bytes before and after normalization, summed over the segments of a text (the parts between
+  // added tokens) that have been normalized so far.
   struct Growth {
     size_t input_bytes = 0, output_bytes = 0;
   };

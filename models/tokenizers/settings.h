@@ -38,9 +38,10 @@ struct TokenizerSettings {
   // Special tokens under other names: the other *_token fields, and the entries of
   // extra_special_tokens if its value is an object. Their ids are -1 (not yet known).
   std::vector<AddedToken> model_specific;
-  // Two lists of further special tokens, with id -1 (not yet known); nullopt if absent. `extra` is
-  // extra_special_tokens or, if that field is absent or empty, additional_special_tokens.
-  // `additional` is additional_special_tokens if `extra` is not taken from it.
+  // Two lists of further special tokens, with id -1 (not yet known). `extra` has the tokens of the
+  // field extra_special_tokens; if that field is absent or empty, those of
+  // additional_special_tokens. `additional` has the tokens of additional_special_tokens if `extra`
+  // does not have them. A list for which the files have no field is nullopt.
   std::optional<std::vector<AddedToken>> extra, additional;
   // Added tokens whose ids are in the files, sorted by id. They come from added_tokens_decoder. If
   // there is no such field, they come from added_tokens.json and from added_tokens in

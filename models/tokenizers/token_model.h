@@ -17,8 +17,9 @@ inline constexpr int64_t kMaxVocabulary = 1 << 22;
 inline constexpr size_t kMaxPieceBytes = 4096;
 
 // Token ids in text order, and optionally the tokens' spans [begin, end) in bytes. Spans are stored
-// only if `tracked` is true. Without them a list takes a third of the memory. This makes encoding
-// of long words faster, because most of its time is spent on page faults of new memory.
+// only if `tracked` is true: a list without spans takes a third of the memory of a list with spans.
+// Less memory makes the encoding of long words faster, because most of its time is spent on page
+// faults of new memory.
 struct TokenList {
   struct Span {
     uint32_t begin, end;

@@ -29,9 +29,9 @@ class Tokenizer {
   // has no tokenizer file and is chosen if tokenizer_config.json or config.json declares it.
   // Otherwise the first of these that exists is loaded: tokenizer.json; spiece.model; vocab.json
   // with merges.txt. added_tokens.json, special_tokens_map.json and tokenizer_config.json are read
-  // if present. NOT_FOUND if the directory has none of these files. INVALID_ARGUMENT for a bad
-  // file; the message names the file and the place in it, and says what was expected and what was
-  // found.
+  // if present. NOT_FOUND if the directory has no tokenizer: no tokenizer.json, no spiece.model, no
+  // vocab.json with merges.txt, and no file that declares ByT5. INVALID_ARGUMENT for a bad file;
+  // the message names the file and the place in it, and says what was expected and what was found.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
 
   virtual ~Tokenizer() = default;

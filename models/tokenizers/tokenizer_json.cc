@@ -122,8 +122,8 @@ absl::StatusOr<int32_t> PairId(const Json& json, const char* field, const std::s
   return KnownId((*pair)[1], where, field);
 }
 
-// Sets those of eos, pad, bos and unk in parts->ids that the settings leave unset (-1) to the ids
-// of well-known tokens such as "</s>".
+// Sets each of eos, pad, bos and unk in parts->ids that is still unset (-1) to the id of the token
+// with the usual spelling ("</s>" or "<|endoftext|>" for eos), if there is such a token.
 void SetDefaultIds(PipelineParts* parts) {
   const auto set_default = [&](const char* content, int32_t* id) {
     if (*id >= 0) return;

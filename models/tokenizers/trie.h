@@ -38,8 +38,8 @@ class Trie {
     int32_t value = -1;  // value of the key that ends here; -1: none
   };
   const std::vector<Node>& nodes() const { return nodes_; }  // empty if there are no keys
-  // Returns the index of the node's child with this label; 0 if there is none. There must be at
-  // least one key.
+  // Returns the index of the node's child with this label; 0 if there is none. Must not be called
+  // on a trie without keys.
   uint32_t Child(uint32_t parent, uint8_t label) const {
     if (parent == 0) return root_children_[label];
     uint32_t low = nodes_[parent].first_child, count = nodes_[parent].children;

@@ -12,8 +12,8 @@ namespace quintet {
 inline constexpr uint32_t kCodePoints = 0x110000;
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Length in bytes of the valid UTF-8 sequence at the start of `text`; 0 if there is none.
-// Surrogates and overlong forms are invalid.
+// Length in bytes (1 to 4) of the first code point of `text`; 0 if `text` is empty or does not
+// begin with valid UTF-8. Surrogates and overlong forms are invalid.
 int Utf8Length(std::string_view text);
 bool IsUtf8(std::string_view text);
 // Returns the first code point of `text`, which must be valid, non-empty UTF-8. *length receives

@@ -54,8 +54,8 @@ void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,
 }
 
 bool IsIgnoredGpt2Tensor(const std::string& name) {
-  // A tensor whose name ends in attn.bias is not a projection's bias but the causal mask, which old
-  // files contain.
+  // "h.N.attn.bias" is not the bias of a projection (these are named c_attn.bias and c_proj.bias)
+  // but the causal mask, which old files contain.
   return absl::StartsWith(name, "h.") &&
          (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
 }

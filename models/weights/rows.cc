@@ -53,8 +53,8 @@ absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piec
     QT_RETURN_IF_ERROR(files.Read(*piece.values, offset, width * element, out));
     out += width * element;
     if (width == piece.rows && k == 0) {
-      // All columns of the stored matrix are read, so what is left of it (all rows after row 0) is
-      // contiguous in the file: load it with one read.
+      // The caller wants all columns of the stored matrix. Its row 0 has just been read; all later
+      // rows are contiguous in the file, so load them with one read.
       const int64_t rest = (columns - 1) * width * element;
       QT_RETURN_IF_ERROR(files.Read(*piece.values, width * element, rest, out));
       break;

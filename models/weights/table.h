@@ -3,10 +3,11 @@
 // converter use this table (models/weights/t5.cc, models/weights/gpt2.cc).
 //
 // Converted checkpoints (`quintet convert`) are standard safetensors files, single or sharded, that
-// hold each packed parameter under the name of its field in models/weights/weights.h:
+// hold each packed parameter under the name of its field in models/weights/weights.h. Here I is
+// heads * head_dim, and the .bias tensors of layers and norms exist only in GPT-2:
 //
 //   embedding.weight [vocab, d_model]      position_embedding.weight [max_positions, d_model]
-//   {encoder,decoder}.layers.N.attention_norm.weight [d_model]         and .bias for GPT-2
+//   {encoder,decoder}.layers.N.attention_norm.weight [d_model]         and .bias
 //   {encoder,decoder}.layers.N.qkv.weight [3 I, d_model]: q, k, v      and .bias [3 I]
 //   {encoder,decoder}.layers.N.attention_out.weight [d_model, I]       and .bias [d_model]
 //   decoder.layers.N.{cross_norm [d_model], cross_q [I, d_model], cross_out [d_model, I]}.weight

@@ -69,8 +69,8 @@ WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
 }
 
-// Allocates every parameter: matrices and tables in memory of the model's backend, vectors in one
-// host buffer.
+// Allocates every parameter: matrices and embedding tables in memory of the model's backend,
+// vectors in one host buffer.
 absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
                                 const WeightOptions& options, Extent extent, Storage* storage) {
   Carver sizes(nullptr);

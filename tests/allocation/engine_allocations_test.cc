@@ -1,10 +1,10 @@
 // A failed allocation ends one request. A set of mixed requests runs repeatedly on small models of
-// every kind. In each run another allocation fails (operator new or mmap): in Submit, in a step of
-// the engine, while text is decoded or a result is built, or in the model. Only the request that
+// every kind. In each run a different allocation fails (operator new or mmap): in Submit, in a step
+// of the engine, while text is decoded or a result is built, or in the model. Only the request that
 // made the allocation ends, with OutOfMemory(); if the allocation serves a whole batch, the
 // requests of that batch end. All other results are bit-identical to a run without failures, no
-// memory or KV cache page stays reserved, and the engine keeps working. Allocations of sinks do not
-// fail, because they belong to the server.
+// memory or KV cache page stays reserved, and the engine keeps working. The tests let no allocation
+// of a sink fail, because sinks belong to the server and not to the engine.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

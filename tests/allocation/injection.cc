@@ -19,8 +19,9 @@ std::atomic<bool> g_armed{false}, g_failed{false};
 std::atomic<int64_t> g_left{0};
 thread_local int t_exempt = 0;
 
-// The destructor of nlohmann::json allocates a list of the values to destroy. It is noexcept, so a
-// failure in it would end the process. Only loading uses the library.
+// Returns whether the caller is the destructor of nlohmann::json, in which no allocation may fail:
+// it allocates a list of the values to destroy and is noexcept, so a failure would end the process.
+// Only loading uses the library.
 bool InJsonDestructor() {
   ++t_exempt;
   void* frames[8];

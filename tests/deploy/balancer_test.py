@@ -361,10 +361,11 @@ def test_haproxy_keeps_back_what_the_servers_grpc_mishandles(server, certificate
     ):
         assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
         assert status_of_raw_call(plain_port, ("x-small", "a" * 4000)) == b"0"
-        # Metadata of more than 8 KB would corrupt the HPACK table of a shared connection
-        # (CVE-2023-32731).
+        # HAProxy must not forward metadata of more than 8 KB: a server with gRPC 1.51 would corrupt
+        # the HPACK table of the connection, which other clients share (CVE-2023-32731).
         assert status_of_raw_call(plain_port, ("x-large", "a" * 7000)) == b""
-        # The value is not base64: gRPC closes the connection (CVE-2023-32732).
+        # The value of a -bin header must be base64. For one that is not, gRPC closes the connection
+        # (CVE-2023-32732); HAProxy must therefore remove such a header.
         assert status_of_raw_call(int(server.target.rpartition(":")[2]), ("x-bin", "!!!")) not in (
             b"",
             b"0",

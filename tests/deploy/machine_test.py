@@ -44,7 +44,8 @@ def test_the_image_is_built_as_everyone_builds():
         assert f"COPY --from={build} /image/ /" in stages()[runtime]
     names = list(stages())
     assert names[-1] == "default" and stages()["default"].strip() == "FROM runtime"
-    # Buildah before 1.30 builds every stage above its target.
+    # Buildah before 1.30 also builds every stage that stands above its target in the file. The CPU
+    # target must therefore stand above the CUDA stages.
     assert names.index("runtime") < names.index("cuda")
 
 

@@ -1,6 +1,6 @@
-// Requests with all kinds of logits processors, sampling and beams, to compare the tokens that an
-// engine chooses alone and in mixed batches, with and without async scheduling, on a CPU and on a
-// GPU.
+// Requests with all kinds of logits processors, sampling and beams. Tests run them on an engine,
+// each request alone and many in mixed batches, with and without async scheduling, on a CPU and on
+// a GPU, and compare the chosen tokens.
 #pragma once
 
 #include <memory>

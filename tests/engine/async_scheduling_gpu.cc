@@ -64,7 +64,8 @@ TEST_CASE(
 }
 
 // A sampling batch holds the rows of logits of one decoder step. On a GPU, sampling batches of 256
-// rows or more are padded. Those of this test have more rows, with and without logits processors.
+// rows or more are padded. The sampling batches of this test have up to 600 rows, with and without
+// logits processors.
 TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   auto device = Device::Open(0);
   if (!device.ok()) {

@@ -73,9 +73,10 @@ std::vector<BeamHypothesis> RunSearch(const DecodingOptions& options, RandomLang
       ranked.resize(search.candidates());
     }
     if (first) {
-      // If fewer tokens are possible than there are candidates, further beams start as copies of
-      // beam 0. The search treats copies as different beams; the common prefix that it returns may
-      // therefore be shorter than the exact one.
+      // In the first step only beam 0 exists. If its row has fewer possible tokens than the search
+      // needs candidates, further beams start as copies of beam 0. The search treats copies as
+      // different beams; the common prefix that it returns may therefore be shorter than the exact
+      // one.
       exact = std::count_if(ranked.begin(), ranked.end(), [](const auto& c) {
                 return std::isfinite(c.score);
               }) >= search.candidates();

@@ -34,8 +34,8 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
 }
 
 TEST_CASE("async scheduling: a request joins with the last token of its prompt") {
-  // Every input token of the decoder comes from device memory, except the last prompt token of each
-  // request.
+  // The prompt of each request is one token, which comes from the host. All later input tokens of
+  // the decoder come from device memory.
   CHECK(TakenFromDevice({}) == 19 + 7);
   DecodingOptions sampled;
   sampled.do_sample = true;

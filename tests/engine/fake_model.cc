@@ -93,8 +93,8 @@ bool FakeModel::EncodeSlice(int64_t work) {
   return true;
 }
 
-// Returns the hash of the tokens that row `row` attends to. The input of the row's sequence is
-// [begin, end) of the batch.
+// Returns the hash of the tokens that an encoder row attends to. Its sequence consists of the
+// tokens [begin, end) of the encoder batch, and `row` is its index in the sequence.
 uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
   std::vector<int32_t> history;
   const int32_t at = static_cast<int32_t>(row);
@@ -104,8 +104,8 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
     if (!upper_end_.empty() && at < upper_end_[j]) continue;
     history.push_back(encode_tokens_[j]);
   }
-  // Unless attention is bidirectional, a row can attend to itself and to at most `position` tokens
-  // before it.
+  // Unless attention is bidirectional, a row at position p can attend to at most p + 1 tokens: to
+  // itself and to those at the positions before it.
   const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
   Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
   return StateOf({}, history);
@@ -130,7 +130,7 @@ void FakeModel::ProjectCross(const Tensor& states, int64_t position,
                              absl::Span<const int32_t> slots) {
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
-  // `states` may hold the rows of several sequences of the encoder batch.
+  // `states` may be a part of the encoder batch and hold the rows of several of its sequences.
   const float* own = encoder_states_.data();
   const bool encoded = states.f32() >= own && states.f32() < own + encoder_states_.size();
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -209,8 +209,8 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
     uint64_t hash = ReadHistory(batch, s, position);
     for (int32_t i = batch.offsets[s]; i < batch.offsets[s + 1]; ++i, ++position) {
       const int32_t slot = batch.slots[s * batch.slots_stride + position];
-      // The new tokens of two beams may be in the same cache slot only if these tokens are equal,
-      // and also all tokens before them.
+      // Two beams may write their new tokens to the same cache slot only if both have the same new
+      // token and the same history.
       const bool shared = i > 0 && slot == latest && batch.tokens[i] >= 0 &&
                           batch.tokens[i] == batch.tokens[i - 1] && slots_.at(slot).before == hash;
       Expect(shared || written.insert(slot).second, "two tokens in one slot");

@@ -73,7 +73,7 @@ TEST_CASE(
             }
           }
           REQUIRE(slots.size() == static_cast<size_t>(shared + sequences * own));
-          // In all pages together, fewer than `sequences` * page_size slots are unused.
+          // The allocated pages together have fewer than `sequences` * page_size unused slots.
           REQUIRE(layout.PagesNeeded() * page_size <
                   shared + sequences * own + sequences * page_size);
         }

@@ -120,8 +120,9 @@ TEST_CASE("resource limits bound the address space, physical memory the resident
 TEST_CASE("without any of the files physical memory is the only limit") {
   const FakeRoot root;
   const ProcessMemory memory = ReadProcessMemory(root.path());
-  // systemd's ProcSubset=pid (deploy/systemd/quintet.service) hides /proc/meminfo. There, too, the
-  // physical memory is read by sysinfo(2).
+  // The empty root directory stands for a system that hides /proc/meminfo, as systemd's
+  // ProcSubset=pid does (deploy/systemd/quintet.service). The physical memory must then be read by
+  // sysinfo(2).
   CHECK(memory.resident.limit.bytes ==
         int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
   CHECK(memory.resident.limit.source == "physical memory by sysinfo(2)");

@@ -1,5 +1,6 @@
 // A second implementation of Hugging Face's beam search, greedy search and logits processors in
-// plain loops with whole sequences and full sorts. Tests compare those of the engine with it.
+// plain loops with whole sequences and full sorts. Tests compare the results of the engine's own
+// implementation with the results of this one.
 #pragma once
 
 #include <functional>

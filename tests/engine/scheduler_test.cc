@@ -76,8 +76,9 @@ TEST_CASE("scheduler: shares are counted by dominant resource, not by requests")
   const auto place = [&](uint64_t id) {
     return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
-  // Order: one HIGH request (1 % of the capacity), the first LOW request (8 %), eight HIGH
-  // requests, the second LOW request.
+  // A HIGH request takes 1 % of the scheduler's capacity, a LOW request 8 % (its pages). The order
+  // of admission must be: one HIGH request, the first LOW request, eight HIGH requests, the second
+  // LOW request.
   CHECK(place(1) == 1);
   CHECK(place(2) == 1 + 9);
 }
@@ -283,8 +284,8 @@ TEST_CASE("scheduler: every class starts within its wait target at any load of h
         Saturated both(seed, {{{0, 0.1, 16}, {deep, 0, largest}, {deep, 0, largest}}});
         both.Run(300);
         CHECK(both.longest_wait[kLowClass] <= kLowTarget);
-        // The number of sequences that HIGH starts is more than half of the number that NORMAL
-        // starts, although NORMAL alone would fill the engine.
+        // NORMAL alone could use the whole capacity. HIGH must nevertheless start more than half as
+        // many sequences as NORMAL.
         CHECK(both.sequences[kHighClass] * 2 > both.sequences[kNormalClass]);
       }
     }

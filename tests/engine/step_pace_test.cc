@@ -59,8 +59,9 @@ DecodingOptions Exactly(int tokens) {
   return options;
 }
 
-// Starts streams of 400 tokens each. After ten steps it submits three requests for one token each
-// with `traffic.input`, each when the one before has finished.
+// Starts traffic.streams streams of 400 output tokens each. After ten steps it submits three
+// requests, one after the other: each has the input `traffic.input` and one output token, and is
+// submitted when the one before has finished.
 Outcome Run(Traffic traffic) {
   int64_t now = 0;
   traffic.fake.clock_us = &now;

@@ -1,5 +1,6 @@
 // Fuzz target: any bytes as a config.json and, after a NUL, a generation_config.json. Checks the
-// weight table of the config and the decoding options derived from both.
+// list of weights that a model with this config.json has, and the decoding options that follow from
+// both files.
 #include <string>
 
 #include "engine/options.h"

@@ -30,7 +30,8 @@ std::vector<OutputKind> OutputsOf(const std::string& kind) {
   return {};
 }
 
-// Returns the packed hidden states at one position of each row.
+// Returns one hidden state of each row, that at positions[r] of row r. `states` is packed: the rows
+// follow each other without padding.
 std::vector<float> Pick(const std::vector<float>& states, const TokenRows& rows,
                         const std::vector<size_t>& positions, int64_t width) {
   std::vector<float> picked;
@@ -56,8 +57,8 @@ class CaseRunner {
   CaseRunner(const GoldenCase& c, Model* model) : case_(c), model_(*model), runner_(model) {}
 
   // Computes the outputs of rows [begin, end) of the case. Each call of the model encodes at most
-  // about `work` units and decodes at most `piece` tokens of a row, so small values split the
-  // computation into slices.
+  // about `work` units (a unit is one token in one layer) and decodes at most `piece` tokens of a
+  // row, so small values split the computation into slices.
   absl::StatusOr<Outputs> Run(size_t begin, size_t end, int64_t work, int64_t piece) {
     const TokenRows inputs(case_.inputs.begin() + begin, case_.inputs.begin() + end);
     const ModelConfig& config = model_.config();
@@ -163,7 +164,8 @@ absl::Status CheckInputs(const GoldenCase& c, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Maximum difference over the compared positions, relative to the maximum golden magnitude there.
+// Returns max |got - golden| / max |golden|, both over the positions that the computation covers:
+// padding is left out.
 absl::StatusOr<double> Compare(const GoldenCase& c, const OutputKind& output,
                                const GoldenTensor& golden, const std::vector<float>& got) {
   const int64_t rows = static_cast<int64_t>(c.inputs.size());

@@ -19,8 +19,8 @@ struct TensorResult {
 // one after the other, without padding.
 using Outputs = std::map<std::string, std::vector<float>>;
 
-// Returns the errors of the outputs for which the case has a golden tensor. INVALID_ARGUMENT if the
-// shapes do not match.
+// Returns the error (TensorResult::error) of each output for which the case has a golden tensor.
+// INVALID_ARGUMENT if the shapes do not match.
 absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
                                                          const Outputs& outputs);
 

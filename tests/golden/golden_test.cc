@@ -53,7 +53,8 @@ struct Setting {
   }
 };
 
-// Appends "name error (tolerance t), ..". Returns false if an error exceeds its tolerance.
+// Appends "name error (tolerance t)" for each tensor to *line. Returns false if an error exceeds
+// its tolerance.
 bool DescribeTensors(const std::vector<TensorResult>& results, const ModelConfig& config,
                      const GoldenCase& c, const Setting& setting, std::string* line) {
   bool ok = true;

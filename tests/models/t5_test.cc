@@ -134,9 +134,9 @@ TEST_CASE("T5: EncodeSlice does about `work` units of work") {
     return count;
   };
   CHECK(slices(kAll) == 1);
-  // The work of EncodeSlice is counted in units: one token in one layer is one unit, and attention
-  // over many keys counts extra. `units` leaves this extra work out, so there may be many more than
-  // 10 slices.
+  // One token in one layer counts as one unit of work for EncodeSlice; attention over many keys
+  // counts extra. `units` is the total without that extra work. Encoding in slices of units / 10
+  // therefore takes at least 10 slices, and may take many more.
   const int64_t units = 2000 * model->config().encoder_layers;
   CHECK(slices(units / 10) >= 10);
   CHECK(slices(units / 10) <= 200);

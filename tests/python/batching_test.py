@@ -96,7 +96,7 @@ def test_a_poisoned_request_among_31_good_ones(client, poison, code):
 
 
 def test_64_clients_at_once(server, client):
-    """Each client opens its own connection and makes 20 calls of every kind.
+    """64 clients, each with a connection of its own, make calls of every kind at the same time.
 
     The answers must equal those of a single client.
     """

@@ -19,7 +19,8 @@ COMMANDS = [
 
 
 def run(*command: str, gpu: bool = False) -> subprocess.CompletedProcess:
-    """Runs a subcommand without QUINTET_DEVICE; without `gpu` no GPU is visible to it."""
+    """Runs a subcommand without QUINTET_DEVICE in the environment. Unless `gpu` is true, hides all
+    GPUs from it."""
     environment = {name: value for name, value in os.environ.items() if name != "QUINTET_DEVICE"}
     if not gpu:
         environment["CUDA_VISIBLE_DEVICES"] = ""

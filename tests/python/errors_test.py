@@ -70,7 +70,8 @@ def test_bad_fields(client, call, field):
 def test_bad_call_options(server, call, field):
     with server.client(call=call) as client:
         *calls, info = all_calls(client)
-        # GetModelInfo has no other call option than the model name.
+        # GetModelInfo accepts no call option except the model name, so only the cases with an
+        # invalid model name include it.
         for rpc in calls if "model" not in call else [*calls, info]:
             found = failure(rpc)
             assert (found.code, found.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")

@@ -37,7 +37,8 @@ def test_every_model_with_its_properties(several):
             info, model = client.info(), by_name[name]
         for field in ("family", "head", "device", "dtype", "parameters"):
             assert getattr(info, field) == getattr(model, field), field
-    # GPT-2 has fewer positions than --max-input-tokens.
+    # max_input_tokens is 4096, the value of --max-input-tokens, for g2p. For gpt2 it is the model's
+    # number of positions, which is smaller.
     assert by_name["g2p"].max_input_tokens == 4096
     assert 0 < by_name["gpt2"].max_input_tokens < 4096
     assert by_name["g2p"].max_new_tokens == by_name["gpt2"].max_new_tokens > 0

@@ -103,7 +103,8 @@ def test_a_compressed_message_without_the_header_that_says_so(server):
 
 
 def test_a_message_that_never_ends(server):
-    """gRPC checks the size of a message only at its end; until then a quota limits the buffers."""
+    """gRPC checks the size of a message only when it has received the whole message. Until then its
+    resource quota limits the buffers."""
     before = server.resident_bytes()
     peer = frames.Peer(port_of(server))
     peer.open(1, frames.request_fields(SERVICE + "Tokenize"))

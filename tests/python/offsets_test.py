@@ -63,7 +63,7 @@ def test_raw_rows_and_another_name(tmp_path, expected):
     done = encode("--output", "f32", "--offsets-file", str(offsets))
     rows = numpy.frombuffer(done.stdout, dtype="<f4").reshape(-1, 256)
     check(rows, numpy.load(offsets), expected)
-    # An earlier, longer file is replaced.
+    # The offsets file exists and is longer than the new one. It is overwritten completely.
     encode("--output", "f32", "--offsets-file", str(offsets), lines=LINES[:2])
     assert numpy.load(offsets).shape == (3,)
 

@@ -125,9 +125,10 @@ def test_a_message_one_byte_above_the_cap():
 
 
 class SlowHttpClients:
-    """Opens connections that send a few bytes now and then or nothing at all.
+    """Keeps `count` connections open while the `with` block runs.
 
-    Reopens each connection that the server closes.
+    Half of them send a few bytes now and then, the others nothing. Reopens each connection that the
+    server closes.
     """
 
     def __init__(self, port: int, count: int):

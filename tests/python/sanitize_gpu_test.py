@@ -13,8 +13,8 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/sanitize_gpu.py"
 
-# Stands in for the op tests. The test case "bad" has findings under racecheck, and "slow" does not
-# finish on the portable path.
+# A shell script that replaces the program of op tests. Its test case "bad" has findings under
+# racecheck; "slow" does not finish on the portable path.
 PROGRAM = """#!/bin/sh
 if [ "$1" = --list-test-names-only ]; then \
 printf 'A card, sm_90 paths\\nclean\\nwith, comma\\nbad\\nslow\\nfails\\n'; exit 0; fi

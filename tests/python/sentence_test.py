@@ -57,7 +57,8 @@ def norms(rows: list[list[float]]) -> list[float]:
 
 
 def encode(folder, *flags: str, texts, code: int = 0) -> list[list[float]] | str:
-    """Runs `quintet encode`, which must exit with `code`. Returns its rows, or else its error."""
+    """Runs `quintet encode`, which must exit with `code`. Returns the embeddings if `code` is 0,
+    otherwise the error output."""
     done = subprocess.run(
         [BINARY, "encode", str(folder), "--output", "json", "--quiet", *flags],
         input="".join(f"{text}\n" for text in texts).encode(),

@@ -58,7 +58,8 @@ def test_a_megabyte_of_one_letter(models, model):
         assert {token.id for token in tokens[8:-8]} <= {token.id for token in short}
 
         def tokenizing_s(length: int) -> float:
-            """Measures a request that is tokenized and then rejected because of its length."""
+            """Returns the time in seconds of a request that is tokenized and then rejected as too
+            long."""
             began = time.monotonic()
             assert (
                 Failure.of(failure_of(lambda: client.encode(["a" * length]))).reason

@@ -74,8 +74,8 @@ TEST_CASE("A class that fills the queue leaves the others their share", "[admiss
   }
   CHECK(admission.requests() == 80);
   CHECK(admission.requests() <= Admission::WithShares(64));
-  // Other classes have filled the queue, but each priority class may still use its own share of it,
-  // an eighth. The share limits the requests of the class (to 8) and also their tokens (to 800).
+  // Requests of other classes have filled the queue. Each priority class may still use its own
+  // share, an eighth of the queue: at most 8 requests and at most 800 tokens.
   reservations.erase(reservations.end() - 8, reservations.end());
   CHECK_FALSE(admission.TryReserve(1, 801, Priority::kLow).held());
   CHECK(admission.TryReserve(1, 800, Priority::kLow).held());

@@ -98,8 +98,8 @@ TEST_CASE("executor: the destructor runs all queued tasks first", "[executor]") 
   {
     Executor executor({.name = "test", .threads = 2, .short_task_threads = 2});
     for (int i = 0; i < 500; ++i) {
-      // The executor's destructor waits for all tasks. The last of these tasks post further tasks
-      // while the destructor runs.
+      // The executor's destructor waits for all queued tasks, and also for the tasks that these
+      // post while it runs.
       executor.Post(i % 3 == 0 ? kLong : TaskTraits{}, [&] {
         executor.Post([&ran] { ++ran; });
         executor.Post(kLong, [&ran] { ++ran; });

@@ -41,12 +41,12 @@ class HttpClient {
   std::string unread_;
 };
 
-// Returns the head of a request: the line "METHOD path HTTP/1.1", a Host header and `headers`, in
-// which every line must end with CRLF.
+// Returns everything of a request that precedes its body: the line "METHOD path HTTP/1.1", a Host
+// header, `headers` (each must end with CRLF) and the empty line.
 std::string RequestText(const std::string& path, const std::string& method = "GET",
                         const std::string& headers = "");
 
-// Sends one request on a new connection.
+// Sends one request on a new connection and returns the response.
 HttpAnswer Fetch(int port, const std::string& path, const std::string& method = "GET");
 
 }  // namespace quintet

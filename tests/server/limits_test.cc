@@ -71,8 +71,8 @@ TEST_CASE("With most queue tokens in use a large request is rejected and a small
   CHECK(DetailOf(giant, &retry));
   Stream small(server.stub(), Ids(10, 1));
   CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 2; }));
-  // A request of 200 tokens can never be admitted, because the whole queue holds 100: the error
-  // must be INVALID_ARGUMENT, without RetryInfo.
+  // A request of 200 input tokens exceeds the limit of the whole queue, 100 tokens, and can never
+  // be admitted: the error must be INVALID_ARGUMENT, without RetryInfo.
   running.context.TryCancel();
   CHECK(running.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(waiting.ReadAll().ok());

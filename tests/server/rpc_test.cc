@@ -447,8 +447,9 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
 }
 
 // Runs one valid RPC in which one allocation fails: the one after the first `skip` allocations of
-// one thread. `where` selects the thread: 0 is this thread, which acts as a gRPC thread; 1 to 3 is
-// a thread of an executor. Returns whether an allocation failed.
+// one thread. `where` selects the thread: 0 is this thread, which acts as a gRPC thread; 1, 2 and 3
+// are a thread of the executor `preparation`, `completion` and `writer`. Returns whether an
+// allocation failed.
 bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message, int where,
                     int64_t skip) {
   grpc::CallbackServerContext context;

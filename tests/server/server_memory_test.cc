@@ -82,8 +82,9 @@ TEST_CASE("the address space counts stacks and heaps that are mapped later") {
   INFO(status);
   CHECK(absl::IsResourceExhausted(status));
   CHECK(status.message().find("RLIMIT_AS") != std::string::npos);
-  // If 1100 MiB are the limit of resident memory instead of the address space, the same model fits:
-  // the stacks and heaps of threads reserve address space long before they use memory.
+  // 1100 MiB are too little for this model as a limit of the address space (above), but enough as a
+  // limit of resident memory: the stacks and heaps of threads reserve address space long before
+  // they use memory.
   CHECK(PlanServerMemory(Resident(1100), {&model, 1}, kMessage).ok());
 }
 

@@ -110,8 +110,8 @@ TEST_CASE("output that cannot be written is an error") {
 
 TEST_CASE("closed standard streams are not reused for other files") {
   const std::string generate = "generate --model " + G2pModel();
-  // Standard input is closed (<&-). If another file that the command opens got descriptor 0, the
-  // command would read that file as its input.
+  // Standard input is closed (<&-), so the command must fail. The next file that it opens would get
+  // descriptor 0; the command must not read that file as its input.
   CHECK(ExitUnder(generate + " <&- > /dev/null 2> /dev/null") == kExitFailed);
   CHECK(ExitUnder(generate + " <&- >&- 2>&-") == kExitFailed);
 }

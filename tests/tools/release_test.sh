@@ -1,6 +1,7 @@
 #!/bin/sh
-# release_test.sh RELEASE_SH: tests tools/release.sh, whose path is RELEASE_SH, in a small
-# repository. There package.sh is a stub that builds no packages and only writes a file.
+# release_test.sh RELEASE_SH: tests the script tools/release.sh, whose path is RELEASE_SH, in a
+# small new repository. The package.sh of that repository is a stub that writes a file instead of
+# packages.
 set -eu
 script=$1
 root=$(mktemp -d)

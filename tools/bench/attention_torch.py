@@ -142,9 +142,9 @@ class Inputs:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        # Every distance has its own table entry, so that neighbouring distances read adjacent
-        # entries. A table of 257 entries that is indexed by the clamped distance takes 2 to 4 times
-        # as long, and so does a bf16 table.
+        # The table has one entry for every distance, so that neighbouring distances read adjacent
+        # entries. Two variants take 2 to 4 times as long: a table of 257 entries, indexed by the
+        # clamped distance, and a table in bf16.
         distances = (
             torch.arange(1 - self.n, self.n, device="cuda").clamp(-SATURATION, SATURATION)
             + SATURATION
@@ -246,8 +246,8 @@ def compile_flex(shape):
 
 
 def compile_all(shapes, limit):
-    """Compiles FlexAttention for all shapes in parallel processes; takes about `limit` seconds at
-    most."""
+    """Compiles FlexAttention for all shapes in parallel processes. Kills those that have not
+    finished after about `limit` seconds."""
     begin = time.monotonic()
 
     def run(shape):

@@ -111,8 +111,8 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
   bench.Clear();
 }
 
-// Measures a GEMM with a gated activation: y = GELU(one half of the product's columns) * (the other
-// half).
+// Measures a GEMM with a gated activation. The product x W^T has a gate half and an up half of its
+// columns; y = GELU(gate) * up, element by element.
 void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
   const std::string name = "gated linear bf16 " + By({rows, k, n});
   if (!bench.Wanted(name)) return;

@@ -121,8 +121,9 @@ Tensor Memory::Random(DType dtype, std::initializer_list<int64_t> dims) {
 
 LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
   LinearWeight w = Take(LinearWeight::Allocate(n, k, WeightType::kBF16, gated, device_));
-  // Each block of 64 rows is copied from one array of random values and starts there at its own
-  // offset in [0, kOffsets). Hence no two rows are equal.
+  // Each block of 64 rows of the weight is a copy of 64 * k consecutive values from one array of
+  // random values. Each block begins at a different offset in that array, below kOffsets. Hence no
+  // two rows are equal.
   constexpr int64_t kOffsets = 100'003;
   std::vector<float> values(static_cast<size_t>(64 * k + kOffsets));
   const float range = 1.0f / std::sqrt(static_cast<float>(k));

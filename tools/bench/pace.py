@@ -6,9 +6,9 @@ The model has T5-small's shape and random weights, unless --model is given.
 Half load is half of the requests per second that a closed loop with --max-running requests reaches.
 The long inputs arrive at the rate that would keep an otherwise idle engine busy for --long-share of
 the time. The engine has one thread on its own core; the clients use the other core. The exit code
-is 0 if, with the server's default --prefill-share, the long inputs at most double that percentile,
-some of them were answered and no request failed. The result for --prefill-share 0 (no limit) is
-reported for comparison.
+is 0 if, with the server's default --prefill-share, the long inputs raise that percentile to at most
+twice its value, some of them were answered and no request failed. The result for --prefill-share 0
+(no limit) is reported for comparison.
 usage: pace.py [--model DIR] [--out DIR] ...
 """
 

@@ -5,9 +5,9 @@ torch, in the same run.
     selection_torch.py --bench build/tools/bench_kernels_gpu --out selection.json
 
 Both are measured with logits that are still in the L2 cache (hot), and with logits that are not,
-because the calls rotate through inputs that together exceed the cache. They select the 8 best
-logits of every row, and the 8 best of every 4 rows, as beam search does. torch is timed both as
-plain calls and as a CUDA graph; ratios are relative to the graph.
+because the calls rotate through inputs that together exceed the cache. Two selections are
+measured: the 8 best logits of every row, and the 8 best of every 4 rows together, as in beam
+search. torch is timed both as plain calls and as a CUDA graph; ratios are relative to the graph.
 """
 
 import argparse

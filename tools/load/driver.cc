@@ -83,8 +83,9 @@ int64_t Driver::LastDueUs() const {
   return record_.begin_us + static_cast<int64_t>(pacing_.duration_s * 1e6);
 }
 
-// Schedules `request` for the time `scheduled_us`. Returns nullopt if all requests have already
-// been scheduled, if that time is after the end of the measurement, or after an interrupt.
+// Schedules `request` for the time `scheduled_us`. Returns nullopt, and schedules nothing, if all
+// requests have already been scheduled, if scheduled_us is after the end of the measurement window,
+// or after an interrupt.
 std::optional<Driver::Due> Driver::Plan(int64_t scheduled_us, PlannedRequest request) {
   const bool enough = pacing_.requests > 0 && planned_ >= pacing_.warmup + pacing_.requests;
   if (enough || scheduled_us > LastDueUs() || Interrupted()) return std::nullopt;

@@ -29,8 +29,8 @@ Json ByCode(const LoadRecord& record) {
   for (const RequestOutcome& outcome : record.outcomes) {
     if (!outcome.measured) continue;
     Group& group = groups[absl::StatusCodeToString(outcome.code)];
-    // Here a latency counts from the time of sending, not from the scheduled time: the server is
-    // not responsible for a client that sends late.
+    // The latencies that are reported for each status code count from the time of sending, not from
+    // the scheduled time: the server is not responsible for a client that sends late.
     group.ms.push_back(static_cast<double>(outcome.done_us - outcome.sent_us) / 1e3);
     group.retry_info += outcome.retry_info ? 1 : 0;
     if (!outcome.reason.empty()) ++group.reasons[outcome.reason];

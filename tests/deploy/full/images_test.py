@@ -99,7 +99,8 @@ def print_end(container: str) -> None:
 def draining(ports: Ports, stop):
     """Context manager whose body runs while the server in the container drains.
 
-    Calls `stop` in a thread. It must stop the container and return when the container has ended.
+    Calls `stop` in a thread. `stop` must stop the container and return when the container has
+    ended.
     """
     stopping = threading.Thread(target=stop)
     stopping.start()

@@ -120,8 +120,8 @@ class Problem {
   std::vector<float> q_data, kv_data;
   PositionBias bias;
   std::vector<float> table, knots, offsets;
-  // Returns whether a column mask hides a key from a query; the arguments are the sequence, the
-  // query position and the key position. While `hidden` itself is empty, there is no column mask.
+  // The column mask as a function: returns whether it hides a key from a query. The arguments are
+  // the sequence, the query position and the key position. A null function means no column mask.
   std::function<bool(size_t, int64_t, int64_t)> hidden;
 
  private:

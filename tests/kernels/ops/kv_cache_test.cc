@@ -37,8 +37,9 @@ TEST_CASE("StoreKv writes keys and values to their slots and nothing else", "[kv
         const int64_t slot = slots[static_cast<size_t>(r)];
         if (slot < 0) continue;
         for (int64_t i = 0; i < part; ++i) {
-          // Returns value i of the slot's keys (which = 0) or values (which = 1) in layer 2. The
-          // cache has the layout [pages, layers, 2, heads, page_size, head_dim].
+          // Returns element i of the slot's keys (which = 0) or values (which = 1) in layer 2,
+          // where i counts through all heads: head i / head_dim. The cache has the layout [pages,
+          // layers, 2, heads, page_size, head_dim].
           const auto at = [&](int64_t which) {
             const int64_t in_layer = which * 2 + i / head_dim;
             const int64_t row = ((slot / 8 * 3 + 2) * 4 + in_layer) * 8 + slot % 8;

@@ -59,7 +59,7 @@ TEST_CASE("the selected beams are the best candidates that do not end", "[beam_s
       row += g.beams + static_cast<int32_t>(random.Below(3));
       groups.push_back(g);
     }
-    // Draw the top-k candidates of each beam group. Some candidates have equal scores, and some
+    // Make random top-k candidates for each beam group. Some candidates have equal scores, and some
     // groups have fewer candidates than the search needs.
     for (int64_t entry = 0; entry < n; ++entry) {
       const int64_t known = random.Below(3) == 0 ? random.Below(12) : kMost;

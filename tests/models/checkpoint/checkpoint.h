@@ -42,7 +42,7 @@ struct TestTensor {
 };
 using TestTensors = std::map<std::string, TestTensor>;
 
-// All tensors of a checkpoint as f32, including integer scalars.
+// Returns all tensors of a checkpoint, converted to f32. Integer scalars are converted, too.
 TestTensors ReadTensors(const std::string& directory);
 // Writes or replaces directory/model.safetensors.
 void WriteTensors(const std::string& directory, const TestTensors& tensors,

@@ -31,7 +31,8 @@ TEST_CASE("A spiece.model gives the tokens of transformers' T5Tokenizer", "[toke
   const auto tokenizer = LoadData("g2p");
   CHECK(Pieces(*tokenizer, tokenizer->Encode("wagner", true).value()) ==
         std::vector<std::string>{"\u2581", "w", "a", "g", "n", "e", "r", "</s>"});
-  // User-defined symbols are matched in the text, and the spaces around them are lost.
+  // User-defined symbols (here AE1 and ER0) are matched before the rest of the text is split into
+  // pieces. The space before a symbol gives no piece.
   CHECK(
       Pieces(*tokenizer, tokenizer->Encode("W AE1 G N ER0", true).value()) ==
       std::vector<std::string>{"\u2581", "W", "AE1", "\u2581", "G", "\u2581", "N", "ER0", "</s>"});
@@ -162,7 +163,7 @@ TEST_CASE("The declared class decides which parts of tokenizer.json are used", "
     CAPTURE(test.tokenizer_config, test.config);
     CHECK(EncodeWith(kUnigramJson, test.tokenizer_config, test.config, text) == test.ids);
   }
-  // T5Tokenizer also ignores the normalizer of tokenizer.json.
+  // T5Tokenizer ignores the normalizer of tokenizer.json, which the default class applies.
   CHECK(EncodeWith(kUnigramJson, "{}", "{}", "B") == Ids{5});
   CHECK(EncodeWith(kUnigramJson, R"({"tokenizer_class": "T5Tokenizer"})", "{}", "B") ==
         Ids{4, 2, 1});

@@ -30,8 +30,9 @@ TEST_CASE("UTF-8 validity follows the table of the Unicode standard", "[unicode]
 }
 
 TEST_CASE("Invalid UTF-8 is replaced per maximal part or dropped", "[unicode]") {
-  // Three bytes that begin a four-byte sequence are one invalid part and become one U+FFFD. The
-  // three bytes of an encoded surrogate are three parts.
+  // The first three bytes of a four-byte sequence, without the fourth, are one invalid part and
+  // become one U+FFFD. Each byte of an encoded surrogate is a part of its own: three bytes become
+  // three U+FFFD.
   const std::string text = "a\xF0\x9F\x98z\xED\xA0\x80\xFF";
   CHECK(RepairUtf8(text, InvalidUtf8::kPart) == "a\uFFFDz\uFFFD\uFFFD\uFFFD\uFFFD");
   CHECK(RepairUtf8(text, InvalidUtf8::kDrop) == "az");

@@ -157,8 +157,8 @@ TEST_CASE("a padded batch runs as long as its longest row and counts only reques
     CHECK(sent >= wanted);
     CHECK(target.sent_input_[i] >= planned.ids.size());
     longer += sent > wanted && target.sent_input_[i] > planned.ids.size() ? 1 : 0;
-    // All requests of a batch have the same input and output length. A request that is sent while
-    // others are in flight belongs to the same batch as the request sent before it.
+    // All requests of a padded batch must be sent with the same input and output length. A request
+    // that is sent while others are in flight belongs to the batch of the request sent before it.
     if (target.open_when_sent_[i] > 1) {
       CHECK(sent == target.sent_tokens_[i - 1]);
       CHECK(target.sent_input_[i] == target.sent_input_[i - 1]);
