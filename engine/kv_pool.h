@@ -44,8 +44,9 @@ class SlotLayout {
   int64_t PagesNeeded() const;
   // `pages` must have PagesNeeded() page numbers, and must outlive this object.
   void Assign(absl::Span<const int32_t> pages);
-  // Sets slots[p] to the cache slot of position p of sequence `seq`. `slots` has at most shared +
-  // own elements.
+  // Sets slots[p] to the cache slot of position p of sequence `seq`, for every index p of `slots`.
+  // `slots` may be shorter than the layout, but not longer: its size is at most shared + own, the
+  // number of positions that the constructor was given for each sequence.
   void FillSlots(int64_t seq, absl::Span<int32_t> slots) const;
 
  private:

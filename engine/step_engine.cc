@@ -102,12 +102,13 @@ void StepEngine::Admit(int64_t now) {
   }
 }
 
-// Whether the next decoder step should wait for further encoder batches: this step has admitted
-// sequences to decode, more requests wait, and there is room for further sequences. Every step that
-// waits for this reason starts at least one sequence, and the number of sequences is limited; hence
-// requests that are never decoded (encode, for example) cannot delay the decoder for ever.
-// `free_before`: the number of further sequences for which there was room before this step's
-// admission.
+// Whether the current engine step (StepEngine::Step) should skip its decoder step, so that the next
+// engine step can first admit and encode more requests. True if the current engine step has
+// admitted sequences to decode, more requests wait, and there is room for further sequences. Every
+// engine step that skips decoding for this reason has admitted at least one sequence, and the
+// number of sequences is limited; hence requests that are never decoded (encode, for example)
+// cannot delay the decoder for ever. `free_before`: the number of further sequences for which there
+// was room before the current engine step admitted any.
 bool StepEngine::MoreWillDecode(int64_t free_before) const {
   const int64_t free = jobs_.FreeBudget().sequences;
   return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;

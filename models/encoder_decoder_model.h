@@ -7,8 +7,8 @@
 // are, so pre-norm and post-norm families are both possible. Encoder-only models, which have no
 // decoder layers, are also subclasses of this class.
 //
-// Rotary position embedding (FAT5) is applied here, because it also rotates the cross-attention
-// keys and values that are stored in the KV cache.
+// Rotary position embedding (FAT5) is implemented here. FAT5 rotates values as well as keys, both
+// in self-attention and in cross-attention: the KV cache holds them already rotated.
 //
 // Not thread safe, like every Model.
 #pragma once

@@ -51,9 +51,8 @@ constexpr int kReservedDescriptors = 8;  // left free, for re-reading certificat
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-// The coroutine that serves a connection. It starts suspended; the owner of its handle destroys it.
-// If an allocation in Asio fails, it gets std::bad_alloc; an asio::awaitable would destroy its
-// frame.
+// The coroutine that serves a connection. It starts suspended; its handle's owner destroys it. If
+// an allocation in Asio fails, it gets std::bad_alloc; an asio::awaitable would destroy its frame.
 struct Coroutine {
   struct promise_type {
     Coroutine get_return_object() {
@@ -131,7 +130,8 @@ class BeastServer : public HttpServer {
   void Arm(ListenSocket* listening);
   // Accepts pending connections. Returns false if no descriptor or memory is left for now.
   bool Accept(ListenSocket* listening);
-  // At the limit of connections or descriptors closes the oldest. Returns false if none can be.
+  // If the limit of connections or descriptors is reached, closes the oldest connection that is
+  // not in kHandling (Oldest). Returns false if the limit is reached and all are in kHandling.
   bool EvictIfFull(int descriptor);
   void Add(tcp protocol, int descriptor);
 

@@ -46,7 +46,8 @@ class UnaryCall : public Call, public RpcHandler {
   }
 
  protected:
-  // Returns the size of the request for admission control.
+  // Returns the size that admission control uses (CallSize): a number of requests and the bytes of
+  // their inputs, where a token id counts as 3 bytes.
   virtual CallSize Size(const RequestProto& request) const = 0;
   // Fills the response from the results of the engine.
   virtual void Write(const std::vector<Result>& results, ResponseProto* response) = 0;

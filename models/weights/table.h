@@ -25,8 +25,10 @@
 // has row scales in NAME.scales, F32 [out] (value = stored * scale). ffn_out is never F8_E4M3.
 // Embeddings and vectors are F32, BF16 or F16. config.json keeps the original fields and adds
 //   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8|fp8", "scale_logits": true|false,
-//               "weights_sha256": of model.safetensors}
-// where scale_logits is the loader's decision for the source (ModelConfig::scale_logits).
+//               "weights_sha256": "..."}
+// where scale_logits is the loader's decision for the source (ModelConfig::scale_logits), and
+// weights_sha256 is the SHA-256 of the model.safetensors that `quintet convert` wrote to the same
+// directory (not of the source's file).
 #pragma once
 
 #include <cstdint>

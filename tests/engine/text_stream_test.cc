@@ -91,7 +91,8 @@ const std::vector<std::string> kSpaced{// special tokens
                                        "<0xE2>", "<0x82>", "<0xAC>", "<0xC3>", "<0xA9>", "<0x41>",
                                        // characters
                                        "é", "\xEF\xBF\xBD", "re"};
-// Byte-level tokens: any byte may be a token.
+// Pieces of a byte-level tokenizer. A token is any byte string: it may be part of a UTF-8 character
+// or several characters. The first three, which are empty, are the special tokens.
 const std::vector<std::string> kBytes{
     "",         "",     "",     "a",        "b",        "ab", " ",  "\xE2", "\x82", "\xAC",
     "\xE2\x82", "\xC3", "\xA9", "\xF0\x9F", "\x98\x80", "é",  "\n", "\n\n", "c"};

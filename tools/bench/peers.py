@@ -338,8 +338,8 @@ def worker(engine, directory, name, dtype, threads):
 
 
 class Peer:
-    """Another engine in its own process. The process is stopped (SIGSTOP) except during its
-    measurements."""
+    """CTranslate2 or transformers in a worker process, which loads one model in one dtype. The
+    process is stopped (SIGSTOP) except during its measurements."""
 
     def __init__(self, engine, directory, name, dtype, threads):
         environment = dict(

@@ -78,8 +78,8 @@ class Problem {
     std::mt19937 generator(5);
     double worst = 0;
     for (int i = 0; i < 3000; ++i) {
-      // Of the compared elements, the first 100 are in the last rows and columns of y, the others
-      // at random places.
+      // The first 100 elements to compare are in the bottom right corner of y (last 7 rows, last 15
+      // columns). The others are at random places anywhere in y.
       const int64_t r = i < 100 ? c_.rows - 1 - i % 7 : generator() % c_.rows;
       const int64_t j = i < 100 ? c_.columns - 1 - i / 7 : generator() % c_.columns;
       const double expected = Expected(r, j), scale = std::max(1.0, std::fabs(expected));
