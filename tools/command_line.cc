@@ -38,7 +38,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_desc(const CLI::Option* option) const override {
     std::string text = option->get_description();
     const std::string variable = VariableName(*option);
-    std::string shown = option->get_default_str();
+    std::string shown = DefaultText(*option);
     if (option->get_expected_max() == 0 && !variable.empty()) shown = "off";
     if (shown.size() > 2 && shown.front() == '[') shown = shown.substr(1, shown.size() - 2);
     if (!shown.empty() && shown != "[]") absl::StrAppend(&text, " [", shown, "]");

@@ -118,6 +118,11 @@ std::string FlagErrorMessage(const CLI::Error& error) {
   return text;
 }
 
+std::string DefaultText(const CLI::Option& option) {
+  const std::string text = option.get_default_str();
+  return text == "[{}]" ? "[]" : text;
+}
+
 std::string VariableName(const CLI::Option& option) {
   if (option.get_lnames().empty() || FromArgvOnly(option.get_lnames().front())) return "";
   const std::string name = absl::StrReplaceAll(option.get_lnames().front(), {{"-", "_"}});
@@ -279,7 +284,7 @@ std::string PrintConfig(const CLI::App& command) {
       absl::StrAppend(&text, unset ? "# " : "", name, " = ", on ? "true" : "false", "\n");
       continue;
     }
-    if (unset) values = {option->get_default_str()};
+    if (unset) values = {DefaultText(*option)};
     for (std::string& value : values) value = Quoted(value);
     const std::string value =
         values.size() == 1 ? values.front() : absl::StrCat("[", absl::StrJoin(values, ", "), "]");
