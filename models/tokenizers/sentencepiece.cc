@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/base/status_macros.h"
 #include "models/tokenizers/charsmap.h"
-#include "models/tokenizers/sentencepiece.pb.h"
+#include "models/tokenizers/sentencepiece_file.h"
 #include "models/tokenizers/t5.h"
 #include "models/tokenizers/unicode.h"
 #include "models/tokenizers/unigram.h"
@@ -23,34 +23,36 @@ absl::Status Bad(const std::string& where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
 }
 
-absl::Status CheckPiece(const spm::Model::Piece& piece, const std::string& place) {
-  if (piece.piece().empty()) return Bad(place, "expected a spelling, got none");
-  if (!IsUtf8(piece.piece())) return Bad(place, "expected UTF-8");
-  if (!std::isfinite(piece.score()))
-    return Bad(place, absl::StrCat("expected a finite score, got ", piece.score()));
-  if (piece.type() < 1 || piece.type() > kLastType)
-    return Bad(place, absl::StrCat("type: expected 1 to 6, got ", piece.type()));
+absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place) {
+  if (piece.piece.empty()) return Bad(place, "expected a spelling, got none");
+  if (!IsUtf8(piece.piece)) return Bad(place, "expected UTF-8");
+  if (!std::isfinite(piece.score))
+    return Bad(place, absl::StrCat("expected a finite score, got ", piece.score));
+  if (piece.type < 1 || piece.type > kLastType)
+    return Bad(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
   return absl::OkStatus();
 }
 
-// Adds the model's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
+// Adds the file's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
 // of N, down to 0. A sentinel that is already a piece keeps that piece's id.
-absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const std::string& where,
-                            Vocabulary* vocabulary, std::vector<double>* scores) {
-  if (model.pieces_size() <= kT5UnknownId) {
+absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
+                            const std::string& where, Vocabulary* vocabulary,
+                            std::vector<double>* scores) {
+  const auto count = static_cast<int64_t>(file.pieces.size());
+  if (count <= kT5UnknownId) {
     return Bad(where, absl::StrCat("pieces: expected more than ", kT5UnknownId,
-                                   ", the id of T5's unknown token, got ", model.pieces_size()));
+                                   ", the id of T5's unknown token, got ", count));
   }
-  if (model.pieces_size() + sentinels > kMaxVocabulary) {
+  if (count + sentinels > kMaxVocabulary) {
     return Bad(where, absl::StrCat("pieces: expected at most ", kMaxVocabulary, " with ", sentinels,
-                                   " sentinels, got ", model.pieces_size()));
+                                   " sentinels, got ", count));
   }
-  for (int32_t id = 0; id < model.pieces_size(); ++id) {
-    const spm::Model::Piece& piece = model.pieces(id);
+  for (int32_t id = 0; id < count; ++id) {
+    const SentencePieceFile::Piece& piece = file.pieces[static_cast<size_t>(id)];
     QT_RETURN_IF_ERROR(CheckPiece(piece, absl::StrCat(where, ": piece ", id)));
-    if (absl::Status status = vocabulary->Add(piece.piece(), id); !status.ok())
+    if (absl::Status status = vocabulary->Add(std::string(piece.piece), id); !status.ok())
       return Bad(where, status.message());
-    scores->push_back(static_cast<double>(piece.score()));
+    scores->push_back(static_cast<double>(piece.score));
   }
   for (int64_t i = sentinels - 1; i >= 0; --i) {
     const std::string sentinel = absl::StrCat("<extra_id_", i, ">");
@@ -61,15 +63,15 @@ absl::Status ReadVocabulary(const spm::Model& model, int64_t sentinels, const st
   return absl::OkStatus();
 }
 
-// Returns the model's added tokens: its control symbols, as special tokens, and its user-defined
+// Returns the file's added tokens: its control symbols, as special tokens, and its user-defined
 // symbols.
-std::vector<AddedToken> SymbolTokens(const spm::Model& model) {
+std::vector<AddedToken> SymbolTokens(const SentencePieceFile& file) {
   std::vector<AddedToken> tokens;
-  for (const spm::Model::Piece& piece : model.pieces()) {
-    if (piece.type() != kControlType && piece.type() != kUserDefinedType) continue;
+  for (const SentencePieceFile::Piece& piece : file.pieces) {
+    if (piece.type != kControlType && piece.type != kUserDefinedType) continue;
     AddedToken token;
-    token.content = piece.piece();
-    token.special = piece.type() == kControlType;
+    token.content = piece.piece;
+    token.special = piece.type == kControlType;
     tokens.push_back(std::move(token));
   }
   return tokens;
@@ -79,31 +81,29 @@ std::vector<AddedToken> SymbolTokens(const spm::Model& model) {
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& given) {
-  spm::Model model;
-  if (bytes.size() > INT32_MAX ||
-      !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  const std::optional<SentencePieceFile> file = ReadSentencePieceFile(bytes);
+  if (!file.has_value()) {
     return Bad(where,
                "expected a SentencePiece model (protocol buffer), got other or truncated data");
   }
   Vocabulary vocabulary;
   UnigramOptions options;
   QT_RETURN_IF_ERROR(
-      ReadVocabulary(model, T5Sentinels(given), where, &vocabulary, &options.scores));
+      ReadVocabulary(*file, T5Sentinels(given), where, &vocabulary, &options.scores));
   options.unknown_score = *std::min_element(options.scores.begin(), options.scores.end()) - 10;
   auto unigram = Unigram::Make(std::move(vocabulary), kT5UnknownId, std::move(options));
   if (!unigram.ok()) return Bad(where, unigram.status().message());
 
   PipelineParts parts;
   parts.model = *std::move(unigram);
-  const std::string& rules = model.normalizer_spec().precompiled_charsmap();
-  if (!rules.empty()) {
-    QT_ASSIGN_OR_RETURN(Charsmap charsmap, Charsmap::Parse(rules, where));
+  if (!file->charsmap.empty()) {
+    QT_ASSIGN_OR_RETURN(Charsmap charsmap, Charsmap::Parse(file->charsmap, where));
     parts.normalizer = MakePrecompiled(std::move(charsmap));
   }
   parts.pre_tokenizer = MakeT5PreTokenizer();
   parts.decoder = MakeT5Decoder();
   TokenizerSettings settings = given;
-  settings.additional = SymbolTokens(model);
+  settings.additional = SymbolTokens(*file);
   auto tokenizer = MakeT5(std::move(settings), std::move(parts));
   if (!tokenizer.ok()) return Bad(where, tokenizer.status().message());
   return tokenizer;

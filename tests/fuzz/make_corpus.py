@@ -181,7 +181,7 @@ def make_sentencepiece():
         write(
             "sentencepiece",
             name,
-            message("models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text),
+            message("tests/models/tokenizers/sentencepiece.proto", ".", "quintet.spm.Model", text),
         )
     for name in ("sp-bpe-identity-bytes", "sp-unigram-identity-bytes"):
         write(

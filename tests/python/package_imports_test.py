@@ -1,6 +1,6 @@
 """Tests that quintet shares a process with packages that bring C++ libraries of their own: protobuf
-and Abseil (grpc, sentencepiece), OpenMP and CUDA (torch). Each package is imported and used once
-before and once after quintet."""
+and Abseil (grpc, grpc_tools, sentencepiece), OpenMP and CUDA (torch). Each package is imported and
+used once before and once after quintet."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from server_process import G2P, PACKAGE
+from server_process import G2P, PACKAGE, SOURCE
 
 QUINTET = f"""
 import quintet
@@ -30,6 +30,15 @@ except quintet.Error:
 import sentencepiece
 pieces = sentencepiece.SentencePieceProcessor(model_file={str(G2P / "spiece.model")!r})
 assert pieces.decode(pieces.encode("phoneme")) == "phoneme"
+""",
+    # Its protobuf initialises a unique symbol of libprotobuf, which every later copy would share.
+    "grpc_tools": f"""
+import os
+from grpc_tools import protoc
+os.chdir({str(SOURCE / "proto")!r})
+arguments = ["protoc", "-I.", "--descriptor_set_out=/dev/null", "quintet/v1/inference.proto"]
+assert protoc.main(arguments) == 0
+os.chdir("/")
 """,
     "torch": """
 import torch
@@ -64,3 +73,14 @@ def test_quintet_runs_among_all_of_them():
     found = [OTHERS[name] for name in OTHERS if importlib.util.find_spec(name) is not None]
     assert found
     run("".join([*found, QUINTET, *reversed(found)]))
+
+
+def test_the_extension_loads_no_library_of_protobuf():
+    """Static variables of libprotobuf are shared by all releases of it that a process loads."""
+    run(
+        QUINTET
+        + """
+mapped = open("/proc/self/maps").read()
+assert "_engine" in mapped and "libprotobuf" not in mapped, mapped
+"""
+    )

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "models/checkpoint/json.h"
-#include "models/tokenizers/sentencepiece.pb.h"
 #include "models/tokenizers/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
+#include "tests/models/tokenizers/sentencepiece.pb.h"
 
 namespace quintet {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizers/sentencepiece.pb.h"
 #include "tests/catch.h"
 #include "tests/models/scratch_directory.h"
+#include "tests/models/tokenizers/sentencepiece.pb.h"
 
 namespace quintet {
 namespace {

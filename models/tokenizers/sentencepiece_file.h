@@ -1,0 +1,31 @@
+// The fields of a SentencePiece model file (sentencepiece_model.proto) that Quintet reads.
+//
+// The file is a protocol buffer and is read without libprotobuf: static variables of that library
+// are unique symbols, which the dynamic linker shares among all its copies in a process. A process
+// that has loaded another release, for example as a part of grpcio-tools, would crash when the
+// Python extension brings its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace quintet {
+
+// The views point into the bytes of the file. No value has been checked.
+struct SentencePieceFile {
+  struct Piece {
+    std::string_view piece;
+    float score = 0;
+    int32_t type = 1;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+  };
+  std::vector<Piece> pieces;
+  std::string_view charsmap;  // normalizer_spec.precompiled_charsmap
+};
+
+// Reads the content of a file. Unknown fields are skipped; of a field that occurs several times the
+// last one counts. Returns nullopt if the bytes are not a protocol buffer.
+std::optional<SentencePieceFile> ReadSentencePieceFile(std::string_view bytes);
+
+}  // namespace quintet
