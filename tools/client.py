@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Command-line client of a Quintet server, on `quintet.rpc` of the Python package.
+"""Command-line client of a Quintet server: `quintet.Client` of the Python package as a command.
 
     .venv/bin/python tools/client.py generate --num-beams 4 phoneme quintet
     printf 'one\\ntwo\\n' | .venv/bin/python tools/client.py encode --normalize
@@ -28,12 +28,13 @@ import signal
 import sys
 
 try:
-    import grpc
     from google.protobuf import json_format
 
     # The package of the build folder, unless quintet-engine is installed.
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "build" / "python"))
-    from quintet.rpc import Failure, RpcClient, Tls, vectors
+    import quintet
+    from quintet import messages
+    from quintet.options import POOLINGS, VECTOR_TYPES
     from quintet.wire import pb
 except ImportError as error:
     sys.exit(
@@ -54,15 +55,26 @@ def as_json(message) -> dict:
     )
 
 
-# ---- Decoding options: one flag per field, generated from the message ----
+# ---- Decoding options: one flag for each, generated from the message DecodingOptions ----
+
+DECODING = [
+    f for f in pb.DecodingOptions.DESCRIPTOR.fields if f.name in messages.GENERATION_OPTIONS
+]
+EARLY_STOPPING = {"heuristic": False, "first": True, "never": "never"}
 
 
 def _ids(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _id_lists(text: str) -> list[dict]:
-    return [{"ids": _ids(part)} for part in text.split(";")]
+def _id_lists(text: str) -> list[list[int]]:
+    return [_ids(part) for part in text.split(";")]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number without sign, got {text!r}")
+    return int(text)
 
 
 def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
@@ -70,16 +82,12 @@ def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
         "decoding",
         "meaning, defaults and limits: DecodingOptions in proto/quintet/v1/inference.proto",
     )
-    for field in pb.DecodingOptions.DESCRIPTOR.fields:
+    for field in DECODING:
         flag = {"dest": f"decoding_{field.name}", "default": None}
         if field.type == field.TYPE_BOOL:
             flag.update(action=argparse.BooleanOptionalAction)
-        elif field.type == field.TYPE_ENUM:
-            prefix = field.name.upper() + "_"
-            names = [
-                v.name.removeprefix(prefix).lower() for v in field.enum_type.values if v.number != 0
-            ]
-            flag.update(choices=names)
+        elif field.name == "early_stopping":
+            flag.update(choices=EARLY_STOPPING)
         elif field.type == field.TYPE_STRING:
             flag.update(action="append", metavar="TEXT", help="repeat the flag for several texts")
         elif field.name == "decoder_prefix":
@@ -89,82 +97,77 @@ def add_decoding_flags(parser: argparse.ArgumentParser) -> None:
         elif field.is_repeated:
             flag.update(type=_ids, metavar="ID,ID")
         else:
-            flag.update(type=float if field.type == field.TYPE_FLOAT else int, metavar="N")
+            flag.update(type=float if field.type == field.TYPE_FLOAT else _count, metavar="N")
         group.add_argument("--" + field.name.replace("_", "-"), **flag)
+    group.add_argument("--skip-special-tokens", action=argparse.BooleanOptionalAction, default=True)
 
 
-def decoding_of(arguments: argparse.Namespace) -> pb.DecodingOptions:
-    values = {}
-    for field in pb.DecodingOptions.DESCRIPTOR.fields:
-        value = getattr(arguments, f"decoding_{field.name}")
-        if value is None:
-            continue
-        if field.type == field.TYPE_ENUM:
-            value = f"{field.name}_{value}".upper()
-        if field.name == "decoder_prefix":
-            value = {"text": value}
-        values[field.name] = value
-    return json_format.ParseDict(values, pb.DecodingOptions())
+def decoding_of(arguments: argparse.Namespace) -> dict:
+    values = {field.name: getattr(arguments, f"decoding_{field.name}") for field in DECODING}
+    if values["early_stopping"] is not None:
+        values["early_stopping"] = EARLY_STOPPING[values["early_stopping"]]
+    return {**values, "skip_special_tokens": arguments.skip_special_tokens}
 
 
-# ---- Commands: each maps one input to its text and JSON output ----
+# ---- Commands ----
+#
+# Each calls the server with one input and returns the text to print. The JSON to print is the
+# response; encode returns its numbers in place of the bytes.
 
 
-def generate(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    response = client.generate(line, arguments.decoding)
-    return "\t".join(escaped(sequence.text) for sequence in response.sequences), as_json(response)
+def generate(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
+    result = client.generate(line, **arguments.decoding, **call)
+    return "\t".join(escaped(sequence.text) for sequence in result.sequences)
 
 
-def encode(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    response = client.encode(
-        [line],
-        pooling=arguments.pooling.upper(),
+def encode(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str | dict:
+    array = client.encode(
+        line,
+        pooling=arguments.pooling,
         normalize=arguments.normalize,
-        vector_type=arguments.vector_type.upper(),
+        vector_type=arguments.vector_type,
+        **call,
     )
-    rows = [[float(f"{value:.9g}") for value in row] for row in vectors(response.embeddings[0])]
-    return " ".join(f"{value:.9g}" for row in rows for value in row), {
-        "embeddings": rows,
-        "info": as_json(response.info),
-    }
+    if arguments.output == "text":
+        return " ".join(f"{value:.9g}" for value in array.flat)
+    rows = array if array.ndim == 2 else [array]
+    return {"embeddings": [[float(f"{value:.9g}") for value in row] for row in rows]}
 
 
-def score(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
+def score(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
     text, *targets = line.split("\t")
-    response = client.score(
+    result = client.score(
         text,
         targets,
         top_logprobs=arguments.top_logprobs,
         sliding_window=arguments.sliding_window,
         prefix_lm=arguments.prefix_lm,
+        **call,
     )
-    return "\t".join(f"{target.log_prob:.6f}" for target in response.scores), as_json(response)
+    return "\t".join(f"{target.logprob:.6f}" for target in result.targets)
 
 
-def classify(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    text, *pair = line.split("\t")
-    response = client.classify(
-        [text], pair, top_k=arguments.top_k, max_answer_tokens=arguments.max_answer_tokens
+def classify(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
+    result = client.classify(
+        *line.split("\t", 1),
+        top_k=arguments.top_k,
+        max_answer_tokens=arguments.max_answer_tokens,
+        **call,
     )
-    result = response.results[0]
-    if result.labels:
+    if isinstance(result, quintet.Classification):
         best = max(result.labels, key=lambda label: label.logit)
-        shown = f"{escaped(best.label)}\t{best.probability:.6f}"
-    elif result.tokens:
-        shown = " ".join(escaped(token.labels[0].label) for token in result.tokens)
-    else:
-        shown = "\t".join(escaped(answer.text) for answer in result.answers)
-    return shown, as_json(response)
+        return f"{escaped(best.label)}\t{best.probability:.6f}"
+    if isinstance(result, quintet.TokenClassification):
+        return " ".join(escaped(token.label) for token in result.tokens)
+    return "\t".join(escaped(answer.text) for answer in result.answers)
 
 
-def tokenize(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    response = client.tokenize(line)
-    return " ".join(str(token.id) for token in response.tokens), as_json(response)
+def tokenize(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
+    return " ".join(str(token) for token in client.tokenize(line, **call).ids)
 
 
-def detokenize(client: RpcClient, arguments: argparse.Namespace, line: str) -> tuple[str, dict]:
-    response = client.detokenize([int(word) for word in line.split()])
-    return escaped(response.text), as_json(response)
+def detokenize(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
+    return escaped(client.detokenize([int(word) for word in line.split()], **call))
 
 
 # ---- Running them ----
@@ -178,49 +181,65 @@ def inputs_of(arguments: argparse.Namespace):
             yield line.removesuffix("\n")
 
 
-# Errors of one input: a failed call, or an input that cannot be converted to a message (bytes that
-# are not UTF-8, an id that is not a number).
-INPUT_ERRORS = (grpc.RpcError, ValueError)
+# Errors of one input: a failed call, or a line of detokenize that is no list of ids.
+INPUT_ERRORS = (quintet.Error, ValueError)
 
 
 def report(error: Exception) -> dict:
     """Prints the failure to standard error; returns the object for `--output json`."""
-    if isinstance(error, grpc.RpcError):
-        failure = Failure.of(error)
-    else:
-        failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    print(f"client: {failure}", file=sys.stderr)
-    if failure.retry_after_s is not None:
-        print(
-            f"client: the server asks to try again in {failure.retry_after_s:.2f} s",
-            file=sys.stderr,
-        )
-    return {
-        "error": {"code": failure.code.name, "reason": failure.reason, "message": failure.message}
-    }
+    if not isinstance(error, quintet.Error):
+        error = quintet.InvalidArgumentError(str(error))
+    name = f"{error.code} {error.reason}" if error.reason else error.code
+    print(f"client: {name}: {error.message}", file=sys.stderr)
+    if error.retry_after is not None:
+        print(f"client: the server asks to try again in {error.retry_after:.2f} s", file=sys.stderr)
+    return {"error": {"code": error.code, "reason": error.reason, "message": error.message}}
 
 
-def run_lines(client: RpcClient, arguments: argparse.Namespace) -> int:
-    """Runs up to --concurrency calls concurrently; yields outputs in input order."""
+def write(line: str | dict) -> None:
+    print(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def call_options(arguments: argparse.Namespace) -> dict:
+    options = {"request_id": arguments.request_id}
+    if "inputs" in arguments and arguments.command != "detokenize":
+        options["add_special_tokens"] = arguments.add_special_tokens
+        if arguments.command != "tokenize":
+            options["truncate"] = arguments.truncate
+    return options
+
+
+def run_one(client: quintet.Client, arguments: argparse.Namespace, line: str) -> str | dict:
+    """What is printed for one input."""
+    responses: list = []
+    options = call_options(arguments)
+    result = arguments.call(client, arguments, line, on_response=responses.append, **options)
+    if arguments.output == "text":
+        return result
+    if isinstance(result, dict):
+        return {**result, "info": as_json(responses[0].info)}
+    return as_json(responses[0])
+
+
+def run_lines(client: quintet.Client, arguments: argparse.Namespace) -> int:
+    """Runs up to --concurrency calls concurrently; prints outputs in input order."""
     failed = False
 
     def print_first(pending: collections.deque) -> None:
         nonlocal failed
         try:
-            text, value = pending.popleft().result()
+            line = pending.popleft().result()
         except INPUT_ERRORS as error:
             failed = True
-            text, value = "", report(error)
-        print(
-            json.dumps(value, ensure_ascii=False) if arguments.output == "json" else text,
-            flush=True,
-        )
+            told = report(error)
+            line = told if arguments.output == "json" else ""
+        write(line)
 
     pool = concurrent.futures.ThreadPoolExecutor(arguments.concurrency)
     pending: collections.deque = collections.deque()
     try:
         for line in inputs_of(arguments):
-            pending.append(pool.submit(arguments.call, client, arguments, line))
+            pending.append(pool.submit(run_one, client, arguments, line))
             if len(pending) > 2 * arguments.concurrency:
                 print_first(pending)
         while pending:
@@ -230,64 +249,65 @@ def run_lines(client: RpcClient, arguments: argparse.Namespace) -> int:
     return EXIT_RPC if failed else 0
 
 
-def run_stream(client: RpcClient, arguments: argparse.Namespace) -> int:
+def stream_text(stream) -> None:
     """Prints the first sequence while it is generated, then its rest (all of it with beams) and
     the other sequences."""
+    shown = ""
+    for chunk in stream:
+        if chunk.index == 0:
+            shown += chunk.text
+            print(escaped(chunk.text), end="", flush=True)
+    first, *others = [sequence.text for sequence in stream.result.sequences]
+    write("\t".join([escaped(first[len(shown) :]), *map(escaped, others)]))
+
+
+def run_stream(client: quintet.Client, arguments: argparse.Namespace) -> int:
     exit_code = 0
+    in_json = arguments.output == "json"
+    options = {**arguments.decoding, **call_options(arguments)}
+    if in_json:
+        options["on_response"] = lambda event: write(as_json(event))
     for line in inputs_of(arguments):
-        shown = ""
         try:
-            for event in client.stream(line, arguments.decoding):
-                if arguments.output == "json":
-                    print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
-                elif event.HasField("complete"):
-                    texts = [sequence.text for sequence in event.complete.sequences]
-                    print(
-                        "\t".join([escaped(texts[0][len(shown) :]), *map(escaped, texts[1:])]),
-                        flush=True,
-                    )
-                elif event.chunk.index == 0:
-                    shown += event.chunk.text
-                    print(escaped(event.chunk.text), end="", flush=True)
+            with client.stream(line, **options) as stream:
+                if in_json:
+                    collections.deque(stream, maxlen=0)
+                else:
+                    stream_text(stream)
         except INPUT_ERRORS as error:
             exit_code = EXIT_RPC
             told = report(error)
-            print(
-                json.dumps(told, ensure_ascii=False) if arguments.output == "json" else "",
-                flush=True,
-            )
+            write(told if in_json else "")
     return exit_code
 
 
-def run_info(client: RpcClient, arguments: argparse.Namespace) -> int:
-    value = as_json(client.info())
+def run_info(client: quintet.Client, arguments: argparse.Namespace) -> int:
+    responses: list = []
+    client.info(on_response=responses.append)
+    value = as_json(responses[0])
     if arguments.output == "json":
-        print(json.dumps(value, ensure_ascii=False))
-    else:
-        limits = value.pop("limits")
-        for name, item in {
-            **value,
-            **{f"limits.{key}": item for key, item in limits.items()},
-        }.items():
-            print(f"{name}\t{' '.join(map(str, item)) if isinstance(item, list) else item}")
+        write(value)
+        return 0
+    limits = {f"limits.{name}": item for name, item in value.pop("limits").items()}
+    for name, item in {**value, **limits}.items():
+        write(f"{name}\t{' '.join(map(str, item)) if isinstance(item, list) else item}")
     return 0
 
 
-def run_models(client: RpcClient, arguments: argparse.Namespace) -> int:
+def run_models(client: quintet.Client, arguments: argparse.Namespace) -> int:
     """One line per model: name, readiness, device, data type, tasks."""
-    for model in client.list_models().models:
-        if arguments.output == "json":
-            print(json.dumps(as_json(model), ensure_ascii=False))
-        else:
-            ready = "ready" if model.ready else "not ready"
-            columns = [model.model, ready, model.device, model.dtype, " ".join(model.tasks)]
-            print("\t".join(map(escaped, columns)))
+    responses: list = []
+    models = client.list_models(on_response=responses.append)
+    for model, message in zip(models, responses[0].models, strict=True):
+        ready = "ready" if model.ready else "not ready"
+        columns = [model.name, ready, model.device, model.dtype, " ".join(model.tasks)]
+        write(as_json(message) if arguments.output == "json" else "\t".join(map(escaped, columns)))
     return 0
 
 
-def run_health(client: RpcClient, arguments: argparse.Namespace) -> int:
+def run_health(client: quintet.Client, arguments: argparse.Namespace) -> int:
     status = client.health(arguments.service)
-    print(json.dumps({"status": status}) if arguments.output == "json" else status)
+    write({"status": status} if arguments.output == "json" else status)
     return 0 if status == "SERVING" else EXIT_RPC
 
 
@@ -365,7 +385,7 @@ def connection_flags() -> argparse.ArgumentParser:
         help="request id of every call (default: generated by the server)",
     )
     call.add_argument("--priority", choices=("low", "normal", "high"))
-    call.add_argument("--add-special-tokens", action=argparse.BooleanOptionalAction, default=None)
+    call.add_argument("--add-special-tokens", action=argparse.BooleanOptionalAction, default=True)
     call.add_argument("--truncate", action="store_true", help="truncate inputs that are too long")
     return parser
 
@@ -396,9 +416,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_decoding_flags(add("generate", "Generate text.", run_lines, generate))
     add_decoding_flags(add("stream", "Generate text and print it as it comes.", run_stream))
     command = add("encode", "Embed text.", run_lines, encode)
-    command.add_argument("--pooling", choices=("none", "mean", "first", "last"), default="mean")
+    command.add_argument("--pooling", choices=POOLINGS, default="auto")
     command.add_argument("--normalize", action="store_true", help="scale embeddings to unit length")
-    command.add_argument("--vector-type", choices=("fp32", "fp16", "bf16"), default="fp32")
+    command.add_argument("--vector-type", choices=VECTOR_TYPES, default="fp32")
     command = add(
         "score",
         "Log-likelihood of targets: INPUT<TAB>TARGET[<TAB>TARGET...].",
@@ -426,14 +446,8 @@ def build_parser() -> argparse.ArgumentParser:
         classify,
         "LINE",
     )
-    command.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of answers; 0 = the server's default",
-    )
-    command.add_argument("--max-answer-tokens", type=int, default=0, metavar="N")
+    command.add_argument("--top-k", type=int, default=1, metavar="N", help="number of answers")
+    command.add_argument("--max-answer-tokens", type=int, default=30, metavar="N")
     add("tokenize", "Token ids of text.", run_lines, tokenize)
     add("detokenize", "Text of token ids, separated by blanks.", run_lines, detokenize, "IDS")
     add("info", "What the model is, and the server's limits.", run_info, inputs=None)
@@ -453,24 +467,18 @@ def api_key(arguments: argparse.Namespace) -> str | None:
     return os.environ.get("QUINTET_API_KEY")
 
 
-def client_of(arguments: argparse.Namespace) -> RpcClient:
+def client_of(arguments: argparse.Namespace) -> quintet.Client:
     tls = None
     if arguments.tls or arguments.ca or arguments.cert:
-        tls = Tls(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
-    call = {
-        "model": arguments.model,
-        "request_id": arguments.request_id,
-        "priority": f"PRIORITY_{arguments.priority.upper()}" if arguments.priority else None,
-        "add_special_tokens": arguments.add_special_tokens,
-        "truncate": arguments.truncate,
-    }
-    return RpcClient(
+        tls = quintet.Tls(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    return quintet.Client(
         arguments.target,
+        model=arguments.model or "",
         tls=tls,
         api_key=api_key(arguments),
-        timeout_s=arguments.timeout,
+        timeout=arguments.timeout,
         attempts=arguments.attempts,
-        call={name: value for name, value in call.items() if value is not None},
+        priority=arguments.priority,
         allow_plaintext=arguments.allow_plaintext,
     )
 
@@ -487,16 +495,12 @@ def main() -> int:
         if "decoding_num_beams" in arguments:
             arguments.decoding = decoding_of(arguments)
         client = client_of(arguments)
-    except (
-        OSError,
-        ValueError,
-        json_format.ParseError,
-    ) as error:  # unreadable files, plain text to another machine, numbers out of range
+    except (OSError, ValueError) as error:  # unreadable files, a key in plain text, wrong numbers
         parser.exit(EXIT_USAGE, f"client: {error}\n")
     try:
         with client:
             return arguments.run(client, arguments)
-    except grpc.RpcError as error:
+    except quintet.Error as error:
         report(error)
         return EXIT_RPC
     except OSError as error:

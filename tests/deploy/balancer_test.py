@@ -12,8 +12,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from deploy_files import listening, run, text
-from quintet.rpc import RpcClient, Tls
+from quintet.rpc import Tls
 from quintet.wire import Stub, pb
+from rpc_client import RpcClient
 from server_process import SOURCE, eventually
 
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))

@@ -12,8 +12,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from quintet.rpc import vectors
 from quintet.wire import POOL, SERVICE, pb
+from rpc_client import vectors
 from server_process import G2P, SOURCE, Server, run_quintet, words
 
 WORDS = words(24)

@@ -120,7 +120,7 @@ def test_every_kind_of_decoding_flag(server):
         "1",
         "--decoder-prefix",
         "W",
-        "--no-return-token-ids",
+        "--no-skip-special-tokens",
         server=server,
     )
     run(

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from quintet.rpc import RpcClient
+from rpc_client import RpcClient
 from server_process import BINARY, G2P, Server, free_port
 
 MIB = 1 << 20

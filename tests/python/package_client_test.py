@@ -13,6 +13,7 @@ import pytest
 
 import quintet
 from quintet import calls, messages
+from quintet.wire import pb
 from server_process import G2P, Server, words
 
 LINES = words(150)
@@ -123,7 +124,115 @@ def test_methods_and_options_are_the_same():
         ours = set(inspect.signature(getattr(quintet.Model, name)).parameters)
         # The client has no option target_special_tokens: in a server, one option decides for both
         # inputs and targets.
-        assert ours - theirs <= {"target_special_tokens"} and not theirs - ours, (kind, name)
+        assert ours - theirs <= {"target_special_tokens"}, (kind, name)
+        of_clients = set()
+        if kind is not quintet.AsyncModel:
+            of_clients = {"on_response"} if name == "info" else {"request_id", "on_response"}
+            of_clients |= {"vector_type"} if name == "encode" else set()
+        assert theirs - ours == of_clients, (kind, name)
+
+
+def test_responses_have_request_id_usage_and_timing(remote, model):
+    asked = []
+    options = {"request_id": "batch-7", "on_response": asked.append}
+    results = remote.generate(LINES[:40], **options)
+    assert [r.info.usage.output_tokens for r in asked] == [r.usage.output_tokens for r in results]
+    assert [r.sequences[0].text for r in asked] == [r.text for r in results]  # in order
+    for response in asked:
+        times = response.info.timing
+        assert response.info.request_id == "batch-7" and response.info.model == "g2p"
+        assert 0 < times.first_token_us <= times.total_us < 60_000_000
+    for call in (
+        lambda **options: remote.encode(LINES, **options),
+        lambda **options: remote.score("a", ["EY1"], **options),
+        lambda **options: remote.tokenize("a", **options),
+        lambda **options: remote.detokenize([5], **options),
+        lambda **options: list(remote.generate(iter(LINES[:5]), **options)),
+    ):
+        asked.clear()
+        call(**options)
+        assert asked and {r.info.request_id for r in asked} == {"batch-7"}
+    asked.clear()
+    chunks = list(remote.stream("a", **options))
+    assert [e.chunk.text for e in asked[:-1]] == [c.text for c in chunks]
+    assert asked[-1].complete.info.request_id == "batch-7"
+    asked.clear()
+    rows = remote.encode([*LINES[:3], [99999]], on_error="return", **options)
+    assert len(rows) == 4 and sum(len(r.embeddings) for r in asked) == 3  # none of the failed one
+    with pytest.raises(quintet.InvalidArgumentError, match="request_id") as error:
+        remote.generate("a", request_id="two words")
+    assert error.value.reason == "INVALID_FIELD"
+    with pytest.raises(quintet.NotFoundError) as missing:
+        quintet.Client(remote._target, model="other").generate("a", request_id="mine")
+    assert missing.value.request_id == "mine"
+    for wrong, told in (
+        ({"request_id": 1}, "request_id: expected a str, got int"),
+        (
+            {"on_response": 1},
+            "on_response: expected a function, got int",
+        ),
+    ):
+        with pytest.raises(TypeError, match=told):
+            remote.generate("a", **wrong)
+        with pytest.raises(TypeError, match=told):
+            remote.tokenize("a", **wrong)
+
+
+def test_an_error_of_on_response_ends_the_call(remote):
+    def fail(response):
+        raise RuntimeError("enough")
+
+    for call in (remote.generate, remote.tokenize, lambda a, **o: list(remote.stream(a, **o))):
+        with pytest.raises(RuntimeError, match="enough"):
+            call("a", on_response=fail)
+    assert remote.generate("a").text == "EY1"
+
+
+def test_vectors_of_fewer_bytes(remote):
+    exact = remote.encode(LINES)
+    for vector_type, error in (("fp16", 2**-11), ("bf16", 2**-8)):
+        asked = []
+        rows = remote.encode(LINES, vector_type=vector_type, on_response=asked.append)
+        assert rows.dtype == numpy.float32 and not numpy.array_equal(rows, exact)
+        assert (numpy.abs(rows - exact) <= error * numpy.abs(exact) + 1e-7).all()
+        assert {len(e.values) for r in asked for e in r.embeddings} == {512}
+        tokens = remote.encode("abc", pooling="none", vector_type=vector_type)
+        assert tokens.shape == remote.encode("abc", pooling="none").shape
+    with pytest.raises(quintet.InvalidArgumentError, match="vector_type: expected one of fp32"):
+        remote.encode("a", vector_type="fp8")
+
+
+def test_health_and_limits(server, remote):
+    assert remote.health() == remote.health("quintet.v1.Inference") == "SERVING"
+    with pytest.raises(quintet.NotFoundError):
+        remote.health("no.such.Service")
+    with pytest.raises(TypeError, match="service: expected a str"):
+        remote.health(1)
+    with pytest.raises(quintet.UnavailableError):
+        quintet.Client("127.0.0.1:1", timeout=5).health()
+    names = [field.name for field in pb.Limits.DESCRIPTOR.fields]
+    assert names == [field.name for field in dataclasses.fields(quintet.Limits)]
+    info = remote.info()
+    assert info.limits.max_inputs == 64 and info.limits.max_beams == 32
+    assert info.limits.max_input_tokens == info.max_input_tokens
+    assert info.limits.max_running_sequences == info.max_num_seqs
+
+    async def work():
+        asked = []
+        async with quintet.AsyncClient(server.target) as client:
+            assert await client.health() == "SERVING"
+            with pytest.raises(quintet.NotFoundError):
+                await client.health("no.such.Service")
+            assert (await client.info()).limits == info.limits
+            options = {"request_id": "a-1", "on_response": asked.append}
+            await client.generate(LINES[:5], **options)
+            await client.tokenize("a", **options)
+            assert [chunk async for chunk in client.stream("a", **options)]
+        responses = [r.complete if isinstance(r, pb.GenerateStreamResponse) else r for r in asked]
+        assert {r.info.request_id for r in responses[:6]} == {"a-1"}
+        assert responses[-1].info.usage.output_tokens > 0
+
+    asyncio.run(work())
 
 
 def test_a_bare_string_is_one_input(remote):

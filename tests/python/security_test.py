@@ -7,8 +7,9 @@ import subprocess
 import grpc
 import pytest
 
-from quintet.rpc import Failure, RpcClient, Tls
+from quintet.rpc import Failure, Tls
 from quintet.wire import SERVICE
+from rpc_client import RpcClient
 from server_process import BINARY, G2P, Server, all_calls, failure_of, free_port
 
 Code = grpc.StatusCode

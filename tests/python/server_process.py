@@ -27,7 +27,7 @@ if os.environ.get("QUINTET_PACKAGE") == "installed":
     PACKAGE = ""
 else:
     sys.path.insert(0, PACKAGE)
-from quintet.rpc import RpcClient  # noqa: E402
+from rpc_client import RpcClient  # noqa: E402
 
 G2P = SOURCE / "deploy" / "models" / "g2p"
 CASES = SOURCE / "tests" / "golden" / "cases"

@@ -23,14 +23,12 @@ from serving import SOURCE, Server, Verdict, arguments
 
 sys.path.append(str(SOURCE / "build" / "python"))  # unless quintet-engine is installed
 import grpc  # noqa: E402
-from quintet.rpc import RpcClient  # noqa: E402
 from quintet.wire import SERVICE, pb  # noqa: E402
 
 MIB = 1 << 20
 TEXT = ("the quick brown fox jumps over the lazy dog " * (MIB // 44 + 1))[:MIB]
 INPUTS = [[3 + (7 * i + j) % 20 for j in range(1500)] for i in range(64)]
 IDS = [3 + i % 20 for i in range(1_000_000)]
-SHORT = {"max_new_tokens": 16}
 METHODS = {
     "encode": "Encode",
     "tokenize": "Tokenize",
@@ -43,8 +41,9 @@ METHODS = {
 def requests() -> dict[str, bytes]:
     """Returns the serialized requests. They are built once, because building one takes longer than
     the server's response to it."""
-    with RpcClient("127.0.0.1:1") as client:  # no call is sent
-        short = client.generate_request("phoneme", SHORT).SerializeToString()
+    decoding = pb.DecodingOptions(max_new_tokens=16)
+    generate = pb.GenerateRequest(input=pb.Input(text="phoneme"), decoding=decoding)
+    short = generate.SerializeToString()
     inputs = [pb.Input(token_ids=pb.TokenIds(ids=ids)) for ids in INPUTS]
     encode = pb.EncodeRequest(inputs=inputs, options=pb.EncodeOptions(pooling="POOLING_NONE"))
     return {

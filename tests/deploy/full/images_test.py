@@ -15,7 +15,7 @@ import threading
 import yaml
 
 from deploy_files import DEPLOY, documents, rendered
-from quintet.rpc import RpcClient
+from rpc_client import RpcClient
 from server_process import eventually, free_port
 
 sys.path.insert(0, str(DEPLOY.parent / "tools" / "reliability"))

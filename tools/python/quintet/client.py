@@ -14,9 +14,9 @@ import grpc
 from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
 from quintet.errors import FailedPreconditionError
-from quintet.messages import Batch
+from quintet.messages import Answered, Batch, Respond
 from quintet.results import Chunk, Generation, ModelInfo, ServedModel, Tokens
-from quintet.wire import Stub
+from quintet.wire import HEALTH, Stub
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +34,14 @@ class Client(Connection):
     Long inputs are split into requests, which run in parallel (`concurrency`) and are retried as
     the server asks. May be used by several threads.
 
+    Arguments that the methods have beside those of Model:
+        request_id: id of the call's requests, which the server logs and returns: at most 64
+            characters of [A-Za-z0-9._-]. None: the server generates one for each request.
+        on_response: called with each response, in the order of the inputs and in the caller's
+            thread: messages of quintet/v1/inference.proto, whose `info` (CallInfo) has the request
+            id, `usage` and `timing`; of a stream, each of its messages.
+        vector_type: "fp32", "fp16" or "bf16": how embeddings are sent. They are returned as f32.
+
     Raises:
         TypeError: an argument has the wrong type, or an option does not exist.
         quintet.Error: a subclass that belongs to the server's status code; `reason` and
@@ -47,7 +55,7 @@ class Client(Connection):
             if self._tls
             else grpc.insecure_channel(self._target, self._channel_options)
         )
-        self._stub = Stub(self._channel)
+        self._stub, self._health = Stub(self._channel), Stub(self._channel, HEALTH)
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -79,13 +87,16 @@ class Client(Connection):
         timeout: float | None | Literal["default"] = "default",
         on_error: OnError = "raise",
         progress: bool = False,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Any:
         """`Model.generate`."""
+        base = self._options(request_id)
         call = messages.generate(
-            self._call, options, "generate", add_special_tokens, truncate, skip_special_tokens
+            base, options, "generate", add_special_tokens, truncate, skip_special_tokens
         )
-        return self._run(call, inputs, None, timeout, on_error, progress)
+        return self._run(call, inputs, None, timeout, on_error, progress, on_response)
 
     def stream(
         self,
@@ -95,16 +106,20 @@ class Client(Connection):
         truncate: bool = False,
         skip_special_tokens: bool = True,
         timeout: float | None | Literal["default"] = "default",
+        request_id: str | None = None,
+        on_response: Respond | None = None,
         **options: Unpack[GenerationOptions],
     ) -> ClientStream:
         """`Model.stream`."""
         self._check_open()
+        base = self._options(request_id)
         call = messages.generate(
-            self._call, options, "stream", add_special_tokens, truncate, skip_special_tokens
+            base, options, "stream", add_special_tokens, truncate, skip_special_tokens
         )
+        respond = messages.responder(on_response)
         [batch] = call.batches(messages.one_input(input), None)
         events = self._stub.GenerateStream(batch.request, **self._sending(self._seconds(timeout)))
-        return ClientStream(events, batch)
+        return ClientStream(events, batch, respond)
 
     def encode(
         self,
@@ -114,17 +129,21 @@ class Client(Connection):
         normalize: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        vector_type: Literal["fp32", "fp16", "bf16"] = "fp32",
         add_special_tokens: bool = True,
         truncate: bool = False,
         timeout: float | None | Literal["default"] = "default",
         on_error: OnError = "raise",
         progress: bool = False,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
     ) -> Any:
         """`Model.encode`."""
+        base = self._options(request_id)
         call = messages.encode(
-            self._call, pooling, normalize, prompt_name, prompt, add_special_tokens, truncate
+            base, pooling, normalize, prompt_name, prompt, vector_type, add_special_tokens, truncate
         )
-        return self._run(call, inputs, None, timeout, on_error, progress)
+        return self._run(call, inputs, None, timeout, on_error, progress, on_response)
 
     def score(
         self,
@@ -139,12 +158,17 @@ class Client(Connection):
         timeout: float | None | Literal["default"] = "default",
         on_error: OnError = "raise",
         progress: bool = False,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
     ) -> Any:
         """`Model.score`. Special tokens are added to inputs and targets, or to neither."""
+        base = self._options(request_id)
         call = messages.score(
-            self._call, top_logprobs, sliding_window, prefix_lm, add_special_tokens, truncate
+            base, top_logprobs, sliding_window, prefix_lm, add_special_tokens, truncate
         )
-        return self._run(call, inputs, ("targets", targets), timeout, on_error, progress)
+        return self._run(
+            call, inputs, ("targets", targets), timeout, on_error, progress, on_response
+        )
 
     def classify(
         self,
@@ -158,47 +182,81 @@ class Client(Connection):
         timeout: float | None | Literal["default"] = "default",
         on_error: OnError = "raise",
         progress: bool = False,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
     ) -> Any:
         """`Model.classify`."""
-        call = messages.classify(self._call, top_k, max_answer_tokens, add_special_tokens, truncate)
+        base = self._options(request_id)
+        call = messages.classify(base, top_k, max_answer_tokens, add_special_tokens, truncate)
         extras = None if contexts is None else ("contexts", contexts)
-        return self._run(call, inputs, extras, timeout, on_error, progress)
+        return self._run(call, inputs, extras, timeout, on_error, progress, on_response)
 
-    def tokenize(self, text: str, *, add_special_tokens: bool = True) -> Tokens:
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
+    ) -> Tokens:
         """`Model.tokenize`."""
         self._check_open()
-        request, read = messages.tokenize(self._call, text, add_special_tokens)
-        return read(self._unary("Tokenize", request, self._timeout))
+        request, read = messages.tokenize(self._options(request_id), text, add_special_tokens)
+        return read(self._unary("Tokenize", request, on_response))
 
-    def detokenize(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
+    def detokenize(
+        self,
+        token_ids: Any,
+        *,
+        skip_special_tokens: bool = True,
+        request_id: str | None = None,
+        on_response: Respond | None = None,
+    ) -> str:
         """`Model.detokenize`."""
         self._check_open()
-        request = messages.detokenize(self._call, token_ids, skip_special_tokens)
-        return self._unary("Detokenize", request, self._timeout).text
+        base = self._options(request_id)
+        request = messages.detokenize(base, token_ids, skip_special_tokens)
+        return self._unary("Detokenize", request, on_response).text
 
-    def info(self) -> ModelInfo:
-        """`Model.info`."""
+    def info(self, *, on_response: Respond | None = None) -> ModelInfo:
+        """`Model.info`, with the limits of the server."""
         self._check_open()
         return messages.read_info(
-            self._unary("GetModelInfo", messages.info(self._call), self._timeout)
+            self._unary("GetModelInfo", messages.info(self._call), on_response)
         )
 
-    def list_models(self) -> list[ServedModel]:
+    # ---- Methods of the server ----
+
+    def list_models(self, *, on_response: Respond | None = None) -> list[ServedModel]:
         """All models of the server, in the order of its command line, also while they load."""
         self._check_open()
-        return messages.read_models(
-            self._unary("ListModels", messages.list_models(), self._timeout)
-        )
+        return messages.read_models(self._unary("ListModels", messages.list_models(), on_response))
+
+    def health(self, service: str = "") -> str:
+        """Health of the server: "SERVING" or "NOT_SERVING" (it loads or drains). Needs no API key.
+
+        Args:
+            service: "" or "quintet.v1.Inference"; for any other, NotFoundError.
+        """
+        self._check_open()
+        try:
+            answer = self._health.Check(messages.check_health(service), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise error_of(error, None) from None
+        return messages.read_health(answer)
 
     # ---- Calls ----
 
-    def _unary(self, method: str, request: Any, timeout: float | None) -> Any:
+    def _unary(self, method: str, request: Any, on_response: Respond | None) -> Any:
+        respond = messages.responder(on_response)
         try:
-            return getattr(self._stub, method)(request, **self._sending(timeout))
+            answer = getattr(self._stub, method)(request, **self._sending(self._timeout))
         except grpc.RpcError as error:
             raise error_of(error, None) from None
         except ValueError as error:  # the channel was closed by another thread
             raise FailedPreconditionError(f"the client has been closed: {error}") from None
+        respond(answer)
+        return answer
 
     def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
         with self._lock:
@@ -216,32 +274,33 @@ class Client(Connection):
         timeout: Any,
         on_error: str,
         progress: bool,
+        on_response: Respond | None,
     ) -> Any:
         self._check_open()
-        job = messages.job(call, inputs, extras, on_error, progress)
+        job = messages.job(call, inputs, extras, on_error, progress, on_response)
         values = self._values(job, self._seconds(timeout))
         return job.collect(values)
 
     def _values(self, job: messages.Job, timeout: float | None) -> Iterator:
         """Yields the results of a job in order, with up to `concurrency` requests in flight."""
 
-        def send(batch: Batch) -> list:
+        def send(batch: Batch) -> list[Answered]:
             try:
                 answer = getattr(self._stub, batch.method)(batch.request, **self._sending(timeout))
             except grpc.RpcError as error:
                 if batch.size > 1 and error.code() in OF_INPUTS:
-                    return [result for part in batch.split() for result in send(part)]
-                return failed(batch, error, job)
+                    return [answered for part in batch.split() for answered in send(part)]
+                return [(failed(batch, error, job), None)]
             except ValueError as error:
                 raise FailedPreconditionError(f"the client has been closed: {error}") from None
-            return batch.read(answer)
+            return [(batch.read(answer), answer)]
 
         told = job.progress_bar()
         if job.one:
             for batch in job.batches():
-                yield from send(batch)
+                yield from job.take(send(batch))
             return
-        pending: collections.deque[concurrent.futures.Future[list]] = collections.deque()
+        pending: collections.deque[concurrent.futures.Future[list[Answered]]] = collections.deque()
         pool = self._executor()
         batches = iter(job.batches())
         try:
@@ -254,9 +313,10 @@ class Client(Connection):
                 if not pending:
                     return
                 try:
-                    results = pending.popleft().result()
+                    answered = pending.popleft().result()
                 except concurrent.futures.CancelledError:
                     raise FailedPreconditionError("the client has been closed") from None
+                results = job.take(answered)
                 told(len(results))
                 yield from results
         finally:
@@ -268,8 +328,8 @@ class Client(Connection):
 class ClientStream(Iterator[Chunk]):
     """The chunks of one generation on a server, like `quintet.Stream`."""
 
-    def __init__(self, events: Any, batch: Batch):
-        self._events, self._batch = events, batch
+    def __init__(self, events: Any, batch: Batch, respond: Respond):
+        self._events, self._batch, self._respond = events, batch, respond
         self._result: Generation | None = None
 
     def __iter__(self) -> ClientStream:
@@ -278,6 +338,7 @@ class ClientStream(Iterator[Chunk]):
     def __next__(self) -> Chunk:
         try:
             for event in self._events:
+                self._respond(event)
                 if event.HasField("complete"):
                     [self._result] = self._batch.read(event.complete)
                     continue

@@ -91,6 +91,15 @@ class Connection:
         self._closed = False
         self._pid = os.getpid()
 
+    def _options(self, request_id: str | None) -> dict[str, Any]:
+        """What the CallOptions of a call's requests have in common."""
+        if request_id is None:
+            return self._call
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id: expected a str, got {type(request_id).__name__}")
+        opt.check_text("request_id", request_id)
+        return {**self._call, "request_id": request_id}
+
     def _sending(self, timeout: float | None) -> dict[str, Any]:
         return {"timeout": timeout, "metadata": self._metadata}
 

@@ -11,7 +11,7 @@ import numpy
 
 from quintet import options as opt, results
 from quintet.errors import Error, InvalidArgumentError
-from quintet.wire import pb
+from quintet.wire import health, pb
 
 ENCODE_INPUTS = 32  # maximum number of inputs of an Encode request with pooling
 REQUEST_BYTES = 1 << 20  # maximum size of the texts of a request, unless one input is longer
@@ -25,6 +25,13 @@ _FINISH = {
     pb.FINISH_REASON_STOP: "stop",
     pb.FINISH_REASON_LENGTH: "length",
 }
+# How the values of embeddings arrive; bf16 is the upper half of f32.
+_VALUES = {
+    pb.VECTOR_TYPE_FP32: "<f4",
+    pb.VECTOR_TYPE_FP16: "<f2",
+    pb.VECTOR_TYPE_BF16: "<u2",
+}
+Respond = Callable[[Any], object]  # `on_response` of the methods
 _FIELDS = {field.name: field for field in pb.DecodingOptions.DESCRIPTOR.fields}
 # Fields of the message that are arguments of the methods, or always set.
 GENERATION_OPTIONS = frozenset(_FIELDS) - {"skip_special_tokens", "return_text", "return_token_ids"}
@@ -104,6 +111,9 @@ def _bytes(value: Any) -> int:
     return 4 * len(value) if hasattr(value, "__len__") else 0
 
 
+Answered = tuple[list, Any]  # the results of a request, and its response; None: it failed
+
+
 @dataclasses.dataclass
 class Job:
     """One call of a method with its inputs."""
@@ -115,12 +125,22 @@ class Job:
     progress: bool
     one: bool
     size: int | None
+    respond: Respond
 
     def batches(self) -> Iterator[Batch]:
         return self.call.batches(self.inputs, self.extras)
 
     def progress_bar(self) -> Callable[[int], Any]:
         return opt.progress_bar(self.progress, self.size)
+
+    def take(self, answered: Iterable[Answered]) -> list:
+        """The results of answered requests, whose responses are passed to `on_response`."""
+        results_: list = []
+        for results_of_one, response in answered:
+            if response is not None:
+                self.respond(response)
+            results_ += results_of_one
+        return results_
 
     def collect(self, values: Iterable) -> Any:
         if self.one:
@@ -142,7 +162,12 @@ def _stack(rows: list) -> numpy.ndarray:
 
 
 def job(
-    call: Call, inputs: Any, extras: tuple[str, Any] | None, on_error: str, progress: bool
+    call: Call,
+    inputs: Any,
+    extras: tuple[str, Any] | None,
+    on_error: str,
+    progress: bool,
+    on_response: Respond | None,
 ) -> Job:
     shape = opt.shape_of(inputs, extras)
     return Job(
@@ -153,7 +178,17 @@ def job(
         progress=opt.flag("progress", progress),
         one=shape.one,
         size=shape.size,
+        respond=responder(on_response),
     )
+
+
+def responder(on_response: Respond | None) -> Respond:
+    """The function that is called with each response."""
+    if on_response is None:
+        return lambda response: None
+    if not callable(on_response):
+        raise TypeError(f"on_response: expected a function, got {type(on_response).__name__}")
+    return on_response
 
 
 # ---- Requests ----
@@ -274,13 +309,16 @@ def encode(
     normalize: bool,
     prompt_name: str | None,
     prompt: str | None,
+    vector_type: str,
     add_special_tokens: bool,
     truncate: bool,
 ) -> Call:
     opt.choice("pooling", pooling, opt.POOLINGS)
+    opt.choice("vector_type", vector_type, opt.VECTOR_TYPES)
     options = pb.EncodeOptions(
         pooling=getattr(pb, f"POOLING_{'UNSPECIFIED' if pooling == 'auto' else pooling.upper()}"),
         normalize=opt.flag("normalize", normalize),
+        vector_type=getattr(pb, f"VECTOR_TYPE_{vector_type.upper()}"),
         **opt.prompts(prompt_name, prompt),
     )
     call = _call(base, add_special_tokens, truncate)
@@ -293,7 +331,7 @@ def encode(
     def read(answer: Any, _: list) -> list:
         arrays = []
         for embedding in answer.embeddings:
-            array = numpy.frombuffer(embedding.values, dtype="<f4")
+            array = _values(embedding)
             if pooling == "none":
                 array = array.reshape(embedding.rows, embedding.columns)
             arrays.append(array)
@@ -402,6 +440,13 @@ def info(base: Mapping[str, Any]) -> Any:
     return pb.GetModelInfoRequest(model=base["model"])
 
 
+def check_health(service: str) -> Any:
+    if not isinstance(service, str):
+        raise TypeError(f"service: expected a str, got {type(service).__name__}")
+    opt.check_text("service", service)
+    return health.HealthCheckRequest(service=service)
+
+
 def list_models() -> Any:
     return pb.ListModelsRequest()
 
@@ -414,6 +459,14 @@ def _usage(call_info: Any) -> results.Usage:
     return results.Usage(
         usage.input_tokens, usage.prefix_tokens, usage.output_tokens, usage.cached_tokens
     )
+
+
+def _values(embedding: Any) -> numpy.ndarray:
+    """The values of an embedding as f32."""
+    values = numpy.frombuffer(embedding.values, dtype=_VALUES[embedding.vector_type])
+    if embedding.vector_type == pb.VECTOR_TYPE_BF16:
+        return (values.astype("<u4") << 16).view("<f4")
+    return values.astype("<f4", copy=False)
 
 
 def _logprobs(tokens: Any) -> list[results.TokenLogprob]:
@@ -496,7 +549,14 @@ def read_info(answer: Any) -> results.ModelInfo:
         max_input_tokens=answer.limits.max_input_tokens,
         max_num_seqs=answer.limits.max_running_sequences,
         prompt_names=list(answer.prompt_names),
+        limits=results.Limits(
+            **{name: getattr(answer.limits, name) for name in results.Limits.__slots__}
+        ),
     )
+
+
+def read_health(answer: Any) -> str:
+    return health.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
 def read_models(answer: Any) -> list[results.ServedModel]:

@@ -161,7 +161,8 @@ class Model:
     def info(self) -> ModelInfo:
         """Properties of the model."""
         values = self._engine.info()
-        return ModelInfo(**{name: values[name] for name in ModelInfo.__slots__})
+        known = [name for name in ModelInfo.__slots__ if name != "limits"]
+        return ModelInfo(**{name: values[name] for name in known})
 
     # ---- Generation ----
 

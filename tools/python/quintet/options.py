@@ -12,6 +12,7 @@ from quintet.errors import InvalidArgumentError
 
 POOLINGS = ("auto", "mean", "first", "last", "none")
 ON_ERROR = ("raise", "return")
+VECTOR_TYPES = ("fp32", "fp16", "bf16")
 
 # Hugging Face's names of options that Quintet has under another name.
 ALIASES = {

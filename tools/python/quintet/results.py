@@ -161,6 +161,26 @@ class Tokens:
 
 
 @dataclasses.dataclass(slots=True)
+class Limits:
+    """Limits of a server for calls of one model, under the names of the message Limits."""
+
+    max_queue_requests: int  # queued requests
+    max_queue_tokens: int  # input tokens of queued requests
+    max_running_sequences: int  # sequences decoded concurrently; each beam counts
+    max_input_tokens: int  # tokens of one input
+    max_new_tokens: int
+    max_beams: int  # num_beams
+    max_samples: int  # num_return_sequences with do_sample
+    max_inputs: int  # inputs of one request of encode and classify
+    max_targets: int  # targets of one input of score
+    max_message_bytes: int  # one request
+    max_text_bytes: int  # text of one input
+    encoder_cache_bytes: int  # host memory of the cache of encoder outputs; 0: off
+    default_timeout_ms: int  # for calls without a timeout
+    max_timeout_ms: int  # longer timeouts are shortened to it
+
+
+@dataclasses.dataclass(slots=True)
 class ModelInfo:
     """Properties of a model."""
 
@@ -179,6 +199,7 @@ class ModelInfo:
     max_input_tokens: int
     max_num_seqs: int  # sequences decoded concurrently
     prompt_names: list[str]  # values of encode's `prompt_name`
+    limits: Limits | None = None  # of a Client: those of the server
 
 
 @dataclasses.dataclass(slots=True)

@@ -15,6 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 SERVICE = "quintet.v1.Inference"
+HEALTH = "grpc.health.v1.Health"
 
 
 def _pool() -> descriptor_pool.DescriptorPool:
