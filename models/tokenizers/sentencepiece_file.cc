@@ -24,8 +24,8 @@ class WireReader {
 
   // Whether the field has this number and type; fields of other types are unknown ones.
   bool Is(uint64_t number, WireType type) const { return tag_ == (number << 3 | type); }
-  uint64_t number() const { return number_; }         // kVarint
-  std::string_view bytes() const { return bytes_; }   // the other types
+  uint64_t number() const { return number_; }        // kVarint
+  std::string_view bytes() const { return bytes_; }  // the other types
 
  private:
   bool TakeVarint(uint64_t* value) {

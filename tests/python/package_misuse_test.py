@@ -338,3 +338,15 @@ def test_every_public_name_exists():
     assert pathlib.Path(quintet.__file__).with_name("py.typed").exists()
     with pytest.raises(AttributeError):
         quintet.NoSuchName  # noqa: B018
+
+
+@pytest.mark.parametrize("count", [0, 3, 299, 301, 1000])
+def test_a_list_that_changes_its_length_during_a_call(count):
+    class Changing(list):
+        def __iter__(self):
+            return iter(["a"] * count)
+
+    with quintet.Model(G2P, **SMALL) as model:
+        with pytest.raises(InvalidArgumentError, match="their number changed .* from 300"):
+            model.encode(Changing(["a"] * 300))
+        assert model.encode([]).shape == (0, 256) and model.encode(["a"]).shape == (1, 256)

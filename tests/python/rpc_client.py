@@ -153,7 +153,8 @@ class RpcClient:
     def classify(
         self, values, pairs=(), *, top_k: int = 0, max_answer_tokens: int = 0
     ) -> Any:  # pb.ClassifyResponse
-        """`pairs`: context of each question (question answering). 0: the server's default."""
+        """`pairs`: the context of each question, for question answering only. If `top_k` or
+        `max_answer_tokens` is 0, the server uses its default for that argument."""
         request = pb.ClassifyRequest(
             call=self._options(),
             inputs=[make_input(v) for v in values],

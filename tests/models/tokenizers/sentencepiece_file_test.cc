@@ -58,8 +58,15 @@ TEST_CASE("Unknown fields are skipped, and the last one of several counts", "[to
   // Fields 9 of the types varint, 64 bits, bytes and 32 bits; then piece "a" of type 4, then 2, and
   // a field 1 that is a number.
   const std::string bytes(
-      "\x48\x96\x01\x49" "12345678" "\x4A\x03" "abc" "\x4D" "1234"
-      "\x0A\x0A\x0A\x01x\x0A\x01" "a\x18\x04\x18\x02\x08\x05", 36);
+      "\x48\x96\x01\x49"
+      "12345678"
+      "\x4A\x03"
+      "abc"
+      "\x4D"
+      "1234"
+      "\x0A\x0A\x0A\x01x\x0A\x01"
+      "a\x18\x04\x18\x02\x08\x05",
+      36);
   const std::optional<SentencePieceFile> file = ReadSentencePieceFile(bytes);
   REQUIRE(file.has_value());
   REQUIRE(file->pieces.size() == 1);

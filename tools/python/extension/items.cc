@@ -81,9 +81,7 @@ class EncodeItem : public Item {
  public:
   EncodeItem(std::shared_ptr<const CallOptions> options, Input input,
              std::shared_ptr<Embeddings> embeddings, int64_t row)
-      : Item(std::move(options), std::move(input)), embeddings_(std::move(embeddings)), row_(row) {
-    if (embeddings_ != nullptr) embeddings_->FillWithNan(row_);
-  }
+      : Item(std::move(options), std::move(input)), embeddings_(std::move(embeddings)), row_(row) {}
 
   absl::Status Complete(Request* request) override {
     options_->embedding->Fill(input_.is_text, request);
@@ -97,7 +95,6 @@ class EncodeItem : public Item {
   }
 
   nb::object ToPython() override {
-    if (embeddings_ != nullptr) return nb::none();
     const bool pooled = options_->embedding_options.pooling != Pooling::kNone;
     const int64_t rows = pooled ? -1 : result_.rows;
     return ArrayOf(std::move(result_.values), rows, result_.columns);

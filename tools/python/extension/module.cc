@@ -151,26 +151,28 @@ class PythonCall {
 
   // Like Pop, but returns a tuple (chunks, results), whose results are those of Pop.
   nb::tuple PopWithChunks(bool wait) {
-    CheckProcess(loaded_->pid);
     std::vector<TokenChunk> chunks;
     nb::list results;
-    if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
-    while (true) {
-      std::vector<std::unique_ptr<WorkItem>> items;
-      {
-        const nb::gil_scoped_release release;
-        call_->Pop(wait ? kTickUs : 0, &items, &chunks);
-      }
-      AddResults(items, &results);
-      if (!items.empty() || !chunks.empty() || !wait || call_->pending() == 0) break;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
+    AddResults(TakeFinished(wait, &chunks), &results);
     nb::list chunk_list;
     for (const TokenChunk& chunk : chunks) chunk_list.append(ChunkToPython(chunk));
     if (!failed_.ok() && results.size() == 0 && chunks.empty()) {
       throw StatusError(failed_, Number(popped_ - 1));
     }
     return nb::make_tuple(chunk_list, results);
+  }
+
+  // As Pop, for a call whose results are rows of Array: returns the number of inputs that have
+  // finished. The row of a failed input is NaN.
+  int64_t PopRows(bool wait) {
+    const int64_t before = popped_;
+    for (const std::unique_ptr<WorkItem>& item : TakeFinished(wait, nullptr)) {
+      if (!item->status.ok() && raises_) Fail(item->status);
+      if (!item->status.ok()) embeddings_->FillWithNan(popped_);
+      ++popped_;
+      if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
+    }
+    return popped_ - before;
   }
 
   int64_t pending() const {
@@ -183,7 +185,10 @@ class PythonCall {
     const nb::gil_scoped_release release;
     call_->Cancel();
   }
-  nb::object Array() const { return ArrayOf(embeddings_); }
+  nb::object Array() const {
+    CheckRows(popped_ == embeddings_->rows);
+    return ArrayOf(embeddings_);
+  }
 
  private:
   // Returns the number of an input for error messages; -1, no number, if the call has one input.
@@ -191,18 +196,50 @@ class PythonCall {
 
   std::vector<std::unique_ptr<WorkItem>> ReadItems(const nb::list& inputs, nb::object extras) {
     CheckProcess(loaded_->pid);
+    const int64_t count = pushed_ + static_cast<int64_t>(inputs.size());
+    if (embeddings_ != nullptr) CheckRows(count <= embeddings_->rows);
     std::vector<std::unique_ptr<WorkItem>> items;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const nb::object extra = extras.is_none() ? nb::none() : nb::object(extras[i]);
       try {
         items.push_back(MakeItem(options_, inputs[i], extra, embeddings_, pushed_));
       } catch (const StatusError& error) {  // fails in its turn, after the inputs before it
-        if (embeddings_ != nullptr) embeddings_->FillWithNan(pushed_);
         items.push_back(std::make_unique<FailedItem>(error.status()));
       }
       ++pushed_;
     }
     return items;
+  }
+
+  // Each input has a row of its own, and each row an input.
+  void CheckRows(bool good) const {
+    if (good) return;
+    ThrowValue(absl::StrCat("inputs: their number changed during the call, from ",
+                            embeddings_->rows,
+                            "; pass a list that nobody changes, or an iterator"));
+  }
+
+  // Returns the items that have finished. Waits for one, or for a chunk, if `wait`; the wait ends
+  // early if a signal's handler raises. Raises the error that ended the call before.
+  std::vector<std::unique_ptr<WorkItem>> TakeFinished(bool wait, std::vector<TokenChunk>* chunks) {
+    CheckProcess(loaded_->pid);
+    if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
+    std::vector<std::unique_ptr<WorkItem>> items;
+    while (true) {
+      {
+        const nb::gil_scoped_release release;
+        call_->Pop(wait ? kTickUs : 0, &items, chunks);
+      }
+      const bool some = !items.empty() || (chunks != nullptr && !chunks->empty());
+      if (some || !wait || call_->pending() == 0) return items;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+
+  void Fail(const absl::Status& status) {
+    failed_ = status;
+    const nb::gil_scoped_release release;
+    call_->Cancel();
   }
 
   void AddResults(const std::vector<std::unique_ptr<WorkItem>>& items, nb::list* results) {
@@ -216,9 +253,7 @@ class PythonCall {
     if (item->status.ok()) {
       results->append(static_cast<Item*>(item)->ToPython());
     } else if (raises_) {
-      failed_ = item->status;
-      const nb::gil_scoped_release release;
-      call_->Cancel();
+      Fail(item->status);
     } else {
       results->append(ErrorObject(item->status, Number(popped_)));
     }
@@ -542,6 +577,7 @@ NB_MODULE(_engine, m) {
       .def("push", &PythonCall::Push, nb::arg("inputs"), nb::arg("extras").none())
       .def("run", &PythonCall::Run, nb::arg("inputs"), nb::arg("extras").none())
       .def("pop", &PythonCall::Pop, nb::arg("wait") = true)
+      .def("pop_rows", &PythonCall::PopRows, nb::arg("wait") = true)
       .def("pop_with_chunks", &PythonCall::PopWithChunks, nb::arg("wait") = true)
       .def("pending", &PythonCall::pending)
       .def("cancel", &PythonCall::Cancel)

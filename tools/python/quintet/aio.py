@@ -295,13 +295,13 @@ class AsyncModel:
             feed = calls.Feed(call, plan, self._model._engine.window())
             while feed.fill():
                 event.clear()
-                results = call.pop(False)
-                if not results and feed.full:
+                count, results = calls.take(call, plan, False)
+                if count == 0 and feed.full:
                     await event.wait()
                 else:
                     await asyncio.sleep(0)
-                feed.done(len(results))
-                told(len(results))
+                feed.done(count)
+                told(count)
                 for result in results:
                     yield result
             if plan.array:
@@ -315,4 +315,4 @@ class AsyncModel:
         if plan.size is None:
             return values
         results = [value async for value in values]
-        return results[-1] if plan.array else results[0] if plan.one else results
+        return results[0] if plan.one or plan.array else results

@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -192,6 +193,8 @@ class Feed:
 
     def __init__(self, call: _engine.Call, plan_: Plan, window: int):
         self._call = call
+        # Inputs that are there already cannot be slow to arrive.
+        self._waits = not isinstance(plan_.inputs, (list, tuple))
         self._inputs: Iterator = iter(plan_.inputs)
         self._extras = None if plan_.extras is None else iter(plan_.extras)
         self._window = window
@@ -222,7 +225,11 @@ class Feed:
         return self._pending > 0
 
     def _take(self, most: int) -> tuple[list, bool]:
-        inputs: list = []
+        if not self._waits:
+            inputs = list(itertools.islice(self._inputs, most))
+            self.exhausted = len(inputs) < most
+            return inputs, False
+        inputs = []
         begin = time.monotonic()
         for item in self._inputs:
             inputs.append(item)
@@ -254,6 +261,14 @@ def run(model: _engine.Model, plan_: Plan) -> Any:
     return collect(plan_, _results(model, plan_))
 
 
+def take(call: _engine.Call, plan_: Plan, wait: bool) -> tuple[int, list]:
+    """How many inputs have finished, and their results unless they are rows of the call's array."""
+    if plan_.array:
+        return call.pop_rows(wait), []
+    results_ = call.pop(wait)
+    return len(results_), results_
+
+
 def _results(model: _engine.Model, plan_: Plan) -> Iterator:
     """Yields the results of a plan in the order of its inputs, as they are finished."""
     call = model.begin(plan_.kind, plan_.options, plan_.decoding, plan_.rows, plan_.raises)
@@ -261,9 +276,9 @@ def _results(model: _engine.Model, plan_: Plan) -> Iterator:
     told = opt.progress_bar(plan_.progress, plan_.size)
     try:
         while feed.fill():
-            results_ = call.pop(feed.full)
-            feed.done(len(results_))
-            told(len(results_))
+            count, results_ = take(call, plan_, feed.full)
+            feed.done(count)
+            told(count)
             yield from results_
         if plan_.array:
             yield call.array()
@@ -273,13 +288,9 @@ def _results(model: _engine.Model, plan_: Plan) -> Iterator:
 
 
 def collect(plan_: Plan, values: Iterator) -> Any:
-    """Converts the results of a plan, one for each input in order, to the form in which the model's
-    method returns them: a single result, a list, an iterator or one array."""
-    if plan_.array:
-        last = None
-        for last in values:
-            pass
-        return last
-    if plan_.one:
+    """Converts the results of a plan, in the order of its inputs, to the form in which the model's
+    method returns them: a single result, a list, an iterator or one array. For an array, `values`
+    is the array alone."""
+    if plan_.one or plan_.array:
         return next(iter(list(values)))
     return list(values) if plan_.size is not None else values

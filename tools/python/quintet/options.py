@@ -208,7 +208,7 @@ def is_one_input(value: Any) -> bool:
         return value.ndim == 1 and getattr(value.dtype, "kind", "") in "iu"
     if len(value) == 0 or not hasattr(value, "__getitem__"):
         return False
-    first = next(iter(value))
+    first = next(iter(value), None)
     scalar = not isinstance(first, bool) and getattr(first, "ndim", 0) == 0
     return scalar and hasattr(first, "__index__")
 
