@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/model_info.h"
@@ -13,27 +14,25 @@ namespace {
 
 constexpr char kPlatform[] = "quintet";
 
-int64_t LabelCount(const ModelConfig& config) {
-  return static_cast<int64_t>(config.label_names.size());
+// `text`: whether the model has a tokenizer.
+std::vector<TensorInfo> GenerateOutputs(bool text) {
+  std::vector<TensorInfo> outputs = {{"output_ids", kserve::TYPE_INT32, {-1, -1}},
+                                     {"sequence_length", kserve::TYPE_INT32, {-1}},
+                                     {"finish_reason", kserve::TYPE_STRING, {-1}},
+                                     {"sequence_scores", kserve::TYPE_FP32, {-1}},
+                                     {"output_log_probs", kserve::TYPE_FP32, {-1, -1}},
+                                     {"cumulative_logprob", kserve::TYPE_FP32, {-1}},
+                                     {"seed", kserve::TYPE_UINT64, {1}}};
+  if (!text) return outputs;
+  const std::vector<TensorInfo> texts = {{"text_output", kserve::TYPE_STRING, {-1}},
+                                         {"matched_stop", kserve::TYPE_STRING, {-1}}};
+  outputs.insert(outputs.begin(), texts.begin(), texts.end());
+  return outputs;
 }
 
-std::vector<TensorInfo> GenerateOutputs() {
-  return {{"text_output", kserve::TYPE_STRING, {-1}},
-          {"output_ids", kserve::TYPE_INT32, {-1, -1}},
-          {"sequence_length", kserve::TYPE_INT32, {-1}},
-          {"finish_reason", kserve::TYPE_STRING, {-1}},
-          {"matched_stop", kserve::TYPE_STRING, {-1}},
-          {"sequence_scores", kserve::TYPE_FP32, {-1}},
-          {"output_log_probs", kserve::TYPE_FP32, {-1, -1}},
-          {"cumulative_logprob", kserve::TYPE_FP32, {-1}},
-          {"seed", kserve::TYPE_UINT64, {1}}};
-}
-
-std::vector<TensorInfo> EncodeOutputs(const ModelHost& host) {
-  const ModelConfig& config = host.config();
-  const int64_t columns = host.modules() == nullptr ? config.d_model : host.modules()->columns;
+std::vector<TensorInfo> EncodeOutputs(int64_t columns, int64_t d_model) {
   return {{"embedding", kserve::TYPE_FP32, {columns}},
-          {"last_hidden_state", kserve::TYPE_FP32, {-1, config.d_model}}};
+          {"last_hidden_state", kserve::TYPE_FP32, {-1, d_model}}};
 }
 
 std::vector<TensorInfo> ScoreOutputs() {
@@ -42,9 +41,8 @@ std::vector<TensorInfo> ScoreOutputs() {
           {"token_log_probs", kserve::TYPE_FP32, {-1, -1}}};
 }
 
-std::vector<TensorInfo> ClassifyOutputs(const ModelConfig& config) {
-  const int64_t labels = LabelCount(config);
-  switch (config.head) {
+std::vector<TensorInfo> ClassifyOutputs(Head head, int64_t labels) {
+  switch (head) {
     case Head::kQuestionAnswering:
       return {{"answer", kserve::TYPE_STRING, {-1}},
               {"answer_score", kserve::TYPE_FP32, {-1}},
@@ -137,6 +135,21 @@ void AddParameters(const ModelHost& host, kserve::ModelConfig* config) {
 
 }  // namespace
 
+bool IsKnownOutput(absl::string_view name) {
+  std::vector<std::vector<TensorInfo>> groups = {CommonOutputs(), GenerateOutputs(true),
+                                                 EncodeOutputs(0, 0), ScoreOutputs()};
+  for (Head head : {Head::kSequenceClassification, Head::kTokenClassification,
+                    Head::kQuestionAnswering}) {
+    groups.push_back(ClassifyOutputs(head, 0));
+  }
+  for (const std::vector<TensorInfo>& outputs : groups) {
+    for (const TensorInfo& output : outputs) {
+      if (name == output.name) return true;
+    }
+  }
+  return false;
+}
+
 const std::vector<TensorInfo>& CommonOutputs() {
   static const auto* const outputs =
       new std::vector<TensorInfo>{{"num_input_tokens", kserve::TYPE_INT32, {1}}};
@@ -144,15 +157,20 @@ const std::vector<TensorInfo>& CommonOutputs() {
 }
 
 std::vector<OperationInfo> OperationsOf(const ModelHost& host) {
+  const ModelConfig& config = host.config();
   std::vector<OperationInfo> operations;
   if (Supports(host, RequestKind::kGenerate)) {
-    operations.push_back({RequestKind::kGenerate, "generate", GenerateOutputs()});
+    operations.push_back({RequestKind::kGenerate, "generate",
+                          GenerateOutputs(host.tokenizer() != nullptr)});
   }
   if (Supports(host, RequestKind::kClassify)) {
-    operations.push_back({RequestKind::kClassify, "classify", ClassifyOutputs(host.config())});
+    const int64_t labels = static_cast<int64_t>(config.label_names.size());
+    operations.push_back({RequestKind::kClassify, "classify",
+                          ClassifyOutputs(config.head, labels)});
   }
   if (Supports(host, RequestKind::kEncode)) {
-    operations.push_back({RequestKind::kEncode, "encode", EncodeOutputs(host)});
+    const int64_t columns = host.modules() == nullptr ? config.d_model : host.modules()->columns;
+    operations.push_back({RequestKind::kEncode, "encode", EncodeOutputs(columns, config.d_model)});
   }
   if (Supports(host, RequestKind::kScore)) {
     operations.push_back({RequestKind::kScore, "score", ScoreOutputs()});
@@ -195,7 +213,7 @@ absl::Status CheckVersion(const std::string& version, const char* field) {
 
 void WriteMetadata(const ModelHost& host, kserve::ModelMetadataResponse* response) {
   response->set_name(host.options().name);
-  response->add_versions(kModelVersion);
+  response->add_versions(std::string(kModelVersion));
   response->set_platform(kPlatform);
   for (const TensorInfo& input : InputsOf(host)) AddTensor(input, response->add_inputs());
   for (const TensorInfo& output : OutputsOf(host)) AddTensor(output, response->add_outputs());

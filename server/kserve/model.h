@@ -35,6 +35,8 @@ struct OperationInfo {
 
 // Outputs that every operation has.
 const std::vector<TensorInfo>& CommonOutputs();
+// Whether some model, perhaps one with another head, has an output of this name.
+bool IsKnownOutput(absl::string_view name);
 
 // The two functions below need a model that has been loaded.
 //

@@ -21,6 +21,7 @@ using google::protobuf::Message;
 using nlohmann::json;
 
 constexpr int kMaxJsonDepth = 8;
+constexpr size_t kMaxJsonBytes = 256 << 10;  // of one parameter; parsed JSON is much larger
 constexpr size_t kMaxNameBytes = 64;
 
 // Names of vLLM's SamplingParams that mean the same as a field of DecodingOptions.
@@ -52,15 +53,15 @@ std::optional<uint32_t> AsUint32(const json& value) {
                             : std::nullopt;
 }
 
-absl::Status ReadIds(const std::string& field, const json& value,
-                     google::protobuf::RepeatedField<uint32_t>* ids) {
+absl::StatusOr<std::vector<uint32_t>> ReadIds(const std::string& field, const json& value) {
+  std::vector<uint32_t> ids;
   if (!value.is_array()) return Expected(field, "a list of token ids");
   for (const json& id : value) {
     const std::optional<uint32_t> number = AsUint32(id);
     if (!number.has_value()) return Expected(field, "a list of token ids, each 0 to 4294967295");
-    ids->Add(*number);
+    ids.push_back(*number);
   }
-  return absl::OkStatus();
+  return ids;
 }
 
 // The names of an enum's values without their common prefix: "MEAN" for POOLING_MEAN. Value 0 is
@@ -97,8 +98,9 @@ absl::Status SetList(const std::string& field, const json& value, const FieldDes
                      Message* message) {
   const google::protobuf::Reflection& reflection = *message->GetReflection();
   if (to->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
-    return ReadIds(field, value,
-                   reflection.MutableRepeatedField<uint32_t>(message, to));
+    QT_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ReadIds(field, value));
+    for (const uint32_t id : ids) reflection.AddUInt32(message, to, id);
+    return absl::OkStatus();
   }
   if (to->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
     for (const json& text : value.is_string() ? json::array({value}) : value) {
@@ -111,15 +113,20 @@ absl::Status SetList(const std::string& field, const json& value, const FieldDes
   }
   if (!value.is_array()) return Expected(field, "a list of lists of token ids");
   for (const json& list : value) {
-    auto* ids = static_cast<v1::TokenIds*>(reflection.AddMessage(message, to));
-    QT_RETURN_IF_ERROR(ReadIds(field, list, ids->mutable_ids()));
+    QT_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ReadIds(field, list));
+    auto* const to_ids = static_cast<v1::TokenIds*>(reflection.AddMessage(message, to));
+    to_ids->mutable_ids()->Add(ids.begin(), ids.end());
   }
   return absl::OkStatus();
 }
 
 absl::Status SetInput(const std::string& field, const json& value, v1::Input* input) {
-  if (!value.is_string()) return ReadIds(field, value, input->mutable_token_ids()->mutable_ids());
-  input->set_text(value.get<std::string>());
+  if (value.is_string()) {
+    input->set_text(value.get<std::string>());
+    return absl::OkStatus();
+  }
+  QT_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ReadIds(field, value));
+  input->mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
   return absl::OkStatus();
 }
 
@@ -159,14 +166,21 @@ bool IsPlainString(const FieldDescriptor& field, const std::string& value) {
          (text && !(list && value.rfind('[', 0) == 0));
 }
 
+absl::StatusOr<json> ParseText(const std::string& path, absl::string_view text) {
+  if (text.size() > kMaxJsonBytes) {
+    return Expected(path, absl::StrCat("at most ", kMaxJsonBytes, " bytes of JSON, got ",
+                                       text.size()));
+  }
+  absl::StatusOr<json> parsed = ParseJson({text.data(), text.size()}, path, kMaxJsonDepth);
+  if (!parsed.ok()) return Expected(path, "valid JSON, or a value that is not a string");
+  return parsed;
+}
+
 absl::Status SetField(const std::string& path, const json& given, const FieldDescriptor* field,
                       Message* message) {
   json value = given;
   if (value.is_string() && !IsPlainString(*field, value.get_ref<const std::string&>())) {
-    absl::StatusOr<json> parsed =
-        ParseJson(value.get_ref<const std::string&>(), path, kMaxJsonDepth);
-    if (!parsed.ok()) return Expected(path, "valid JSON if it is a string");
-    value = *std::move(parsed);
+    QT_ASSIGN_OR_RETURN(value, ParseText(path, value.get_ref<const std::string&>()));
   }
   if (field->is_repeated()) return SetList(path, value, field, message);
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
@@ -216,6 +230,28 @@ json JsonOf(const kserve::InferParameter& parameter) {
   }
 }
 
+absl::StatusOr<bool> ReadFlag(const std::string& name, const json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_string() && value.get_ref<const std::string&>() == "true") return true;
+  if (value.is_string() && value.get_ref<const std::string&>() == "false") return false;
+  return Expected("parameters." + name, "true or false");
+}
+
+absl::StatusOr<v1::Priority> ReadPriority(const json& value) {
+  constexpr v1::Priority kLevels[] = {v1::PRIORITY_UNSPECIFIED, v1::PRIORITY_HIGH,
+                                      v1::PRIORITY_NORMAL, v1::PRIORITY_LOW};
+  if (const auto level = AsUnsigned(value, std::size(kLevels) - 1); level.has_value()) {
+    return kLevels[*level];
+  }
+  v1::CallOptions call;
+  const FieldDescriptor* const field = call.GetDescriptor()->FindFieldByName("priority");
+  if (!value.is_string() || !SetEnum("", value, field, &call).ok()) {
+    return Expected("parameters.priority",
+                    "0 (default), 1 or high, 2 or normal, 3 or low");
+  }
+  return call.priority();
+}
+
 std::string ParameterReader::Names() const {
   std::string names;
   for (const Message* message : messages_) {
@@ -248,10 +284,10 @@ absl::Status ParameterReader::Set(absl::string_view name, const json& value) {
 }
 
 absl::Status ParameterReader::SetSampling(absl::string_view text) {
-  const absl::StatusOr<json> object = ParseJson(std::string_view(text.data(), text.size()),
-                                                "sampling_parameters", kMaxJsonDepth);
+  const absl::StatusOr<json> object = ParseText("sampling_parameters", text);
   if (!object.ok() || !object->is_object()) {
-    return Expected("sampling_parameters", "one JSON object");
+    return Expected("sampling_parameters",
+                    absl::StrCat("one JSON object of at most ", kMaxJsonBytes, " bytes"));
   }
   const auto temperature = object->find("temperature");
   const bool greedy = temperature != object->end() && *temperature == 0;

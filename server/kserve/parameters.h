@@ -8,11 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 #include "inference/grpc_inference.pb.h"
 #include "nlohmann/json.hpp"
+#include "quintet/v1/inference.pb.h"
 
 namespace quintet {
 
@@ -20,6 +21,11 @@ namespace kserve = ::inference;
 
 // The value of a parameter as JSON. A string parameter stays a string.
 nlohmann::json JsonOf(const kserve::InferParameter& parameter);
+// The value of the parameter `name` as a truth value: true, false or these words.
+absl::StatusOr<bool> ReadFlag(const std::string& name, const nlohmann::json& value);
+// The value of the parameter priority: 0 (default), 1 (HIGH), 2 (NORMAL) or 3 (LOW), as Triton's
+// levels, or one of these words.
+absl::StatusOr<v1::Priority> ReadPriority(const nlohmann::json& value);
 
 // The options of one request. Each option belongs to the first of several messages that has a field
 // of its name.
