@@ -135,17 +135,6 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
   return absl::OkStatus();
 }
 
-// Whether the chunks of a stream had all texts and ids.
-bool IsAllSent(const v1::GenerateResponse& response, const std::map<uint32_t, SentPart>& sent) {
-  return std::all_of(
-      response.sequences().begin(), response.sequences().end(), [&](const v1::Sequence& one) {
-        const auto found = sent.find(one.index());
-        const SentPart part = found == sent.end() ? SentPart() : found->second;
-        return part.text_bytes >= one.text().size() &&
-               part.ids >= static_cast<size_t>(one.token_ids_size());
-      });
-}
-
 }  // namespace
 
 int64_t InferTask::MemoryToRead(const kserve::ModelInferRequest& request) {
@@ -412,6 +401,8 @@ absl::Status InferTask::InTermsOfTensors(const absl::Status& status, size_t row)
                                     {"input", input + of_row},
                                     {"pairs", "context"},
                                     {"targets", target},
+                                    {"decoding.return_scores", "sequence_scores"},
+                                    {"decoding.logprobs", "output_log_probs"},
                                     {"decoding.", "parameters."},
                                     {"options.", "parameters."},
                                     {"top_k", "parameters.top_k"},
@@ -427,6 +418,16 @@ void InferTask::WriteHead(const std::string& model, kserve::ModelInferResponse* 
 
 bool InferTask::Wants(absl::string_view output) const {
   return std::find(outputs_.begin(), outputs_.end(), output) != outputs_.end();
+}
+
+bool InferTask::IsAllSent(const v1::GenerateResponse& response) const {
+  return std::all_of(
+      response.sequences().begin(), response.sequences().end(), [this](const v1::Sequence& one) {
+        const auto found = sent_.find(one.index());
+        const SentPart part = found == sent_.end() ? SentPart() : found->second;
+        return (part.text_bytes >= one.text().size() || !Wants("text_output")) &&
+               (part.ids >= static_cast<size_t>(one.token_ids_size()) || !Wants("output_ids"));
+      });
 }
 
 void InferTask::WriteChunk(const std::string& model, const v1::GenerateChunk& chunk,
@@ -450,7 +451,7 @@ void InferTask::Write(const ModelHost& host, const std::vector<Result>& results,
       *request.mutable_decoding() = decoding_;
       std::vector<v1::GenerateResponse> responses(results.size());
       for (size_t i = 0; i < results.size(); ++i) WriteGenerate(request, results[i], &responses[i]);
-      if (stream_ && empty_final_response_ && IsAllSent(responses[0], sent_)) {
+      if (stream_ && empty_final_response_ && IsAllSent(responses[0])) {
         // The final response has only what no chunk could have, perhaps nothing.
         std::erase_if(options.names, [](const std::string& name) {
           return name == "text_output" || name == "output_ids";

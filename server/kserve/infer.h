@@ -78,6 +78,8 @@ class InferTask {
 
   absl::StatusOr<std::vector<Request>> PrepareRow(size_t row, const ModelHost& host,
                                                   const InputLimits& limits);
+  // Whether the chunks of a stream had all texts and ids that are outputs.
+  bool IsAllSent(const v1::GenerateResponse& response) const;
   // Replaces the field names of quintet.v1 in an error of the input `row`.
   absl::Status InTermsOfTensors(const absl::Status& status, size_t row) const;
 

@@ -104,7 +104,10 @@ absl::Status InferTask::ChooseOperation(const ModelHost& host) {
   if (operation_ == RequestKind::kScore && targets_of_each_ == 0) {
     return Invalid("inputs", "must hold target_text or target_ids for the outputs of score");
   }
-  return absl::OkStatus();
+  const bool questions = operation_ == RequestKind::kClassify &&
+                         host.config().head == Head::kQuestionAnswering;
+  if (contexts_.empty() || questions) return absl::OkStatus();
+  return Invalid("context", "is an input of question answering only");
 }
 
 void InferTask::AddDefaultOutputs(const ModelHost& host) {

@@ -360,7 +360,7 @@ def test_a_full_queue():
         config = stub.ModelConfig(service_pb2.ModelConfigRequest()).config
         assert config.max_batch_size == 2
         running = stub.ModelInfer.future(text_request("a", "b", parameters=ENDLESS))
-        assert eventually(lambda: server.metric("quintet_requests_waiting") == 1)
+        assert eventually(lambda: server.metric("quintet_requests_waiting") == 2)
         found = failed(stub, text_request("a", "b"))
         assert (found.code, found.reason) == (Code.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         assert found.retry_after_s is not None
