@@ -1,6 +1,7 @@
 """Tests KServe's gRPC protocol (server/KSERVE.md) with tritonclient: answers equal quintet.v1's."""
 
 import json
+import re
 import time
 
 import grpc
@@ -374,6 +375,22 @@ def test_metadata_and_configuration_name_what_a_model_returns(heads, server):
                 for size, declared in zip(got.shape, output.shape, strict=True):
                     assert declared in (-1, size), output.name
         client.close()
+
+
+def test_tensors_and_methods_are_documented(heads, server):
+    """server/KSERVE.md names every tensor of every model, and every method."""
+    documented = (SOURCE / "server" / "KSERVE.md").read_text(encoding="utf-8")
+    models = [(server, "g2p")]
+    models += [(heads, name) for name in ("t5-encoder", "t5-seqcls", "t5-tokcls", "t5-qa", "gpt2")]
+    for running, model in models:
+        client = triton.InferenceServerClient(running.target)
+        metadata = client.get_model_metadata(model)
+        for one in (*metadata.inputs, *metadata.outputs):
+            assert f"`{one.name}`" in documented, one.name
+        client.close()
+    proto = (SOURCE / "proto" / "inference" / "grpc_inference.proto").read_text(encoding="utf-8")
+    for method in re.findall(r"rpc (\w+)\(", proto):
+        assert f"`{method}`" in documented, method
 
 
 def test_health_metadata_and_index(server, heads):
