@@ -150,9 +150,8 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
   ready_ = make_.Gauge("ready", "1 while the model accepts requests, otherwise 0.");
   Set(make_.Gauge("build_info", "Always 1.", {}, {{"version", options.version}}), 1);
 
-  for (const char* rpc :
-       {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score", "Classify", "ModelInfer",
-        "ModelStreamInfer"}) {
+  for (const char* rpc : {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score",
+                          "Classify", "ModelInfer", "ModelStreamInfer"}) {
     accepted_[rpc] = make_.Counter("requests_accepted_total",
                                    "Requests submitted to the engine, by RPC.", {}, {{"rpc", rpc}});
   }
@@ -279,9 +278,9 @@ ModelMetrics::Totals ModelMetrics::totals() const {
     return Totals::Duration{values.sample_count, values.sample_sum};
   };
   Totals totals;
-  for (FinishReason reason : {FinishReason::kEos, FinishReason::kStop, FinishReason::kLength,
-                              FinishReason::kDone, FinishReason::kCancelled,
-                              FinishReason::kDeadline, FinishReason::kError}) {
+  for (FinishReason reason :
+       {FinishReason::kEos, FinishReason::kStop, FinishReason::kLength, FinishReason::kDone,
+        FinishReason::kCancelled, FinishReason::kDeadline, FinishReason::kError}) {
     const double count = finished_.at(FinishReasonName(reason)).native().Value();
     const bool failed = reason == FinishReason::kCancelled || reason == FinishReason::kDeadline ||
                         reason == FinishReason::kError;

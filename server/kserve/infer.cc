@@ -258,8 +258,8 @@ absl::Status InferTask::ReadIds(const InputTensors& tensors) {
     if (mask != nullptr) {
       QT_ASSIGN_OR_RETURN(part, PartFromMask("attention_mask" + at, *mask, begin, dims[1]));
     } else if (lengths != nullptr) {
-      QT_ASSIGN_OR_RETURN(part, PartFromLength("input_lengths" + at, lengths->Integer(row),
-                                               dims[1]));
+      QT_ASSIGN_OR_RETURN(part,
+                          PartFromLength("input_lengths" + at, lengths->Integer(row), dims[1]));
     }
     QT_RETURN_IF_ERROR(AddIds("input_ids" + at, ids, begin + part.begin, part.count, &inputs_));
   }
@@ -278,9 +278,9 @@ absl::Status InferTask::ReadTargets(const InputTensors& tensors) {
   if (texts == nullptr && ids == nullptr) return absl::OkStatus();
   target_ids_ = ids != nullptr;
   const char* const name = target_ids_ ? "target_ids" : "target_text";
-  QT_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> dims,
-      target_ids_ ? Dims(name, *ids, {batch, -1, -1}) : Dims(name, *texts, {batch, -1}));
+  QT_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, target_ids_
+                                                           ? Dims(name, *ids, {batch, -1, -1})
+                                                           : Dims(name, *texts, {batch, -1}));
   QT_RETURN_IF_ERROR(CheckBatch(name, dims[1], kMaxTargets));
   targets_of_each_ = static_cast<size_t>(dims[1]);
   if (lengths != nullptr) {

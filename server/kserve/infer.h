@@ -95,8 +95,8 @@ class InferTask {
   std::vector<v1::Input> inputs_, targets_, contexts_;
   size_t targets_of_each_ = 0;
   bool input_ids_ = false, target_ids_ = false;  // token ids, not text
-  bool flat_ = false;   // the input tensor has no second dimension
-  bool typed_ = false;  // the elements are in typed fields
+  bool flat_ = false;                            // the input tensor has no second dimension
+  bool typed_ = false;                           // the elements are in typed fields
 
   RequestKind operation_ = RequestKind::kGenerate;
   v1::DecodingOptions decoding_;

@@ -51,18 +51,17 @@ absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo
   if (!IsKnownOutput(name)) {
     return Invalid(field, "must be one of ", OutputNames(operations));
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      field, ": a model with the head \"", HeadName(host.config().head), "\"",
-      host.tokenizer() == nullptr ? " and without tokenizer" : "",
-      " does not return this output, but ", OutputNames(operations)));
+  return absl::FailedPreconditionError(
+      absl::StrCat(field, ": a model with the head \"", HeadName(host.config().head), "\"",
+                   host.tokenizer() == nullptr ? " and without tokenizer" : "",
+                   " does not return this output, but ", OutputNames(operations)));
 }
 
 }  // namespace
 
 absl::Status InferTask::Resolve(const ModelHost& host) {
   if (!input_ids_ && host.tokenizer() == nullptr) {
-    return absl::FailedPreconditionError(
-        "text_input: this model has no tokenizer; send input_ids");
+    return absl::FailedPreconditionError("text_input: this model has no tokenizer; send input_ids");
   }
   QT_RETURN_IF_ERROR(ChooseOperation(host));
   if (outputs_.empty()) AddDefaultOutputs(host);
@@ -104,8 +103,8 @@ absl::Status InferTask::ChooseOperation(const ModelHost& host) {
   if (operation_ == RequestKind::kScore && targets_of_each_ == 0) {
     return Invalid("inputs", "must hold target_text or target_ids for the outputs of score");
   }
-  const bool questions = operation_ == RequestKind::kClassify &&
-                         host.config().head == Head::kQuestionAnswering;
+  const bool questions =
+      operation_ == RequestKind::kClassify && host.config().head == Head::kQuestionAnswering;
   if (contexts_.empty() || questions) return absl::OkStatus();
   return Invalid("context", "is an input of question answering only");
 }
@@ -161,9 +160,9 @@ absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
   // Outputs stand for the first five; the others are inputs or have parameters of their own.
   std::vector<absl::string_view> hidden = {
-      "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs",
-      "call",        "input",            "inputs",        "targets",  "pairs",
-      "model",       "request_id",       "priority"};
+      "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
+      "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",
+      "priority"};
   if (operation_ == RequestKind::kEncode) messages = {&encode_};
   if (operation_ == RequestKind::kScore) messages = {&score_};
   if (operation_ == RequestKind::kClassify) messages = {&classify_};

@@ -259,11 +259,11 @@ std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& opti
 
 std::vector<Method> KserveMethods(CallContext* context, const KserveOptions& options) {
   std::vector<Method> methods = ProbeMethods(context, options);
-  methods.push_back(MethodOf(
-      "ServerMetadata", /*needs_key=*/true,
-      [context, version = options.version](std::shared_ptr<Rpc> rpc) {
-        return std::make_shared<ServerMetadataCall>(context, std::move(rpc), version);
-      }));
+  methods.push_back(MethodOf("ServerMetadata", /*needs_key=*/true,
+                             [context, version = options.version](std::shared_ptr<Rpc> rpc) {
+                               return std::make_shared<ServerMetadataCall>(context, std::move(rpc),
+                                                                           version);
+                             }));
   methods.push_back(ModelMethod<kserve::ModelMetadataRequest, kserve::ModelMetadataResponse>(
       "ModelMetadata", context, WriteMetadata));
   methods.push_back(ModelMethod<kserve::ModelConfigRequest, kserve::ModelConfigResponse>(

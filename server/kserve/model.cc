@@ -127,9 +127,9 @@ void AddParameters(const ModelHost& host, kserve::ModelConfig* config) {
     add("max_new_tokens", absl::StrCat(host.options().decoding.max_new_tokens));
   }
   if (model.head == Head::kSequenceClassification || model.head == Head::kTokenClassification) {
-    add("labels", nlohmann::json(model.label_names)
-                      .dump(-1, ' ', /*ensure_ascii=*/true,
-                            nlohmann::json::error_handler_t::replace));
+    add("labels",
+        nlohmann::json(model.label_names)
+            .dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace));
   }
 }
 
@@ -138,8 +138,8 @@ void AddParameters(const ModelHost& host, kserve::ModelConfig* config) {
 bool IsKnownOutput(absl::string_view name) {
   std::vector<std::vector<TensorInfo>> groups = {CommonOutputs(), GenerateOutputs(true),
                                                  EncodeOutputs(0, 0), ScoreOutputs()};
-  for (Head head : {Head::kSequenceClassification, Head::kTokenClassification,
-                    Head::kQuestionAnswering}) {
+  for (Head head :
+       {Head::kSequenceClassification, Head::kTokenClassification, Head::kQuestionAnswering}) {
     groups.push_back(ClassifyOutputs(head, 0));
   }
   for (const std::vector<TensorInfo>& outputs : groups) {
@@ -160,13 +160,13 @@ std::vector<OperationInfo> OperationsOf(const ModelHost& host) {
   const ModelConfig& config = host.config();
   std::vector<OperationInfo> operations;
   if (Supports(host, RequestKind::kGenerate)) {
-    operations.push_back({RequestKind::kGenerate, "generate",
-                          GenerateOutputs(host.tokenizer() != nullptr)});
+    operations.push_back(
+        {RequestKind::kGenerate, "generate", GenerateOutputs(host.tokenizer() != nullptr)});
   }
   if (Supports(host, RequestKind::kClassify)) {
     const int64_t labels = static_cast<int64_t>(config.label_names.size());
-    operations.push_back({RequestKind::kClassify, "classify",
-                          ClassifyOutputs(config.head, labels)});
+    operations.push_back(
+        {RequestKind::kClassify, "classify", ClassifyOutputs(config.head, labels)});
   }
   if (Supports(host, RequestKind::kEncode)) {
     const int64_t columns = host.modules() == nullptr ? config.d_model : host.modules()->columns;
@@ -201,8 +201,7 @@ std::vector<TensorInfo> InputsOf(const ModelHost& host) {
 }
 
 int MaxBatch(const ModelHost& host) {
-  return static_cast<int>(
-      std::min<int64_t>(kMaxInputs, host.options().engine.max_queue_requests));
+  return static_cast<int>(std::min<int64_t>(kMaxInputs, host.options().engine.max_queue_requests));
 }
 
 absl::Status CheckVersion(const std::string& version, const char* field) {
@@ -241,8 +240,7 @@ void WriteConfig(const ModelHost& host, kserve::ModelConfig* config) {
   config->mutable_dynamic_batching()->set_priority_levels(3);
   config->mutable_dynamic_batching()->set_default_priority_level(2);
   AddParameters(host, config);
-  config->mutable_model_transaction_policy()->set_decoupled(
-      Supports(host, RequestKind::kGenerate));
+  config->mutable_model_transaction_policy()->set_decoupled(Supports(host, RequestKind::kGenerate));
 }
 
 void WriteStatistics(const ModelHost& host, kserve::ModelStatistics* statistics) {
@@ -256,9 +254,9 @@ void WriteStatistics(const ModelHost& host, kserve::ModelStatistics* statistics)
   WriteDuration(totals.e2e, inference->mutable_success());
   inference->mutable_fail()->set_count(totals.failed);
   WriteDuration(totals.queue, inference->mutable_queue());
-  WriteDuration({totals.e2e.count,
-                 totals.e2e.seconds - totals.queue.seconds - totals.inference.seconds},
-                inference->mutable_compute_input());
+  WriteDuration(
+      {totals.e2e.count, totals.e2e.seconds - totals.queue.seconds - totals.inference.seconds},
+      inference->mutable_compute_input());
   WriteDuration(totals.inference, inference->mutable_compute_infer());
   const EngineCounters counters = host.engine().counters();
   const int64_t misses = counters.encoder_cache_queries - counters.encoder_cache_hits;

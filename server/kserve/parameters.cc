@@ -168,8 +168,8 @@ bool IsPlainString(const FieldDescriptor& field, const std::string& value) {
 
 absl::StatusOr<json> ParseText(const std::string& path, absl::string_view text) {
   if (text.size() > kMaxJsonBytes) {
-    return Expected(path, absl::StrCat("at most ", kMaxJsonBytes, " bytes of JSON, got ",
-                                       text.size()));
+    return Expected(path,
+                    absl::StrCat("at most ", kMaxJsonBytes, " bytes of JSON, got ", text.size()));
   }
   absl::StatusOr<json> parsed = ParseJson({text.data(), text.size()}, path, kMaxJsonDepth);
   if (!parsed.ok()) return Expected(path, "valid JSON, or a value that is not a string");
@@ -187,9 +187,9 @@ absl::Status SetField(const std::string& path, const json& given, const FieldDes
     return SetEnum(path, value, field, message);
   }
   if (field->message_type() == v1::Input::descriptor()) {
-    return SetInput(path, value,
-                    static_cast<v1::Input*>(
-                        message->GetReflection()->MutableMessage(message, field)));
+    return SetInput(
+        path, value,
+        static_cast<v1::Input*>(message->GetReflection()->MutableMessage(message, field)));
   }
   if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
     return SetNumber(path, value, field, message);
@@ -246,8 +246,7 @@ absl::StatusOr<v1::Priority> ReadPriority(const json& value) {
   v1::CallOptions call;
   const FieldDescriptor* const field = call.GetDescriptor()->FindFieldByName("priority");
   if (!value.is_string() || !SetEnum("", value, field, &call).ok()) {
-    return Expected("parameters.priority",
-                    "0 (default), 1 or high, 2 or normal, 3 or low");
+    return Expected("parameters.priority", "0 (default), 1 or high, 2 or normal, 3 or low");
   }
   return call.priority();
 }
@@ -266,8 +265,8 @@ std::string ParameterReader::Names() const {
 
 absl::Status ParameterReader::Set(absl::string_view name, const json& value) {
   if (!IsPlainName(name)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parameters: a name of ", name.size(), " bytes is not known; known: ", Names()));
+    return absl::InvalidArgumentError(absl::StrCat("parameters: a name of ", name.size(),
+                                                   " bytes is not known; known: ", Names()));
   }
   const std::string path = absl::StrCat("parameters.", name);
   for (Message* message : messages_) {

@@ -41,9 +41,9 @@ class ParameterReader {
   // twice is an error.
   absl::Status Set(absl::string_view name, const nlohmann::json& value);
   // Sets the options of a sampling_parameters tensor: a JSON object with the names of the fields,
-  // or with those names of vLLM's SamplingParams that mean the same. As in vLLM, temperature, top_k,
-  // top_p, min_p and seed turn sampling on unless do_sample is given, and a temperature of 0 turns
-  // it off.
+  // or with those names of vLLM's SamplingParams that mean the same. As in vLLM, temperature,
+  // top_k, top_p, min_p and seed turn sampling on unless do_sample is given, and a temperature of 0
+  // turns it off.
   absl::Status SetSampling(absl::string_view json);
 
  private:

@@ -28,8 +28,7 @@ struct Padded {
     values.resize(rows * static_cast<size_t>(columns), padding);
     for (size_t row = 0; row < rows; ++row) {
       const auto& from = at(row);
-      std::copy(from.begin(), from.end(),
-                values.begin() + static_cast<int64_t>(row) * columns);
+      std::copy(from.begin(), from.end(), values.begin() + static_cast<int64_t>(row) * columns);
     }
   }
 };
@@ -181,8 +180,7 @@ std::map<std::string, Writer> SequenceWriters(const Sequences& sequences,
 // Appends the rows of one encoded input, padded to `rows`.
 void AppendRows(const Result& result, v1::VectorType type, int64_t rows, std::string* to) {
   AppendEmbedding(result, type, to);
-  const size_t row_bytes =
-      static_cast<size_t>(result.columns * VectorBytes(type));
+  const size_t row_bytes = static_cast<size_t>(result.columns * VectorBytes(type));
   to->append(static_cast<size_t>(rows - result.rows) * row_bytes, '\0');
 }
 
@@ -206,10 +204,10 @@ absl::Span<const float> RowOf(const Result& result, int64_t row) {
 std::vector<float> Probabilities(const Result& result, const ModelConfig& config) {
   std::vector<float> values;
   for (int64_t row = 0; row < result.rows; ++row) {
-    const std::vector<double> of_row = config.head == Head::kTokenClassification
-                                           ? Softmax(RowOf(result, row))
-                                           : LabelProbabilities(RowOf(result, row),
-                                                                config.label_kind);
+    const std::vector<double> of_row =
+        config.head == Head::kTokenClassification
+            ? Softmax(RowOf(result, row))
+            : LabelProbabilities(RowOf(result, row), config.label_kind);
     values.insert(values.end(), of_row.begin(), of_row.end());
   }
   return values;
@@ -328,8 +326,7 @@ void WriteGenerated(const std::vector<v1::GenerateResponse>& responses,
                     const OutputOptions& options, kserve::ModelInferResponse* response) {
   OutputTensors to(options.typed, response);
   const Sequences sequences(responses);
-  std::map<std::string, Writer> writers =
-      SequenceWriters(sequences, options, pad_id, &to);
+  std::map<std::string, Writer> writers = SequenceWriters(sequences, options, pad_id, &to);
   writers["seed"] = [&](const char* name) {
     std::vector<uint64_t> seeds;
     for (const v1::GenerateResponse& one : responses) seeds.push_back(one.seed());
@@ -391,28 +388,28 @@ void WriteScored(const std::vector<v1::ScoreResponse>& responses,
   }
   const int64_t batch = static_cast<int64_t>(responses.size());
   const int64_t targets = responses[0].scores_size();
-  WriteAll(options.names,
-           {{"log_prob",
-             [&](const char* name) {
-               std::vector<double> sums;
-               for (const auto* score : scores) sums.push_back(score->log_prob());
-               to.Fp64(name, {batch, targets}, sums);
-             }},
-            {"target_length",
-             [&](const char* name) {
-               std::vector<int32_t> lengths;
-               for (const auto* score : scores) {
-                 lengths.push_back(static_cast<int32_t>(score->tokens()));
-               }
-               to.Int32(name, {batch, targets}, lengths);
-             }},
-            {"token_log_probs",
-             [&](const char* name) {
-               const Padded<float> padded(
-                   scores.size(), [&](size_t i) { return LogProbs(scores[i]->logprobs()); }, 0.0f);
-               to.Fp32(name, {batch, targets, padded.columns}, padded.values);
-             }},
-            {"num_input_tokens", InputTokens(results, /*flat=*/false, &to)}});
+  WriteAll(options.names, {{"log_prob",
+                            [&](const char* name) {
+                              std::vector<double> sums;
+                              for (const auto* score : scores) sums.push_back(score->log_prob());
+                              to.Fp64(name, {batch, targets}, sums);
+                            }},
+                           {"target_length",
+                            [&](const char* name) {
+                              std::vector<int32_t> lengths;
+                              for (const auto* score : scores) {
+                                lengths.push_back(static_cast<int32_t>(score->tokens()));
+                              }
+                              to.Int32(name, {batch, targets}, lengths);
+                            }},
+                           {"token_log_probs",
+                            [&](const char* name) {
+                              const Padded<float> padded(
+                                  scores.size(),
+                                  [&](size_t i) { return LogProbs(scores[i]->logprobs()); }, 0.0f);
+                              to.Fp32(name, {batch, targets, padded.columns}, padded.values);
+                            }},
+                           {"num_input_tokens", InputTokens(results, /*flat=*/false, &to)}});
 }
 
 void WriteClassified(const v1::ClassifyResponse& classified, const std::vector<Result>& results,

@@ -140,7 +140,7 @@ class InferStream::Item final : public Call {
 
   const std::shared_ptr<InferStream> stream_;
   InferTask task_{/*streams=*/true};
-  std::string model_;  // name of the served model, once it is known
+  std::string model_;                        // name of the served model, once it is known
   std::map<int, v1::GenerateChunk> chunks_;  // unwritten, by index of the sequence
   int last_index_ = -1;                      // sequence of the chunk that was written last
   grpc::ByteBuffer last_;                    // the last response

@@ -29,10 +29,10 @@ struct Datatype {
   int64_t bytes;
 };
 constexpr Datatype kDatatypes[] = {
-    {kserve::TYPE_BOOL, "BOOL", 1},      {kserve::TYPE_INT32, "INT32", 4},
-    {kserve::TYPE_INT64, "INT64", 8},    {kserve::TYPE_UINT64, "UINT64", 8},
-    {kserve::TYPE_FP16, "FP16", 2},      {kserve::TYPE_BF16, "BF16", 2},
-    {kserve::TYPE_FP32, "FP32", 4},      {kserve::TYPE_FP64, "FP64", 8},
+    {kserve::TYPE_BOOL, "BOOL", 1},    {kserve::TYPE_INT32, "INT32", 4},
+    {kserve::TYPE_INT64, "INT64", 8},  {kserve::TYPE_UINT64, "UINT64", 8},
+    {kserve::TYPE_FP16, "FP16", 2},    {kserve::TYPE_BF16, "BF16", 2},
+    {kserve::TYPE_FP32, "FP32", 4},    {kserve::TYPE_FP64, "FP64", 8},
     {kserve::TYPE_STRING, "BYTES", 0},
 };
 

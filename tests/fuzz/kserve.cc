@@ -1,5 +1,5 @@
-// Fuzz target: any bytes as a ModelInferRequest of KServe's gRPC protocol. Byte 0 selects the model,
-// byte 1 whether the RPC is ModelStreamInfer.
+// Fuzz target: any bytes as a ModelInferRequest of KServe's gRPC protocol. Byte 0 selects the
+// model, byte 1 whether the RPC is ModelStreamInfer.
 #include "tests/fuzz/served_models.h"
 #include "tests/server/kserve/infer_checks.h"
 

@@ -304,7 +304,12 @@ def make_kserve():
         ("text", 0, 0, text + ' id: "r-1" model_name: "m"'),
         ("raw", 0, 0, raw("text_input", "BYTES", [2], two) + ' outputs { name: "output_ids" }'),
         ("ids", 1, 0, ids + raw("input_lengths", "INT32", [2, 1], struct.pack("<2i", 2, 1))),
-        ("mask", 1, 0, ids + raw("attention_mask", "INT32", [2, 2], struct.pack("<4i", 1, 1, 0, 1))),
+        (
+            "mask",
+            1,
+            0,
+            ids + raw("attention_mask", "INT32", [2, 2], struct.pack("<4i", 1, 1, 0, 1)),
+        ),
         ("classify", 2, 0, ids + ' outputs { name: "offsets" } outputs { name: "logits" }'),
         (
             "stream",
@@ -313,7 +318,7 @@ def make_kserve():
             text
             + parameter("stream", "bool_param: true")
             + parameter("num_beams", "int64_param: 3")
-            + parameter("stop", "string_param: '[\"X\", \"Y\"]'")
+            + parameter("stop", 'string_param: \'["X", "Y"]\'')
             + parameter("early_stopping", 'string_param: "never"')
             + parameter("length_penalty", "double_param: 0.5"),
         ),

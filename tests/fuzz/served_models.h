@@ -1,5 +1,5 @@
-// Models for fuzzers of requests: the shipped model, and tiny models without tokenizers for the code
-// paths that it does not reach.
+// Models for fuzzers of requests: the shipped model, and tiny models without tokenizers for the
+// code paths that it does not reach.
 #pragma once
 
 #include <cstdint>

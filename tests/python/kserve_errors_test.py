@@ -144,9 +144,7 @@ INVALID = [
         "one run",
     ),
     (
-        request(
-            IDS, ids([1, 1], [1, 2], "attention_mask"), ids([1], [1], "input_lengths")
-        ),
+        request(IDS, ids([1, 1], [1, 2], "attention_mask"), ids([1], [1], "input_lengths")),
         "attention_mask",
         "cannot be combined",
     ),
@@ -443,9 +441,7 @@ def test_tls(tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     with Server(G2P, tls_cert=certificate, tls_key=key) as server:
         target = f"localhost:{server.target.split(':')[1]}"
-        client = triton.InferenceServerClient(
-            target, ssl=True, root_certificates=str(certificate)
-        )
+        client = triton.InferenceServerClient(target, ssl=True, root_certificates=str(certificate))
         result = client.infer("g2p", [texts("wagner")])
         assert result.as_numpy("text_output")[0, 0] == b"W AE1 G N ER0"
         with Stream(client) as stream:

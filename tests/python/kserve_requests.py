@@ -1,4 +1,4 @@
-"""Requests of KServe's gRPC protocol: helpers for kserve_*_test.py, with tritonclient's messages."""
+"""Helpers of kserve_*_test.py: requests of KServe's gRPC protocol with tritonclient's messages."""
 
 import contextlib
 import queue

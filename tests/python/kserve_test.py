@@ -143,7 +143,8 @@ def test_a_tensor_without_second_dimension(infer):
     result = infer([texts("wagner", flat=True)])
     assert list(result.as_numpy("text_output")) == [b"W AE1 G N ER0"]
     result = infer(
-        [texts("wagner", "phoneme", flat=True)], parameters={"num_beams": 2, "num_return_sequences": 2}
+        [texts("wagner", "phoneme", flat=True)],
+        parameters={"num_beams": 2, "num_return_sequences": 2},
     )
     batch = infer(
         [texts("wagner", "phoneme")], parameters={"num_beams": 2, "num_return_sequences": 2}
@@ -405,13 +406,22 @@ def test_health_metadata_and_index(server, heads):
     client.close()
     client = triton.InferenceServerClient(heads.target)
     index = client.get_model_repository_index().models
-    assert [model.name for model in index] == ["t5-encoder", "t5-seqcls", "t5-tokcls", "t5-qa", "gpt2"]
+    assert [model.name for model in index] == [
+        "t5-encoder",
+        "t5-seqcls",
+        "t5-tokcls",
+        "t5-qa",
+        "gpt2",
+    ]
     assert {(model.state, model.version) for model in index} == {("READY", "1")}
     client.close()
 
 
 def test_statistics_are_those_of_the_metrics(tiny_models):
-    with Server(tiny_models["t5-v1_1"], G2P) as running, running.client(call={"model": "g2p"}) as v1:
+    with (
+        Server(tiny_models["t5-v1_1"], G2P) as running,
+        running.client(call={"model": "g2p"}) as v1,
+    ):
         client = triton.InferenceServerClient(running.target)
         assert client.get_inference_statistics("g2p").model_stats[0].last_inference == 0
         client.infer("g2p", [texts("one", "two", "three")])

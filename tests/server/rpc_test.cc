@@ -251,9 +251,9 @@ struct Host {
     for (auto& some : {InferenceMethods(&context), HealthMethods(&health),
                        ReflectionMethods({"quintet.v1.Inference"}),
                        KserveMethods(&context, {.live = [] { return true; },
-                                                .ready = [this] { return health.serving(); },
-                                                .draining = [] { return false; },
-                                                .version = "1"})}) {
+                                               .ready = [this] { return health.serving(); },
+                                               .draining = [] { return false; },
+                                               .version = "1"})}) {
       methods.insert(methods.end(), some.begin(), some.end());
     }
   }

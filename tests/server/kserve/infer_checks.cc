@@ -62,8 +62,7 @@ Result ResultOf(const Request& request, const ModelHost& host) {
       }
       break;
     case RequestKind::kClassify:
-      result.rows =
-          host.config().head == Head::kSequenceClassification ? 1 : result.input_tokens;
+      result.rows = host.config().head == Head::kSequenceClassification ? 1 : result.input_tokens;
       result.columns = static_cast<int64_t>(host.config().label_names.size());
       if (host.config().head == Head::kQuestionAnswering) result.columns = 2;
       break;
@@ -93,7 +92,7 @@ void CheckResponse(const kserve::ModelInferResponse& response) {
       QT_CHECK_GE(static_cast<int64_t>(bytes.size()), 4 * elements);
       continue;
     }
-    const int64_t size = output.datatype() == "FP16" || output.datatype() == "BF16"    ? 2
+    const int64_t size = output.datatype() == "FP16" || output.datatype() == "BF16"     ? 2
                          : output.datatype() == "FP64" || output.datatype() == "UINT64" ? 8
                                                                                         : 4;
     QT_CHECK_EQ(static_cast<int64_t>(bytes.size()), size * elements);

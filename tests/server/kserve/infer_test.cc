@@ -109,23 +109,57 @@ class RandomRequests {
 
  private:
   static constexpr const char* kInputs[] = {
-      "text_input",  "input_ids",           "attention_mask", "input_lengths",
-      "target_text", "target_ids",          "target_lengths", "context",
+      "text_input",  "input_ids",           "attention_mask",          "input_lengths",
+      "target_text", "target_ids",          "target_lengths",          "context",
       "stream",      "sampling_parameters", "exclude_input_in_output", "other"};
-  static constexpr const char* kOutputs[] = {
-      "text_output",   "output_ids",      "sequence_length", "finish_reason",
-      "matched_stop",  "sequence_scores", "output_log_probs", "cumulative_logprob",
-      "seed",          "embedding",       "last_hidden_state", "log_prob",
-      "target_length", "token_log_probs", "label",           "probabilities",
-      "logits",        "offsets",         "answer",          "num_input_tokens", "x"};
-  static constexpr const char* kParameters[] = {
-      "num_beams", "num_return_sequences", "do_sample", "temperature", "stop", "top_k",
-      "early_stopping", "bad_words_ids", "pooling", "vector_type", "normalize", "prompt",
-      "priority", "stream", "truncate", "add_special_tokens", "echo", "max_new_tokens",
-      "decoder_prefix", "seed", "unknown", "sliding_window", "max_answer_tokens", ""};
+  static constexpr const char* kOutputs[] = {"text_output",
+                                             "output_ids",
+                                             "sequence_length",
+                                             "finish_reason",
+                                             "matched_stop",
+                                             "sequence_scores",
+                                             "output_log_probs",
+                                             "cumulative_logprob",
+                                             "seed",
+                                             "embedding",
+                                             "last_hidden_state",
+                                             "log_prob",
+                                             "target_length",
+                                             "token_log_probs",
+                                             "label",
+                                             "probabilities",
+                                             "logits",
+                                             "offsets",
+                                             "answer",
+                                             "num_input_tokens",
+                                             "x"};
+  static constexpr const char* kParameters[] = {"num_beams",
+                                                "num_return_sequences",
+                                                "do_sample",
+                                                "temperature",
+                                                "stop",
+                                                "top_k",
+                                                "early_stopping",
+                                                "bad_words_ids",
+                                                "pooling",
+                                                "vector_type",
+                                                "normalize",
+                                                "prompt",
+                                                "priority",
+                                                "stream",
+                                                "truncate",
+                                                "add_special_tokens",
+                                                "echo",
+                                                "max_new_tokens",
+                                                "decoder_prefix",
+                                                "seed",
+                                                "unknown",
+                                                "sliding_window",
+                                                "max_answer_tokens",
+                                                ""};
   static constexpr const char* kTexts[] = {
-      "a", "phoneme", "", "\xff", "{\"n\": 2}", "{", "[]", "[[1]]", "true", "never", "max", "1",
-      "naïve", "{\"temperature\": 1e400}"};
+      "a",     "phoneme", "",      "\xff", "{\"n\": 2}", "{",     "[]",
+      "[[1]]", "true",    "never", "max",  "1",          "naïve", "{\"temperature\": 1e400}"};
 
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   template <typename T, size_t n>
@@ -136,7 +170,13 @@ class RandomRequests {
     return *(from.begin() + Below(static_cast<int>(from.size())));
   }
   int64_t Extreme() {
-    constexpr int64_t kValues[] = {0, -1, 64, 65, 1 << 20, int64_t{1} << 31, int64_t{1} << 40,
+    constexpr int64_t kValues[] = {0,
+                                   -1,
+                                   64,
+                                   65,
+                                   1 << 20,
+                                   int64_t{1} << 31,
+                                   int64_t{1} << 40,
                                    std::numeric_limits<int64_t>::max(),
                                    std::numeric_limits<int64_t>::min()};
     return kValues[Below(std::size(kValues))];
@@ -174,18 +214,31 @@ class RandomRequests {
     auto* contents = raw ? nullptr : input->mutable_contents();
     if (text) {
       const std::string value = Pick(kTexts);
-      raw ? bytes->append(RawStrings({value})) : (void)contents->add_bytes_contents(value);
+      if (raw) {
+        bytes->append(RawStrings({value}));
+      } else {
+        contents->add_bytes_contents(value);
+      }
     } else if (flag) {
-      raw ? bytes->push_back(static_cast<char>(Below(2)))
-          : contents->add_bool_contents(Below(2) == 0);
+      if (raw) {
+        bytes->push_back(static_cast<char>(Below(2)));
+      } else {
+        contents->add_bool_contents(Below(2) == 0);
+      }
     } else if (wide) {
-      const int64_t id = Id();
-      raw ? (void)bytes->append(reinterpret_cast<const char*>(&id), sizeof(id))
-          : contents->add_int64_contents(id);
+      AddId<int64_t>(raw, bytes, raw ? nullptr : contents->mutable_int64_contents());
     } else {
-      const int32_t id = static_cast<int32_t>(Id());
-      raw ? (void)bytes->append(reinterpret_cast<const char*>(&id), sizeof(id))
-          : contents->add_int_contents(id);
+      AddId<int32_t>(raw, bytes, raw ? nullptr : contents->mutable_int_contents());
+    }
+  }
+
+  template <typename T>
+  void AddId(bool raw, std::string* bytes, google::protobuf::RepeatedField<T>* values) {
+    const T id = static_cast<T>(Id());
+    if (raw) {
+      bytes->append(reinterpret_cast<const char*>(&id), sizeof(id));
+    } else {
+      values->Add(id);
     }
   }
 

@@ -111,8 +111,8 @@ TEST_CASE("priorities are words or the levels of Triton", "[kserve]") {
 }
 
 TEST_CASE("values of a wrong type are refused with the name of the option", "[kserve]") {
-  const json values = {nullptr, true,         -1,        1.5,  "x", uint64_t{1} << 40, json::array(),
-                       {1, "x"}, {{"a", 1}}, {{1}, {-1}}, "[[]]"};
+  const json values = {nullptr,       true,     -1,         1.5,         "x",   uint64_t{1} << 40,
+                       json::array(), {1, "x"}, {{"a", 1}}, {{1}, {-1}}, "[[]]"};
   for (const auto& [name, valid] : EveryField().items()) {
     for (const json& value : values) {
       v1::DecodingOptions decoding;

@@ -9,9 +9,8 @@
 namespace quintet {
 namespace {
 
-constexpr InputTensors::Spec kSpecs[] = {{"text", kserve::TYPE_STRING},
-                                         {"ids", kserve::TYPE_INT32},
-                                         {"flag", kserve::TYPE_BOOL}};
+constexpr InputTensors::Spec kSpecs[] = {
+    {"text", kserve::TYPE_STRING}, {"ids", kserve::TYPE_INT32}, {"flag", kserve::TYPE_BOOL}};
 
 kserve::ModelInferRequest Parsed(const std::string& text) {
   kserve::ModelInferRequest request;
@@ -20,12 +19,11 @@ kserve::ModelInferRequest Parsed(const std::string& text) {
 }
 
 TEST_CASE("raw and typed contents are read as the same elements", "[kserve]") {
-  for (const char* text :
-       {R"(inputs { name: "text" datatype: "BYTES" shape: [2]
+  for (const char* text : {R"(inputs { name: "text" datatype: "BYTES" shape: [2]
              contents { bytes_contents: "a" bytes_contents: "" } }
            inputs { name: "ids" datatype: "INT32" shape: [1, 2] contents { int_contents: [-1, 7] } }
            inputs { name: "flag" datatype: "BOOL" shape: 1 contents { bool_contents: true } })",
-        R"(inputs { name: "text" datatype: "BYTES" shape: [2] }
+                           R"(inputs { name: "text" datatype: "BYTES" shape: [2] }
            inputs { name: "ids" datatype: "INT64" shape: [1, 2] }
            inputs { name: "flag" datatype: "BOOL" shape: 1 }
            raw_input_contents: "\001\000\000\000a\000\000\000\000"
