@@ -102,7 +102,7 @@ class RandomRequests {
     for (int more = Below(3); more > 0; --more) AddTensor(Pick(kInputs), batch, raw, &request);
     for (int more = Below(4); more > 0; --more) request.add_outputs()->set_name(Pick(kOutputs));
     for (int more = Below(4); more > 0; --more) AddParameter(&request);
-    if (Below(20) == 0) request.add_raw_input_contents("x");
+    if (Below(20) == 0) request.add_raw_input_contents(std::string(1, 'x'));
     if (Below(20) == 0) request.set_model_version(Pick({"1", "2", ""}));
     return request;
   }
