@@ -185,7 +185,9 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   }
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
-    if (request.outputs(i).parameters_size() > 0) {
+    // The client of the package kserve sends what only its HTTP protocol needs.
+    const auto& parameters = request.outputs(i).parameters();
+    if (parameters.size() > parameters.count("binary_data")) {
       return Invalid(field + ".parameters",
                      "are not supported (no shared memory, no classification)");
     }

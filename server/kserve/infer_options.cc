@@ -140,6 +140,7 @@ absl::Status InferTask::ReadControls() {
     QT_ASSIGN_OR_RETURN(*flag, ReadFlag(name, found->second));
     parameters_.erase(found);
   }
+  parameters_.erase("binary_data_output");  // has a meaning only in KServe's HTTP protocol
   if (parameters_.count("timeout") > 0) {
     return Invalid("parameters.timeout",
                    "is not supported; set a deadline of the gRPC call (client_timeout)");

@@ -211,7 +211,9 @@ absl::Status InputTensors::Add(const kserve::ModelInferRequest& request, int ind
   if (spec == specs.end()) {
     return Invalid(field + ".name", "must be one of ", Names(specs));
   }
-  if (proto.parameters_size() > 0) {
+  // The client of the package kserve sends the length that only its HTTP protocol needs.
+  const int ignored = static_cast<int>(proto.parameters().count("binary_data_size"));
+  if (static_cast<int>(proto.parameters_size()) > ignored) {
     return Invalid(field + ".parameters", "are not supported (no shared memory)");
   }
   InputTensor tensor;

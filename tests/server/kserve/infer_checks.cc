@@ -112,15 +112,16 @@ CheckedInfer CheckInfer(const kserve::ModelInferRequest& request, bool streams,
     CheckError(status);
     return {status, 0};
   }
-  QT_CHECK_GE(task.size().requests, 1);
-  QT_CHECK_LE(task.size().requests, kMaxInputs);
+  const int64_t count = task.size().requests;
+  QT_CHECK_GE(count, 1);
+  QT_CHECK_LE(count, kMaxInputs);
   QT_CHECK_GE(task.ResponseBound(host, limits), 0);
   const absl::StatusOr<std::vector<Request>> requests = task.Prepare(host, limits);
   if (!requests.ok()) {
     CheckError(requests.status());
     return {requests.status(), 0};
   }
-  QT_CHECK_EQ(static_cast<int64_t>(requests->size()), task.size().requests);
+  QT_CHECK_EQ(static_cast<int64_t>(requests->size()), count);
   int64_t padded = 0;
   std::vector<Result> results;
   for (const Request& one : *requests) {
@@ -128,8 +129,7 @@ CheckedInfer CheckInfer(const kserve::ModelInferRequest& request, bool streams,
     results.push_back(ResultOf(one, host));
     padded = std::max(padded, ResponseBytes({one}, host));
   }
-  QT_CHECK_GE(task.ResponseMemory(*requests, host),
-              padded * static_cast<int64_t>(requests->size()));
+  QT_CHECK_GE(task.ResponseMemory(*requests, host), padded * count);
   kserve::ModelInferResponse response;
   task.Write(host, results, v1::CallInfo(), &response);
   CheckResponse(response);

@@ -59,8 +59,7 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
   const auto requests = task.Prepare(*Hosts()[0], limits);
   REQUIRE(requests.ok());
   REQUIRE(requests->size() == 2);
-  CHECK((*requests)[0].input.size() == 4);  // three letters and eos
-  CHECK((*requests)[1].input.size() == 3);
+  CHECK((*requests)[0].input.size() == (*requests)[1].input.size() + 1);  // a piece per letter
   CHECK((*requests)[1].decoding.num_beams == 3);
   // Padded to the larger one.
   CHECK(task.ResponseMemory(*requests, *Hosts()[0]) ==
@@ -94,7 +93,32 @@ class RandomRequests {
  public:
   explicit RandomRequests(uint64_t seed) : random_(seed) {}
 
-  kserve::ModelInferRequest Next() {
+  kserve::ModelInferRequest Next() { return Below(2) == 0 ? Plain() : Wild(); }
+
+ private:
+  // Often valid.
+  kserve::ModelInferRequest Plain() {
+    kserve::ModelInferRequest request;
+    auto* input = request.add_inputs();
+    input->add_shape(1 + Below(3));
+    input->add_shape(1);
+    const bool text = Below(2) == 0;
+    input->set_name(text ? "text_input" : "input_ids");
+    input->set_datatype(text ? "BYTES" : "INT64");
+    for (int64_t i = 0; i < input->shape(0); ++i) {
+      if (text) {
+        input->mutable_contents()->add_bytes_contents(Pick(kTexts));
+      } else {
+        input->mutable_contents()->add_int64_contents(Id());
+      }
+    }
+    if (Below(2) == 0) request.add_outputs()->set_name(Pick(kOutputs));
+    if (Below(4) == 0) AddParameter(&request);
+    return request;
+  }
+
+  // With everything that a request can have.
+  kserve::ModelInferRequest Wild() {
     kserve::ModelInferRequest request;
     const bool raw = Below(2) == 0;
     const int64_t batch = Below(4) == 0 ? Extreme() : 1 + Below(4);
@@ -107,7 +131,6 @@ class RandomRequests {
     return request;
   }
 
- private:
   static constexpr const char* kInputs[] = {
       "text_input",  "input_ids",           "attention_mask",          "input_lengths",
       "target_text", "target_ids",          "target_lengths",          "context",
