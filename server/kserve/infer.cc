@@ -163,11 +163,13 @@ absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
     return Invalid("id", "must be at most ", kMaxIdBytes, " bytes, got ", request.id().size());
   }
   QT_RETURN_IF_ERROR(CheckVersion(request.model_version(), "model_version"));
-  if (static_cast<int>(request.parameters_size()) > kMaxParameters) {
+  if (request.parameters_size() > kMaxParameters) {
     return Invalid("parameters", "must be at most ", kMaxParameters, ", got ",
                    request.parameters_size());
   }
-  for (const auto& [name, value] : request.parameters()) parameters_[name] = JsonOf(value);
+  for (const auto& parameter : request.parameters()) {
+    parameters_[parameter.key()] = JsonOf(parameter.value());
+  }
   if (const auto priority = parameters_.find("priority"); priority != parameters_.end()) {
     QT_ASSIGN_OR_RETURN(const v1::Priority value, ReadPriority(priority->second));
     call_.set_priority(value);
@@ -185,9 +187,9 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   }
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
-    // The client of the package kserve sends what only its HTTP protocol needs.
-    const auto& parameters = request.outputs(i).parameters();
-    if (parameters.size() > parameters.count("binary_data")) {
+    for (const auto& parameter : request.outputs(i).parameters()) {
+      // The client of the package kserve sends what only its HTTP protocol needs.
+      if (parameter.key() == "binary_data") continue;
       return Invalid(field + ".parameters",
                      "are not supported (no shared memory, no classification)");
     }
@@ -438,7 +440,7 @@ void InferTask::WriteChunk(const std::string& model, const v1::GenerateChunk& ch
   sent.text_bytes += chunk.text().size();
   sent.ids += static_cast<size_t>(chunk.token_ids_size());
   WriteHead(model, response);
-  (*response->mutable_parameters())["sequence_index"].set_int64_param(chunk.index());
+  AddParameter("sequence_index", response)->set_int64_param(chunk.index());
   WriteGeneratedChunk(chunk, {.names = outputs_, .flat = flat_, .typed = typed_}, response);
 }
 

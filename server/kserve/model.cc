@@ -116,7 +116,9 @@ void AddInstance(const ModelHost& host, kserve::ModelConfig* config) {
 
 void AddParameters(const ModelHost& host, kserve::ModelConfig* config) {
   const auto add = [config](const char* name, const std::string& value) {
-    (*config->mutable_parameters())[name].set_string_value(value);
+    auto* const parameter = config->add_parameters();
+    parameter->set_key(name);
+    parameter->mutable_value()->set_string_value(value);
   };
   const ModelConfig& model = host.config();
   add("family", FamilyName(model.family));

@@ -428,8 +428,7 @@ void WriteClassified(const v1::ClassifyResponse& classified, const std::vector<R
 }
 
 void WriteInfoParameters(const v1::CallInfo& info, kserve::ModelInferResponse* response) {
-  auto& parameters = *response->mutable_parameters();
-  parameters["request_id"].set_string_param(info.request_id());
+  AddParameter("request_id", response)->set_string_param(info.request_id());
   const std::pair<const char*, uint64_t> numbers[] = {
       {"input_tokens", info.usage().input_tokens()},
       {"output_tokens", info.usage().output_tokens()},
@@ -438,7 +437,7 @@ void WriteInfoParameters(const v1::CallInfo& info, kserve::ModelInferResponse* r
       {"first_token_us", info.timing().first_token_us()},
       {"total_us", info.timing().total_us()}};
   for (const auto& [name, value] : numbers) {
-    parameters[name].set_int64_param(static_cast<int64_t>(value));
+    AddParameter(name, response)->set_int64_param(static_cast<int64_t>(value));
   }
 }
 

@@ -63,7 +63,7 @@ class InferStream::Item final : public Call {
     *chunk_bytes = BytesOf(chunk);
     kserve::ModelStreamInferResponse response;
     task_.WriteChunk(model_, chunk, response.mutable_infer_response());
-    (*response.mutable_infer_response()->mutable_parameters())[kFinal].set_bool_param(false);
+    AddParameter(kFinal, response.mutable_infer_response())->set_bool_param(false);
     return ToBytes(response);
   }
   int64_t DropChunks() {
@@ -78,9 +78,9 @@ class InferStream::Item final : public Call {
     kserve::ModelStreamInferResponse response;
     response.set_error_message(outcome.status.error_message());
     task_.WriteHead(model_, response.mutable_infer_response());
-    auto& parameters = *response.mutable_infer_response()->mutable_parameters();
-    parameters["grpc_status"].set_int64_param(outcome.status.error_code());
-    parameters[kFinal].set_bool_param(true);
+    AddParameter("grpc_status", response.mutable_infer_response())
+        ->set_int64_param(outcome.status.error_code());
+    AddParameter(kFinal, response.mutable_infer_response())->set_bool_param(true);
     last_ = ToBytes(response);
   }
 
@@ -127,7 +127,7 @@ class InferStream::Item final : public Call {
       stream_->unwritten_bytes_ -= DropChunks();
     }
     task_.Write(host(), results, info, response.mutable_infer_response());
-    (*response.mutable_infer_response()->mutable_parameters())[kFinal].set_bool_param(true);
+    AddParameter(kFinal, response.mutable_infer_response())->set_bool_param(true);
     std::vector<Result>().swap(results);
     grpc::ByteBuffer bytes = Serialize(response);
     std::lock_guard<std::mutex> lock(stream_->mutex_);

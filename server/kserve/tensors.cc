@@ -211,9 +211,9 @@ absl::Status InputTensors::Add(const kserve::ModelInferRequest& request, int ind
   if (spec == specs.end()) {
     return Invalid(field + ".name", "must be one of ", Names(specs));
   }
-  // The client of the package kserve sends the length that only its HTTP protocol needs.
-  const int ignored = static_cast<int>(proto.parameters().count("binary_data_size"));
-  if (static_cast<int>(proto.parameters_size()) > ignored) {
+  for (const auto& parameter : proto.parameters()) {
+    // The client of the package kserve sends the length that only its HTTP protocol needs.
+    if (parameter.key() == "binary_data_size") continue;
     return Invalid(field + ".parameters", "are not supported (no shared memory)");
   }
   InputTensor tensor;
@@ -304,6 +304,12 @@ void OutputTensors::Raw(const char* name, kserve::DataType type, const Shape& sh
   } else {
     response_->add_raw_output_contents(std::move(raw));
   }
+}
+
+kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferResponse* response) {
+  auto* const parameter = response->add_parameters();
+  parameter->set_key(name);
+  return parameter->mutable_value();
 }
 
 std::string RawStrings(absl::Span<const std::string> values) {

@@ -98,6 +98,9 @@ class OutputTensors {
   kserve::ModelInferResponse* const response_;
 };
 
+// Adds a parameter to a response and returns its value, which the caller sets.
+kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferResponse* response);
+
 // The elements of BYTES in raw form: each preceded by its length, a little-endian uint32.
 std::string RawStrings(absl::Span<const std::string> values);
 

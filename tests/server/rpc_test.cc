@@ -269,6 +269,12 @@ ByteBuffer Bytes(const std::string& text) {
   return ByteBuffer(&slice, 1);
 }
 
+kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferRequest* request) {
+  auto* const parameter = request->add_parameters();
+  parameter->set_key(name);
+  return parameter->mutable_value();
+}
+
 // Returns a ModelInferRequest that generates exactly `tokens` tokens.
 kserve::ModelInferRequest Infer(int64_t tokens, bool stream) {
   kserve::ModelInferRequest request;
@@ -277,10 +283,9 @@ kserve::ModelInferRequest Infer(int64_t tokens, bool stream) {
   input->set_datatype("BYTES");
   input->add_shape(1);
   input->mutable_contents()->add_bytes_contents("wagner");
-  auto& parameters = *request.mutable_parameters();
-  parameters["ignore_eos"].set_bool_param(true);
-  parameters["max_new_tokens"].set_int64_param(tokens);
-  if (stream) parameters["stream"].set_bool_param(true);
+  AddParameter("ignore_eos", &request)->set_bool_param(true);
+  AddParameter("max_new_tokens", &request)->set_int64_param(tokens);
+  if (stream) AddParameter("stream", &request)->set_bool_param(true);
   return request;
 }
 
@@ -334,7 +339,7 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   if (EndsWith(path, "/ModelInfer") || EndsWith(path, "/ModelStreamInfer")) {
     kserve::ModelInferRequest request = Infer(static_cast<int64_t>(1 + below(30)), below(2) == 0);
     if (kind == 0) request.mutable_inputs(0)->clear_contents();
-    if (kind == 1) (*request.mutable_parameters())["num_beams"].set_int64_param(99);
+    if (kind == 1) AddParameter("num_beams", &request)->set_int64_param(99);
     return ToBytes(request);
   }
   if (EndsWith(path, "/ServerReflectionInfo")) {

@@ -52,11 +52,20 @@ RequestEnd EndOf(const grpc::Status& status, const v1::GenerateResponse& respons
 }
 
 RequestEnd EndOf(const grpc::Status& status, const inference::ModelInferResponse& response) {
-  const auto tokens = [&response](const char* name) {
-    const auto found = response.parameters().find(name);
-    return found == response.parameters().end() ? 0 : found->second.int64_param();
-  };
-  return EndOf(status, tokens("input_tokens"), tokens("output_tokens"));
+  int64_t input_tokens = 0, output_tokens = 0;
+  for (const auto& parameter : response.parameters()) {
+    if (parameter.key() == "input_tokens") input_tokens = parameter.value().int64_param();
+    if (parameter.key() == "output_tokens") output_tokens = parameter.value().int64_param();
+  }
+  return EndOf(status, input_tokens, output_tokens);
+}
+
+// Whether a response of a stream is the last one.
+bool IsFinal(const inference::ModelInferResponse& response) {
+  for (const auto& parameter : response.parameters()) {
+    if (parameter.key() == "triton_final_response") return parameter.value().bool_param();
+  }
+  return false;
 }
 
 // Number of token ids in a chunk: the last dimension of its output_ids.
@@ -203,7 +212,7 @@ class GrpcTarget::KserveStreamCall final : public Call {
   void TakeMessage(LoadObserver* observer) {
     const int64_t tokens = TokensOf(message_.infer_response());
     if (tokens > 0) observer->OnTokens(id_, tokens, MonotonicMicros());
-    if (message_.infer_response().parameters().at("triton_final_response").bool_param()) {
+    if (IsFinal(message_.infer_response())) {
       response_ = std::move(*message_.mutable_infer_response());
     }
   }
@@ -220,8 +229,8 @@ class GrpcTarget::KserveStreamCall final : public Call {
 GrpcTarget::GrpcTarget(const Options& options) : options_(options) {
   for (int i = 0; i < options.channels; ++i) {
     const std::shared_ptr<grpc::Channel> channel = OpenChannel(options);
-    stubs_.push_back({v1::Inference::NewStub(channel),
-                      inference::GRPCInferenceService::NewStub(channel)});
+    stubs_.push_back(
+        {v1::Inference::NewStub(channel), inference::GRPCInferenceService::NewStub(channel)});
   }
 }
 
@@ -316,14 +325,18 @@ inference::ModelInferRequest GrpcTarget::MakeKserveRequest(const PlannedRequest&
   }
   request.add_outputs()->set_name("output_ids");
   if (returns_text_) request.add_outputs()->set_name("text_output");
-  auto& parameters = *request.mutable_parameters();
-  parameters["num_beams"].set_int64_param(planned.num_beams);
+  const auto set = [&request](const char* name) {
+    auto* const parameter = request.add_parameters();
+    parameter->set_key(name);
+    return parameter->mutable_value();
+  };
+  set("num_beams")->set_int64_param(planned.num_beams);
   // Levels of Triton: 1 is the highest.
-  parameters["priority"].set_int64_param(4 - static_cast<int64_t>(options_.priority));
-  if (options_.stream) parameters["stream"].set_bool_param(true);
+  set("priority")->set_int64_param(4 - static_cast<int64_t>(options_.priority));
+  if (options_.stream) set("stream")->set_bool_param(true);
   if (planned.output_tokens > 0) {
-    parameters["max_new_tokens"].set_int64_param(planned.output_tokens);
-    parameters["ignore_eos"].set_bool_param(true);
+    set("max_new_tokens")->set_int64_param(planned.output_tokens);
+    set("ignore_eos")->set_bool_param(true);
   }
   return request;
 }

@@ -266,7 +266,9 @@ class RandomRequests {
   }
 
   void AddParameter(kserve::ModelInferRequest* request) {
-    kserve::InferParameter& value = (*request->mutable_parameters())[Pick(kParameters)];
+    auto* const parameter = request->add_parameters();
+    parameter->set_key(Pick(kParameters));
+    kserve::InferParameter& value = *parameter->mutable_value();
     switch (Below(6)) {
       case 0:
         return value.set_bool_param(Below(2) == 0);
