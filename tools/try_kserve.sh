@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the server with the gRPC client of the package kserve from PyPI. The client has a virtual
-# environment of its own (build/kserve-client), because the package has about 90 dependencies, some of
+# environment of its own (build/kserve-client), because the package has many dependencies, some of
 # them older than those of the other tests. Needs the binary (tools/build.sh).
 # usage: tools/try_kserve.sh
 set -euo pipefail
