@@ -207,13 +207,17 @@ void Call::PrepareAndSubmit() {
     tokenized_us_ = MonotonicMicros();
     if (!requests.ok()) return End(requests.status());
     if (!requests->empty()) {
-      const int64_t bytes = ResponseBytes(*requests, *host_);
+      const int64_t bytes = ResponseMemory(*requests);
       if (absl::Status status = ReserveMemory(bytes); !status.ok()) return End(status);
     }
     Submit(*std::move(requests));
   } catch (const std::bad_alloc&) {
     EndOutOfMemory();
   }
+}
+
+int64_t Call::ResponseMemory(const std::vector<Request>& requests) const {
+  return ResponseBytes(requests, *host_);
 }
 
 void Call::Submit(std::vector<Request> requests) {
@@ -333,7 +337,7 @@ void Call::Complete() {
 
 void Call::End(const absl::Status& status) {
   try {
-    EndWith(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)), ReasonOf(status));
+    EndWith(ToRpcOutcome(Renamed(status), request_id_, absl::Milliseconds(200)), ReasonOf(status));
   } catch (const std::bad_alloc&) {
     EndOutOfMemory();
   }

@@ -88,6 +88,12 @@ class Call : public std::enable_shared_from_this<Call> {
   // bytes are reserved at admission. A call whose response would not fit into the memory budget is
   // therefore rejected before the response is computed.
   virtual int64_t ResponseBound() { return 0; }
+  // Upper bound, in bytes, of the memory of the results of `requests` and of the response, which is
+  // reserved before the requests are submitted.
+  virtual int64_t ResponseMemory(const std::vector<Request>& requests) const;
+  // Returns an error with the field names of the request's protocol in place of those of
+  // quintet.v1.
+  virtual absl::Status Renamed(const absl::Status& status) const { return status; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
   // Called once when the call has ended. No other virtual function is called afterwards.
@@ -111,6 +117,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // The caller must have freed the request and the results. Throws std::bad_alloc.
   grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& answer);
   ModelHost& host() { return *host_; }
+  const ModelHost& host() const { return *host_; }
   const v1::CallOptions& options() const { return options_; }
   InputLimits input_limits() const;
   void FillInfo(const std::vector<Result>& results, v1::CallInfo* info) const;

@@ -125,6 +125,14 @@ int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& hos
   return bytes;
 }
 
+int64_t PaddedResponseBytes(const std::vector<Request>& requests, const ModelHost& host) {
+  int64_t largest = 0;
+  for (const Request& request : requests) {
+    largest = std::max(largest, ResponseBytes(request, host.config()));
+  }
+  return largest * static_cast<int64_t>(requests.size());
+}
+
 namespace {
 
 size_t PromptBytes(const v1::EncodeOptions& options, const ModelHost& host) {

@@ -99,7 +99,8 @@ bool HealthStatus::serving() const {
 }
 
 bool HealthStatus::IsKnown(const std::string& service) {
-  return service.empty() || service == "quintet.v1.Inference";
+  return service.empty() || service == "quintet.v1.Inference" ||
+         service == "inference.GRPCInferenceService";
 }
 
 void HealthStatus::Add(Rpc* watch) {

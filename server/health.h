@@ -1,4 +1,5 @@
-// The service grpc.health.v1.Health: Check and Watch for the server ("") and quintet.v1.Inference.
+// The service grpc.health.v1.Health: Check and Watch for the server ("") and for its two services,
+// quintet.v1.Inference and inference.GRPCInferenceService.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,8 @@ class HealthStatus {
  public:
   void SetServing(bool serving);
   bool serving() const;
-  // Returns true for "" (the whole server) and "quintet.v1.Inference".
+  // Returns true for "" (the whole server), "quintet.v1.Inference" and
+  // "inference.GRPCInferenceService".
   static bool IsKnown(const std::string& service);
 
   // From Add until Remove, every change of the status calls `watch->Wake()`.

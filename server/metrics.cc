@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "prometheus/family.h"
 
 namespace quintet {
@@ -148,8 +150,8 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
   ready_ = make_.Gauge("ready", "1 while the model accepts requests, otherwise 0.");
   Set(make_.Gauge("build_info", "Always 1.", {}, {{"version", options.version}}), 1);
 
-  for (const char* rpc :
-       {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score", "Classify"}) {
+  for (const char* rpc : {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score",
+                          "Classify", "ModelInfer", "ModelStreamInfer"}) {
     accepted_[rpc] = make_.Counter("requests_accepted_total",
                                    "Requests submitted to the engine, by RPC.", {}, {{"rpc", rpc}});
   }
@@ -242,6 +244,7 @@ void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
 void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {
   Increment(finished_.at(FinishReasonName(reason)));
   if (result == nullptr) return;
+  last_finished_ms_.store(absl::ToUnixMillis(absl::Now()), std::memory_order_relaxed);
   Observe(prompt_length_, static_cast<double>(result->input_tokens));
   ObserveTimes(*result, stats.before_engine_us);
   if (result->sequences.empty()) return;
@@ -267,6 +270,28 @@ void ModelMetrics::ObserveTimes(const Result& result, int64_t before_engine_us) 
   if (longest > 1) {
     Observe(per_output_token_, Seconds(decode_us) / static_cast<double>(longest - 1));
   }
+}
+
+ModelMetrics::Totals ModelMetrics::totals() const {
+  const auto duration = [](const Histograms& histograms) {
+    const auto values = histograms.native().Collect().histogram;
+    return Totals::Duration{values.sample_count, values.sample_sum};
+  };
+  Totals totals;
+  for (FinishReason reason :
+       {FinishReason::kEos, FinishReason::kStop, FinishReason::kLength, FinishReason::kDone,
+        FinishReason::kCancelled, FinishReason::kDeadline, FinishReason::kError}) {
+    const double count = finished_.at(FinishReasonName(reason)).native().Value();
+    const bool failed = reason == FinishReason::kCancelled || reason == FinishReason::kDeadline ||
+                        reason == FinishReason::kError;
+    (failed ? totals.failed : totals.succeeded) += static_cast<uint64_t>(count);
+  }
+  totals.steps = duration(batch_size_).count;
+  totals.e2e = duration(e2e_);
+  totals.queue = duration(queue_time_);
+  totals.inference = duration(inference_time_);
+  totals.last_finished_ms = last_finished_ms_.load(std::memory_order_relaxed);
+  return totals;
 }
 
 void ModelMetrics::OnStep(const StepReport& report) {

@@ -2,6 +2,7 @@
 // model is unknown. Label values come from the command line, never from requests. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +29,8 @@ class AliasedMetric {
   void Each(Action action) const {
     for (Metric* metric : metrics_) action(*metric);
   }
+  // The metric under its native name.
+  const Metric& native() const { return *metrics_.front(); }
 
  private:
   std::vector<Metric*> metrics_;
@@ -119,6 +122,19 @@ class ModelMetrics : public StepObserver {
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
   void OnStep(const StepReport& report) override;
+
+  // Sums over all requests since the start, from the metrics. Durations are those of requests that
+  // succeeded.
+  struct Totals {
+    struct Duration {
+      uint64_t count = 0;
+      double seconds = 0;
+    };
+    uint64_t succeeded = 0, failed = 0, steps = 0;  // requests; decoder steps
+    Duration e2e, queue, inference;
+    int64_t last_finished_ms = 0;  // when the last request succeeded, since 1970; 0: none yet
+  };
+  Totals totals() const;
   // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens`: the
   // requests that wait in the queue of admission control, and their input tokens. Called before
   // each scrape.
@@ -136,6 +152,7 @@ class ModelMetrics : public StepObserver {
   RefusalMetrics refusals_;
   std::mutex mutex_;          // guards collected_
   EngineCounters collected_;  // values that the counters below already include
+  std::atomic<int64_t> last_finished_ms_{0};
 
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_;
   std::map<std::string, Counters> accepted_, finished_;

@@ -94,6 +94,7 @@ class ModelHost {
   const SentenceModules* modules() const { return modules_.get(); }
   Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
+  const ModelMetrics& metrics() const { return *metrics_; }
 
   // SHA-256 of the model's weight files, which GetModelInfo returns. Empty until it has been
   // computed.

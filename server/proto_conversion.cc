@@ -261,17 +261,29 @@ void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceO
   }
 }
 
+namespace {
+
+DType DTypeOf(v1::VectorType type) {
+  if (type == v1::VECTOR_TYPE_FP16) return DType::kF16;
+  return type == v1::VECTOR_TYPE_BF16 ? DType::kBF16 : DType::kF32;
+}
+
+}  // namespace
+
+int64_t VectorBytes(v1::VectorType type) { return DTypeBytes(DTypeOf(type)); }
+
+void AppendEmbedding(const Result& result, v1::VectorType type, std::string* values) {
+  const size_t before = values->size();
+  values->resize(before + result.values.size() * static_cast<size_t>(VectorBytes(type)));
+  ConvertFromF32(result.values.data(), static_cast<int64_t>(result.values.size()), DTypeOf(type),
+                 values->data() + before);
+}
+
 void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto) {
   proto->set_rows(static_cast<uint32_t>(result.rows));
   proto->set_columns(static_cast<uint32_t>(result.columns));
-  const DType dtype = type == v1::VECTOR_TYPE_FP16   ? DType::kF16
-                      : type == v1::VECTOR_TYPE_BF16 ? DType::kBF16
-                                                     : DType::kF32;
   proto->set_vector_type(type == v1::VECTOR_TYPE_UNSPECIFIED ? v1::VECTOR_TYPE_FP32 : type);
-  std::string* bytes = proto->mutable_values();
-  bytes->resize(result.values.size() * static_cast<size_t>(DTypeBytes(dtype)));
-  ConvertFromF32(result.values.data(), static_cast<int64_t>(result.values.size()), dtype,
-                 bytes->data());
+  AppendEmbedding(result, type, proto->mutable_values());
 }
 
 void WriteInfo(const Result& result, v1::CallInfo* info) {

@@ -64,7 +64,11 @@ void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceO
                    v1::Sequence* proto);
 void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
                         google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
-// Writes the values of `result`, rounded to `type`, little-endian. UNSPECIFIED is FP32.
+// Bytes of one value of `type`. UNSPECIFIED is FP32.
+int64_t VectorBytes(v1::VectorType type);
+// Appends the values of `result`, rounded to `type`, little-endian. UNSPECIFIED is FP32.
+void AppendEmbedding(const Result& result, v1::VectorType type, std::string* values);
+// Writes the values of `result` as AppendEmbedding does, and their shape and type.
 void WriteEmbedding(const Result& result, v1::VectorType type, v1::Embedding* proto);
 // Adds the token counts of `result` to the usage in `info`, and sets each duration in `info` to the
 // maximum of its value and the same duration in `result`.

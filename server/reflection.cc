@@ -17,6 +17,15 @@ namespace pb = grpc::reflection::v1;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
+// The published protocol of KServe has maps where our .proto has lists of entries, which have the
+// same wire format. Clients see the published form, in which tools write maps as JSON objects.
+void MarkMapEntries(google::protobuf::DescriptorProto* message) {
+  for (auto& nested : *message->mutable_nested_type()) {
+    if (nested.name() == "ParametersEntry") nested.mutable_options()->set_map_entry(true);
+    MarkMapEntries(&nested);
+  }
+}
+
 // Adds to the response the file and then all files that it imports, directly or indirectly.
 void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) {
   std::set<const FileDescriptor*> seen = {file};
@@ -24,6 +33,9 @@ void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) 
   for (; !left.empty(); left.pop_front()) {
     google::protobuf::FileDescriptorProto proto;
     left.front()->CopyTo(&proto);
+    if (proto.package() == "inference") {
+      for (auto& message : *proto.mutable_message_type()) MarkMapEntries(&message);
+    }
     response->add_file_descriptor_proto(proto.SerializeAsString());
     for (int i = 0; i < left.front()->dependency_count(); ++i) {
       const FileDescriptor* needed = left.front()->dependency(i);

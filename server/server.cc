@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,7 @@
 #include "server/health.h"
 #include "server/heap_trimmer.h"
 #include "server/http_endpoints.h"
+#include "server/kserve/methods.h"
 #include "server/listener.h"
 #include "server/proto_conversion.h"
 #include "server/reflection.h"
@@ -96,6 +98,7 @@ class ServerProcess {
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
+  std::atomic<bool> draining_{false};  // Drain has begun
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
@@ -167,6 +170,10 @@ absl::Status ServerProcess::Start() {
   service_ = std::make_unique<RpcService>(&context_, options_.client_timeouts);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
+  service_->Add(KserveMethods(&context_, {.live = [this] { return Healthy(); },
+                                          .ready = [this] { return health_.serving(); },
+                                          .draining = [this] { return draining_.load(); },
+                                          .version = options_.models[0].version}));
   QT_RETURN_IF_ERROR(ListenHttp());
   LogGrpcRelease(options_.listen);
   return ListenGrpc();
@@ -192,7 +199,7 @@ absl::Status ServerProcess::ListenGrpc() {
   QT_RETURN_IF_ERROR(listener_.Bind(options_.listen));
   const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
-    service_->Add(ReflectionMethods({kServiceName, "grpc.health.v1.Health"}));
+    service_->Add(ReflectionMethods({kServiceName, kKserveService, "grpc.health.v1.Health"}));
   }
   LogMalformedRequestsOnce();
   grpc::EnableDefaultHealthCheckService(false);
@@ -335,6 +342,7 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 }
 
 void ServerProcess::Drain() {
+  draining_ = true;
   // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
   SetServing(false);
   spdlog::info("draining: {} calls open", context_.rpcs.working());

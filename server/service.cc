@@ -34,7 +34,10 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
     QT_ASSIGN_OR_RETURN(max_priority, context_->Authorize(*rpc));
   }
   if (found == methods_.end()) {
-    return absl::UnimplementedError("no such method; expected one of quintet.v1.Inference");
+    return absl::UnimplementedError(
+        "this server does not implement the method; it has the methods of quintet.v1.Inference, "
+        "and those of inference.GRPCInferenceService but shared memory, loading and unloading of "
+        "models, trace and log settings");
   }
   const Method& method = found->second;
   QT_ASSIGN_OR_RETURN(RpcRegistry::Registration registration,

@@ -23,7 +23,9 @@ class UnaryCall : public Call, public RpcHandler {
       received_ = true;
     }
     try {
-      if (Parse(message, &request_)) Start(CallOptionsOf(request_), Size(request_));
+      if (!Parse(message, &request_)) return;
+      const v1::CallOptions options = CallOptionsOf(&request_);
+      Start(options, Size(request_));
     } catch (const std::bad_alloc&) {
       EndOutOfMemory();
     }
@@ -46,6 +48,17 @@ class UnaryCall : public Call, public RpcHandler {
   }
 
  protected:
+  // Returns the options of the call. Called first; may change the request.
+  virtual v1::CallOptions CallOptionsOf(RequestProto* request) {
+    if constexpr (requires { request->call(); }) {
+      return request->call();
+    } else {
+      v1::CallOptions options;
+      if constexpr (requires { request->model(); }) options.set_model(request->model());
+      if constexpr (requires { request->name(); }) options.set_model(request->name());
+      return options;
+    }
+  }
   // Returns the size that admission control uses (CallSize): a number of requests and the bytes of
   // their inputs, where a token id counts as 3 bytes.
   virtual CallSize Size(const RequestProto& request) const = 0;
@@ -55,17 +68,6 @@ class UnaryCall : public Call, public RpcHandler {
   RequestProto request_;
 
  private:
-  static v1::CallOptions CallOptionsOf(const RequestProto& request) {
-    if constexpr (requires { request.call(); }) {
-      return request.call();
-    } else if constexpr (!requires { request.model(); }) {
-      return {};
-    } else {
-      v1::CallOptions options;
-      options.set_model(request.model());
-      return options;
-    }
-  }
   absl::Status Respond(std::vector<Result> results) final {
     ResponseProto response;
     Write(results, &response);

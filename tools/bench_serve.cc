@@ -11,7 +11,7 @@ namespace {
 
 struct BenchServeFlags {
   GrpcTarget::Options target;
-  std::string priority = "normal";
+  std::string priority = "normal", protocol = "grpc";
   LoadFlags load;
 };
 
@@ -40,6 +40,7 @@ int Run(BenchServeFlags flags) {
   }
   flags.target.stream = !flags.load.unary;
   flags.target.priority = PriorityOf(flags.priority);
+  flags.target.kserve = flags.protocol == "kserve";
   absl::StatusOr<std::unique_ptr<GrpcTarget>> target = GrpcTarget::Connect(flags.target);
   if (!target.ok()) return Fail(kExitRemote, target.status());
   const v1::GetModelInfoResponse& info = (*target)->info();
@@ -47,7 +48,8 @@ int Run(BenchServeFlags flags) {
   nlohmann::ordered_json conditions = MachineConditions();
   conditions["server"] = ServerConditions(info);
   return RunAndReport(flags.load, target->get(), std::move(conditions),
-                      {{"channels", flags.target.channels},
+                      {{"protocol", flags.protocol},
+                       {"channels", flags.target.channels},
                        {"timeout_s", flags.target.timeout_s},
                        {"attempts", flags.target.attempts},
                        {"priority", flags.priority}});
@@ -73,6 +75,12 @@ void AddBenchServeCommand(CommandLine& line) {
   target->address = "127.0.0.1:50051";
   command->add_option("--target", target->address, "Address of the gRPC server.")
       ->type_name("HOST:PORT")
+      ->group(kGroup);
+  command
+      ->add_option("--protocol", flags->protocol,
+                   "Protocol of the requests: grpc (quintet.v1) or kserve (KServe v2 over gRPC).")
+      ->check(CLI::IsMember({"grpc", "kserve"}))
+      ->type_name("PROTOCOL")
       ->group(kGroup);
   command
       ->add_option("--model", target->model,

@@ -8,3 +8,4 @@ tools/build.sh
 tools/try_images.sh
 tools/wheel.sh
 tools/try_wheel.sh build/wheel/*.whl
+tools/try_kserve.sh

@@ -203,6 +203,7 @@ def test_proxies_pass_every_served_method_and_no_other(server, proxied):
         "/quintet.v1.Inference/Generate/",
         "/quintet.v1.Inference/",
         "/quintet.v1.Admin/Generate",
+        "/inference.GRPCInferenceService/RepositoryModelLoad",
         "/grpc.health.v1.Health/List",
         "/",
     ):

@@ -280,9 +280,92 @@ def make_request():
         write("request", name, bytes([model, calls.index(rpc)]) + body)
 
 
+def make_kserve():
+    def tensor(name, datatype, shape, contents):
+        return (
+            f'inputs {{ name: "{name}" datatype: "{datatype}" shape: {shape} '
+            f"contents {{ {contents} }} }}"
+        )
+
+    def raw(name, datatype, shape, data):
+        text = "".join(f"\\x{byte:02x}" for byte in data)
+        return (
+            f'inputs {{ name: "{name}" datatype: "{datatype}" shape: {shape} }} '
+            f'raw_input_contents: "{text}"'
+        )
+
+    def parameter(name, value):
+        return f'parameters {{ key: "{name}" value {{ {value} }} }}'
+
+    text = tensor("text_input", "BYTES", [1, 1], 'bytes_contents: "phoneme"')
+    two = struct.pack("<I1sI2s", 1, b"a", 2, b"bc")
+    ids = raw("input_ids", "INT64", [2, 2], struct.pack("<4q", 3, 4, 5, 0))
+    seeds = [
+        ("text", 0, 0, text + ' id: "r-1" model_name: "m"'),
+        ("raw", 0, 0, raw("text_input", "BYTES", [2], two) + ' outputs { name: "output_ids" }'),
+        ("ids", 1, 0, ids + raw("input_lengths", "INT32", [2, 1], struct.pack("<2i", 2, 1))),
+        (
+            "mask",
+            1,
+            0,
+            ids + raw("attention_mask", "INT32", [2, 2], struct.pack("<4i", 1, 1, 0, 1)),
+        ),
+        ("classify", 2, 0, ids + ' outputs { name: "offsets" } outputs { name: "logits" }'),
+        (
+            "stream",
+            0,
+            1,
+            text
+            + parameter("stream", "bool_param: true")
+            + parameter("num_beams", "int64_param: 3")
+            + parameter("stop", 'string_param: \'["X", "Y"]\'')
+            + parameter("early_stopping", 'string_param: "never"')
+            + parameter("length_penalty", "double_param: 0.5"),
+        ),
+        (
+            "sampling",
+            0,
+            0,
+            text
+            + tensor(
+                "sampling_parameters",
+                "BYTES",
+                [1],
+                'bytes_contents: \'{"n": 2, "temperature": 0.5, "bad_words_ids": [[3, 4]]}\'',
+            )
+            + ' outputs { name: "text_output" } outputs { name: "output_log_probs" }',
+        ),
+        (
+            "score",
+            0,
+            0,
+            text
+            + tensor("target_text", "BYTES", [1, 2], 'bytes_contents: "A" bytes_contents: "B"')
+            + ' outputs { name: "log_prob" } outputs { name: "token_log_probs" }',
+        ),
+        (
+            "encode",
+            0,
+            0,
+            text
+            + parameter("pooling", 'string_param: "max"')
+            + parameter("vector_type", 'string_param: "bf16"')
+            + parameter("priority", "uint64_param: 1")
+            + ' outputs { name: "embedding" }',
+        ),
+        ("states", 0, 0, text + ' outputs { name: "last_hidden_state" }'),
+    ]
+    for name, model, streams, body in seeds:
+        encoded = message(
+            "inference/grpc_inference.proto", "proto", "inference.ModelInferRequest", body
+        )
+        write("kserve", name, bytes([model, streams]) + encoded)
+
+
 if __name__ == "__main__":
     make_safetensors()
     make_tokenizer_json()
     make_sentencepiece()
     make_config()
     make_request()
+    make_kserve()

@@ -5,36 +5,14 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "engine/options.h"
 #include "kernels/base/check.h"
 #include "server/errors.h"
 #include "server/handlers.h"
-#include "server/model_host.h"
+#include "tests/fuzz/served_models.h"
 
 namespace quintet {
 namespace {
-
-// The shipped model, and tiny models without tokenizers for the code paths that it does not reach.
-const ModelHost& Host(uint8_t which) {
-  static ThreadPool* const pool = new ThreadPool(1);
-  static auto* const registry = new prometheus::Registry();
-  static const std::vector<ModelHost*> hosts = [] {
-    std::vector<ModelHost*> loaded;
-    for (const char* directory :
-         {"deploy/models/g2p", "tests/golden/cases/gpt2", "tests/golden/cases/t5-tokcls"}) {
-      HostOptions options;
-      options.name = directory;
-      options.directory = absl::StrCat(QUINTET_SOURCE_DIR, "/", directory);
-      options.limits.cache_bytes = 1 << 20;
-      loaded.push_back(new ModelHost(options, pool, registry));
-      QT_CHECK(loaded.back()->Prepare().ok());
-      QT_CHECK(loaded.back()->Load(/*encoder_cache_bytes=*/0).ok());
-    }
-    return loaded;
-  }();
-  return *hosts[which % hosts.size()];
-}
 
 InputLimits LimitsOf(const ModelHost& host) {
   InputLimits limits;
@@ -131,6 +109,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   constexpr void (*kCalls[])(const uint8_t*, size_t, const ModelHost&) = {
       Generate, Encode, Score, Classify, Tokenize, Detokenize};
-  kCalls[data[1] % std::size(kCalls)](data + 2, size - 2, Host(data[0]));
+  kCalls[data[1] % std::size(kCalls)](data + 2, size - 2, ServedModel(data[0]));
   return 0;
 }

@@ -17,6 +17,8 @@
 #include "grpc/health/v1/health.pb.h"
 #include "grpc/reflection/v1/reflection.pb.h"
 #include "server/health.h"
+#include "server/kserve/methods.h"
+#include "server/kserve/tensors.h"
 #include "server/message_bytes.h"
 #include "server/methods.h"
 #include "server/reflection.h"
@@ -247,7 +249,11 @@ struct Host {
     context.memory = &memory;
     context.refusals = &refusals;
     for (auto& some : {InferenceMethods(&context), HealthMethods(&health),
-                       ReflectionMethods({"quintet.v1.Inference"})}) {
+                       ReflectionMethods({"quintet.v1.Inference"}),
+                       KserveMethods(&context, {.live = [] { return true; },
+                                               .ready = [this] { return health.serving(); },
+                                               .draining = [] { return false; },
+                                               .version = "1"})}) {
       methods.insert(methods.end(), some.begin(), some.end());
     }
   }
@@ -261,6 +267,26 @@ bool EndsWith(const std::string& path, const char* name) {
 ByteBuffer Bytes(const std::string& text) {
   grpc::Slice slice(text);
   return ByteBuffer(&slice, 1);
+}
+
+kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferRequest* request) {
+  auto* const parameter = request->add_parameters();
+  parameter->set_key(name);
+  return parameter->mutable_value();
+}
+
+// Returns a ModelInferRequest that generates exactly `tokens` tokens.
+kserve::ModelInferRequest Infer(int64_t tokens, bool stream) {
+  kserve::ModelInferRequest request;
+  auto* input = request.add_inputs();
+  input->set_name("text_input");
+  input->set_datatype("BYTES");
+  input->add_shape(1);
+  input->mutable_contents()->add_bytes_contents("wagner");
+  AddParameter("ignore_eos", &request)->set_bool_param(true);
+  AddParameter("max_new_tokens", &request)->set_int64_param(tokens);
+  if (stream) AddParameter("stream", &request)->set_bool_param(true);
+  return request;
 }
 
 // Returns a request message for the method at `path`. Most messages are valid, some contain invalid
@@ -308,6 +334,12 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   if (EndsWith(path, "/Detokenize")) {
     v1::DetokenizeRequest request;
     request.add_token_ids(kind == 1 ? 999999 : 40);
+    return ToBytes(request);
+  }
+  if (EndsWith(path, "/ModelInfer") || EndsWith(path, "/ModelStreamInfer")) {
+    kserve::ModelInferRequest request = Infer(static_cast<int64_t>(1 + below(30)), below(2) == 0);
+    if (kind == 0) request.mutable_inputs(0)->clear_contents();
+    if (kind == 1) AddParameter("num_beams", &request)->set_int64_param(99);
     return ToBytes(request);
   }
   if (EndsWith(path, "/ServerReflectionInfo")) {
@@ -509,6 +541,12 @@ TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]")
       {"/Tokenize", ToBytes(tokenize)},
       {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
       {"/ListModels", ToBytes(v1::ListModelsRequest())},
+      {"/ModelInfer", ToBytes(Infer(3, /*stream=*/false))},
+      {"/ModelStreamInfer", ToBytes(Infer(3, /*stream=*/true))},
+      {"/ModelConfig", ToBytes(kserve::ModelConfigRequest())},
+      {"/ModelStatistics", ToBytes(kserve::ModelStatisticsRequest())},
+      {"/RepositoryIndex", ToBytes(kserve::RepositoryIndexRequest())},
+      {"/ModelReady", ToBytes(kserve::ModelReadyRequest())},
   };
   for (const auto& [name, message] : calls) {
     const Method& method = Find(host, name);

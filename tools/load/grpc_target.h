@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
+#include "inference/grpc_inference.grpc.pb.h"
 #include "quintet/v1/inference.grpc.pb.h"
 #include "tools/load/driver.h"
 
@@ -21,6 +22,7 @@ class GrpcTarget : public LoadTarget {
     std::string model;    // empty: the only model of the server
     int channels = 1;     // number of connections, used round-robin
     bool stream = true;
+    bool kserve = false;    // call KServe's protocol (server/KSERVE.md) in place of quintet.v1
     double timeout_s = 60;  // timeout of each call and, up to 10 s, of Connect
     int attempts = 1;       // more than 1: gRPC retries UNAVAILABLE
     v1::Priority priority = v1::PRIORITY_NORMAL;
@@ -40,14 +42,29 @@ class GrpcTarget : public LoadTarget {
   class Call;
   class UnaryCall;
   class StreamCall;
+  class KserveCall;
+  class KserveStreamCall;
+  // The stubs of one connection.
+  struct Stubs {
+    std::unique_ptr<v1::Inference::Stub> quintet;
+    std::unique_ptr<inference::GRPCInferenceService::Stub> kserve;
+  };
 
   explicit GrpcTarget(const Options& options);
+  // KServe: sets returns_text_.
+  absl::Status ReadOutputs();
   v1::GenerateRequest MakeRequest(const PlannedRequest& planned) const;
+  inference::ModelInferRequest MakeKserveRequest(const PlannedRequest& planned) const;
+  // Starts `call`, which is its own tag in the completion queue. Poll gets it back from the queue
+  // and deletes it when it has ended.
+  template <typename CallType, typename Stub, typename Request>
+  void Start(uint64_t id, Stub* stub, const Request& request);
 
   const Options options_;
-  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
+  std::vector<Stubs> stubs_;
   grpc::CompletionQueue queue_;
   v1::GetModelInfoResponse info_;
+  bool returns_text_ = false;  // KServe: the model has text_output; quintet.v1 returns it by itself
 };
 
 }  // namespace quintet

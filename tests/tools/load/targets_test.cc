@@ -1,5 +1,5 @@
-// Tests of the two load targets, a real gRPC server and an engine in this process, with the shipped
-// model.
+// Tests of the load targets, a real gRPC server through both of its protocols and an engine in this
+// process, with the shipped model.
 #include <algorithm>
 
 #include "tests/catch.h"
@@ -60,6 +60,9 @@ TEST_CASE("the gRPC and engine targets process the same requests") {
   auto target = GrpcTarget::Connect(options);
   REQUIRE(target.ok());
   CHECK((*target)->info().vocab() == 128);
+  options.kserve = true;
+  auto kserve = GrpcTarget::Connect(options);
+  REQUIRE(kserve.ok());
 
   ModelFlags flags;
   flags.model = G2pModel();
@@ -72,7 +75,8 @@ TEST_CASE("the gRPC and engine targets process the same requests") {
 
   int64_t input_tokens = -1;
   for (LoadTarget* each :
-       {static_cast<LoadTarget*>(target->get()), static_cast<LoadTarget*>(&engine)}) {
+       {static_cast<LoadTarget*>(target->get()), static_cast<LoadTarget*>(kserve->get()),
+        static_cast<LoadTarget*>(&engine)}) {
     LoadPlan plan(Shape());
     const Totals totals = TotalsOf(RunLoad({.concurrency = 4, .requests = kRequests}, &plan, each));
     CHECK(totals.ok == kRequests);
@@ -87,9 +91,10 @@ TEST_CASE("unary responses are complete, in an open loop and in batches") {
   GrpcTarget::Options options;
   RunningServer server([&](ServerOptions* flags) { options.address = flags->listen; });
   options.stream = false;
-  auto target = GrpcTarget::Connect(options);
-  REQUIRE(target.ok());
   for (const int64_t batch : {0, 5}) {
+    options.kserve = !options.kserve;
+    auto target = GrpcTarget::Connect(options);
+    REQUIRE(target.ok());
     LoadShape shape = Shape();
     shape.request_rate = 500;
     LoadPlan plan(shape);

@@ -1,0 +1,281 @@
+#include "server/kserve/methods.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "server/kserve/infer.h"
+#include "server/kserve/model.h"
+#include "server/kserve/stream.h"
+#include "server/message_bytes.h"
+#include "server/unary_call.h"
+
+namespace quintet {
+namespace {
+
+// Bytes of a response about one model: the message and its serialized form.
+constexpr int64_t kInfoBytes = 16384;
+
+// Handler of a method that only reads the state of the server: one request, one response. Such a
+// call cannot fail and needs no admission.
+template <typename RequestProto, typename ResponseProto>
+class ProbeCall final : public RpcHandler {
+ public:
+  using Answer = std::function<void(const RequestProto&, ResponseProto*)>;
+  explicit ProbeCall(Answer answer) : answer_(std::move(answer)) {}
+
+  void OnMessage(grpc::ByteBuffer* message) override {
+    RequestProto request;
+    ResponseProto response;
+    const bool read = FromBytes(message, &request);
+    if (read) answer_(request, &response);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (read) output_.message = ToBytes(response);
+    output_.end = read ? RpcOutcome{} : MalformedRequestOutcome();
+    received_ = true;
+  }
+  void OnInputEnd() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    output_.end = MalformedRequestOutcome();
+  }
+  void OnCancel() override {}
+  RpcActivity activity() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
+  }
+  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
+  RpcOutput Next() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(output_, {});
+  }
+
+ private:
+  const Answer answer_;
+  mutable std::mutex mutex_;
+  bool received_ = false;
+  RpcOutput output_;
+};
+
+// A method that returns what is known about one model, without the engine.
+template <typename RequestProto, typename ResponseProto>
+class ModelCall final : public UnaryCall<RequestProto, ResponseProto> {
+ public:
+  using Fill = void (*)(const ModelHost& host, ResponseProto* response);
+  ModelCall(CallContext* context, std::shared_ptr<Rpc> rpc, const char* name, Fill fill)
+      : UnaryCall<RequestProto, ResponseProto>(context, std::move(rpc), name), fill_(fill) {}
+
+ private:
+  CallSize Size(const RequestProto&) const override { return {0, {}}; }
+  int64_t ResponseBound() override { return kInfoBytes; }
+  absl::Status Renamed(const absl::Status& status) const override {
+    return RenamedFields(status, {{"call.model", "name"}});
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    QT_RETURN_IF_ERROR(CheckVersion(this->request_.version(), "version"));
+    return std::vector<Request>();
+  }
+  void Write(const std::vector<Result>&, ResponseProto* response) override {
+    fill_(this->host(), response);
+  }
+
+  const Fill fill_;
+};
+
+class ServerMetadataCall final
+    : public UnaryCall<kserve::ServerMetadataRequest, kserve::ServerMetadataResponse> {
+ public:
+  ServerMetadataCall(CallContext* context, std::shared_ptr<Rpc> rpc, std::string version)
+      : UnaryCall(context, std::move(rpc), "ServerMetadata"), version_(std::move(version)) {}
+
+ private:
+  bool needs_model() const override { return false; }
+  CallSize Size(const kserve::ServerMetadataRequest&) const override { return {0, {}}; }
+  absl::StatusOr<std::vector<Request>> Prepare() override { return std::vector<Request>(); }
+  void Write(const std::vector<Result>&, kserve::ServerMetadataResponse* response) override {
+    response->set_name("quintet");
+    response->set_version(version_);
+    for (const char* extension :
+         {"model_configuration", "statistics", "schedule_policy", "parameters"}) {
+      response->add_extensions(extension);
+    }
+  }
+
+  const std::string version_;
+};
+
+// ModelStatistics without a name, and RepositoryIndex: methods about all models.
+template <typename RequestProto, typename ResponseProto>
+class ModelsCall : public UnaryCall<RequestProto, ResponseProto> {
+ public:
+  using UnaryCall<RequestProto, ResponseProto>::UnaryCall;
+
+ private:
+  bool needs_model() const override { return false; }
+  CallSize Size(const RequestProto&) const override { return {0, {}}; }
+  int64_t ResponseBound() override {
+    return kInfoBytes * static_cast<int64_t>(this->context().hosts.size());
+  }
+};
+
+class ModelStatisticsCall final
+    : public ModelsCall<kserve::ModelStatisticsRequest, kserve::ModelStatisticsResponse> {
+ public:
+  ModelStatisticsCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : ModelsCall(context, std::move(rpc), "ModelStatistics") {}
+
+ private:
+  absl::Status Renamed(const absl::Status& status) const override {
+    return RenamedFields(status, {{"call.model", "name"}});
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    QT_RETURN_IF_ERROR(CheckVersion(request_.version(), "version"));
+    for (const ModelHost* host : context().hosts) {
+      if (request_.name().empty() && host->ready()) hosts_.push_back(host);
+    }
+    if (request_.name().empty()) return std::vector<Request>();
+    QT_ASSIGN_OR_RETURN(const ModelHost* const host, context().Find(request_.name()));
+    if (!host->ready()) return absl::UnavailableError("the model is not ready");
+    hosts_.push_back(host);
+    return std::vector<Request>();
+  }
+  void Write(const std::vector<Result>&, kserve::ModelStatisticsResponse* response) override {
+    for (const ModelHost* host : hosts_) WriteStatistics(*host, response->add_model_stats());
+  }
+
+  std::vector<const ModelHost*> hosts_;
+};
+
+class RepositoryIndexCall final
+    : public ModelsCall<kserve::RepositoryIndexRequest, kserve::RepositoryIndexResponse> {
+ public:
+  RepositoryIndexCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : ModelsCall(context, std::move(rpc), "RepositoryIndex") {}
+
+ private:
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    if (request_.repository_name().empty()) return std::vector<Request>();
+    return absl::InvalidArgumentError(
+        "repository_name: must be empty: the server has no named repositories");
+  }
+  void Write(const std::vector<Result>&, kserve::RepositoryIndexResponse* response) override {
+    for (const ModelHost* host : context().hosts) {
+      if (host->ready() || !request_.ready()) WriteIndex(*host, response->add_models());
+    }
+  }
+};
+
+class ModelInferCall final
+    : public UnaryCall<kserve::ModelInferRequest, kserve::ModelInferResponse> {
+ public:
+  ModelInferCall(CallContext* context, std::shared_ptr<Rpc> rpc)
+      : UnaryCall(context, std::move(rpc), "ModelInfer") {}
+
+ private:
+  v1::CallOptions CallOptionsOf(kserve::ModelInferRequest* request) override {
+    task_.Read(*request, ReserveMemory(InferTask::MemoryToRead(*request)));
+    *request = {};
+    return task_.call();
+  }
+  CallSize Size(const kserve::ModelInferRequest&) const override { return task_.size(); }
+  int64_t ResponseBound() override { return task_.ResponseBound(host(), input_limits()); }
+  int64_t ResponseMemory(const std::vector<Request>& requests) const override {
+    return task_.ResponseMemory(requests, host());
+  }
+  absl::Status Renamed(const absl::Status& status) const override {
+    return InferTask::Renamed(status);
+  }
+  absl::StatusOr<std::vector<Request>> Prepare() override {
+    return task_.Prepare(host(), input_limits());
+  }
+  void Write(const std::vector<Result>& results, kserve::ModelInferResponse* response) override {
+    v1::CallInfo info;
+    FillInfo(results, &info);
+    task_.Write(host(), results, info, response);
+  }
+
+  InferTask task_{/*streams=*/false};
+};
+
+using Make = std::function<std::shared_ptr<RpcHandler>(std::shared_ptr<Rpc>)>;
+
+Method MethodOf(const char* name, bool needs_key, Make make) {
+  Method method;
+  method.path = absl::StrCat("/", kKserveService, "/", name);
+  method.needs_key = needs_key;
+  method.make = std::move(make);
+  return method;
+}
+
+template <typename RequestProto, typename ResponseProto>
+Method ProbeMethod(const char* name,
+                   typename ProbeCall<RequestProto, ResponseProto>::Answer answer) {
+  return MethodOf(name, /*needs_key=*/false, [answer](std::shared_ptr<Rpc>) {
+    return std::make_shared<ProbeCall<RequestProto, ResponseProto>>(answer);
+  });
+}
+
+template <typename Handler>
+Method CallMethod(const char* name, CallContext* context) {
+  return MethodOf(name, /*needs_key=*/true, [context](std::shared_ptr<Rpc> rpc) {
+    return std::make_shared<Handler>(context, std::move(rpc));
+  });
+}
+
+template <typename RequestProto, typename ResponseProto>
+Method ModelMethod(const char* name, CallContext* context,
+                   typename ModelCall<RequestProto, ResponseProto>::Fill fill) {
+  return MethodOf(name, /*needs_key=*/true, [name, context, fill](std::shared_ptr<Rpc> rpc) {
+    return std::make_shared<ModelCall<RequestProto, ResponseProto>>(context, std::move(rpc), name,
+                                                                    fill);
+  });
+}
+
+std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& options) {
+  using Live = kserve::ServerLiveRequest;
+  using Ready = kserve::ServerReadyRequest;
+  return {ProbeMethod<Live, kserve::ServerLiveResponse>(
+              "ServerLive",
+              [live = options.live](const Live&, kserve::ServerLiveResponse* response) {
+                response->set_live(live());
+              }),
+          ProbeMethod<Ready, kserve::ServerReadyResponse>(
+              "ServerReady",
+              [ready = options.ready](const Ready&, kserve::ServerReadyResponse* response) {
+                response->set_ready(ready());
+              }),
+          ProbeMethod<kserve::ModelReadyRequest, kserve::ModelReadyResponse>(
+              "ModelReady",
+              [context, draining = options.draining](const kserve::ModelReadyRequest& request,
+                                                     kserve::ModelReadyResponse* response) {
+                const absl::StatusOr<ModelHost*> host = context->Find(request.name());
+                response->set_ready(host.ok() && (*host)->ready() && !draining() &&
+                                    CheckVersion(request.version(), "version").ok());
+              })};
+}
+
+}  // namespace
+
+std::vector<Method> KserveMethods(CallContext* context, const KserveOptions& options) {
+  std::vector<Method> methods = ProbeMethods(context, options);
+  methods.push_back(MethodOf("ServerMetadata", /*needs_key=*/true,
+                             [context, version = options.version](std::shared_ptr<Rpc> rpc) {
+                               return std::make_shared<ServerMetadataCall>(context, std::move(rpc),
+                                                                           version);
+                             }));
+  methods.push_back(ModelMethod<kserve::ModelMetadataRequest, kserve::ModelMetadataResponse>(
+      "ModelMetadata", context, WriteMetadata));
+  methods.push_back(ModelMethod<kserve::ModelConfigRequest, kserve::ModelConfigResponse>(
+      "ModelConfig", context, [](const ModelHost& host, kserve::ModelConfigResponse* response) {
+        WriteConfig(host, response->mutable_config());
+      }));
+  methods.push_back(CallMethod<ModelStatisticsCall>("ModelStatistics", context));
+  methods.push_back(CallMethod<RepositoryIndexCall>("RepositoryIndex", context));
+  methods.push_back(CallMethod<ModelInferCall>("ModelInfer", context));
+  methods.push_back(CallMethod<InferStream>("ModelStreamInfer", context));
+  methods.back().long_lived = true;
+  return methods;
+}
+
+}  // namespace quintet

@@ -1,0 +1,19 @@
+// Checks of InferTask that hold for every request: it gives either requests that the engine can
+// run, and from any results a response whose tensors are consistent, or an error that a client may
+// see. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
+#pragma once
+
+#include "inference/grpc_inference.pb.h"
+#include "server/model_host.h"
+
+namespace quintet {
+
+// The status of the translation, and the number of engine requests.
+struct CheckedInfer {
+  absl::Status status;
+  size_t requests = 0;
+};
+CheckedInfer CheckInfer(const ::inference::ModelInferRequest& request, bool streams,
+                        const ModelHost& host);
+
+}  // namespace quintet
