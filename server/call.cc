@@ -15,13 +15,6 @@
 namespace quintet {
 namespace {
 
-// Returns the time until the gRPC deadline in microseconds. Called once, on arrival, so that later
-// changes of the wall clock have no effect.
-int64_t RemainingMicros(const grpc::CallbackServerContext& rpc) {
-  const auto left = rpc.deadline() - std::chrono::system_clock::now();
-  return std::chrono::duration_cast<std::chrono::microseconds>(left).count();
-}
-
 // The three constants below estimate the memory of a call, in bytes. They are upper estimates, from
 // the sizes of the C++ objects of a call.
 
@@ -31,10 +24,6 @@ constexpr int64_t kCallBytes = 8192;
 constexpr int64_t kParsedBytes = 10;
 // Bytes of memory per byte of input text, during tokenization.
 constexpr int64_t kTokenizedBytes = 48;
-
-bool HasDeadline(const grpc::CallbackServerContext& rpc) {
-  return rpc.deadline() < std::chrono::system_clock::now() + std::chrono::hours(24 * 365);
-}
 
 // Returns names of the models for error messages, at most 512 bytes.
 std::string ServedNames(const std::vector<ModelHost*>& hosts) {
@@ -73,14 +62,13 @@ absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
       absl::StrCat("call.model: no model of this name is served; served: ", ServedNames(hosts)));
 }
 
-absl::StatusOr<Priority> CallContext::Authorize(const grpc::ServerContextBase& rpc) const {
+absl::StatusOr<Priority> CallContext::Authorize(
+    std::optional<absl::string_view> authorization) const {
   if (api_keys == nullptr) return Priority::kHigh;
-  const auto found = rpc.client_metadata().find("authorization");
-  if (found == rpc.client_metadata().end()) {
+  if (!authorization.has_value()) {
     return absl::UnauthenticatedError("send an API key as 'authorization: Bearer KEY'");
   }
-  const std::optional<Priority> highest =
-      api_keys->MaxPriority({found->second.data(), found->second.size()});
+  const std::optional<Priority> highest = api_keys->MaxPriority(*authorization);
   if (!highest.has_value()) return absl::PermissionDeniedError("this API key is not known");
   return *highest;
 }
@@ -172,11 +160,9 @@ absl::Status Call::Admit(const CallSize& size) {
     return absl::InvalidArgumentError(
         absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size.requests));
   }
-  const grpc::CallbackServerContext& rpc = *rpc_->context();
-  const int64_t timeout_us = HasDeadline(rpc)
-                                 ? std::min(RemainingMicros(rpc), context_->max_timeout_us)
-                                 : context_->default_timeout_us;
-  deadline_us_ = arrival_us_ + timeout_us;
+  // Read once, on arrival, so that later changes of the wall clock have no effect.
+  deadline_us_ = arrival_us_ + std::min(rpc_->remaining_us().value_or(context_->default_timeout_us),
+                                        context_->max_timeout_us);
   // The estimated token count is capped at max_tokens per input. A longer text is rejected after
   // tokenization; until then it must not reserve more of the queue than a valid text can.
   const int64_t tokens =

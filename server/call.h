@@ -2,18 +2,20 @@
 // an executor, run by the engine, and it ends exactly once. A subclass defines the engine requests
 // (an empty list skips the engine) and the response.
 //
-// Threads: Start and Cancel run on gRPC threads, Prepare and Respond on executor threads, and
-// results arrive on the engine thread. A call holds a reference to itself from Start until it ends.
+// Threads: Start and Cancel run on threads of the transport, Prepare and Respond on executor
+// threads, and results arrive on the engine thread. A call holds a reference to itself from Start
+// until it ends.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "engine/request.h"
-#include "grpcpp/grpcpp.h"
 #include "quintet/v1/inference.pb.h"
 #include "server/access_log.h"
 #include "server/admission.h"
@@ -49,9 +51,10 @@ struct CallContext {
   // model has this name. INVALID_ARGUMENT: the name is empty and several models are served. The
   // messages list names of the models that are served.
   absl::StatusOr<ModelHost*> Find(const std::string& model) const;
-  // Returns the highest priority that the API key of the RPC allows. UNAUTHENTICATED: no key was
-  // sent. PERMISSION_DENIED: the key is unknown.
-  absl::StatusOr<Priority> Authorize(const grpc::ServerContextBase& rpc) const;
+  // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of
+  // its authorization header; unset: none. UNAUTHENTICATED: no key was sent. PERMISSION_DENIED: the
+  // key is unknown.
+  absl::StatusOr<Priority> Authorize(std::optional<absl::string_view> authorization) const;
 };
 
 // The size of a call, which decides how much of the queue and of the memory budget it reserves.

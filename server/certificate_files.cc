@@ -126,6 +126,7 @@ absl::Status CertificateFiles::Refresh() {
     QT_RETURN_IF_ERROR(Replace(texts.client_ca, &client_ca_fd_));
   }
   texts_ = std::move(texts);
+  ++version_;
   return absl::OkStatus();
 }
 

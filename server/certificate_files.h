@@ -1,10 +1,11 @@
-// TLS certificate and key files, validated before gRPC reads them.
+// TLS certificate and key files, validated before gRPC and the HTTP API read them.
 //
 // gRPC 1.51 re-reads the certificate and key files when they change, but it aborts the process if a
 // file is empty, and rejects every client while a file is invalid. Therefore gRPC gets copies in
 // memory (memfd). A copy is replaced only by a valid pair of a certificate and its private key.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,8 @@ class CertificateFiles {
   // Paths of the copies (/proc/self/fd/N). The paths are constant and valid while this object
   // exists.
   Paths copies() const;
+  // Number of times that the copies were written, from 1. Not thread-safe with Refresh.
+  uint64_t version() const { return version_; }
 
  private:
   struct Texts {
@@ -43,6 +46,7 @@ class CertificateFiles {
 
   const Paths paths_;
   Texts texts_;
+  uint64_t version_ = 0;
   int cert_fd_ = -1, key_fd_ = -1, client_ca_fd_ = -1;
 };
 

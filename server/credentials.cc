@@ -1,5 +1,10 @@
 #include "server/credentials.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "kernels/base/status_macros.h"
@@ -13,7 +18,13 @@ constexpr unsigned kRefreshSeconds = 1;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options) {
-  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress("--listen", options.listen));
+  std::vector<std::pair<const char*, Address>> addresses;
+  for (const auto& [flag, text] : {std::pair("--listen", &options.listen),
+                                   std::pair("--http-api-listen", &options.http_api_listen)}) {
+    if (text->empty()) continue;
+    QT_ASSIGN_OR_RETURN(Address address, ParseAddress(flag, *text));
+    addresses.emplace_back(flag, std::move(address));
+  }
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key: give both or none");
   }
@@ -23,10 +34,12 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerO
   if (!options.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls-client-ca: needs --tls-cert and --tls-key");
   }
-  if (!IsLoopback(address) && !options.allow_plaintext) {
+  for (const auto& [flag, address] : addresses) {
+    if (IsLoopback(address) || options.allow_plaintext) continue;
     return absl::InvalidArgumentError(
-        "--listen: an address other than loopback needs --tls-cert and --tls-key, or "
-        "--allow-plaintext");
+        absl::StrCat(flag,
+                     ": an address other than loopback needs --tls-cert and --tls-key, or "
+                     "--allow-plaintext"));
   }
   return nullptr;
 }

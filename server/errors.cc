@@ -22,13 +22,6 @@ absl::Duration Jittered(absl::Duration wanted) {
   return std::clamp(wanted * factor, absl::Milliseconds(50), absl::Seconds(5));
 }
 
-bool IsFieldPath(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '[' ||
-           c == ']';
-  });
-}
-
 void AddBadRequest(absl::string_view message, google::rpc::Status* proto) {
   const size_t colon = message.find(": ");
   if (colon == absl::string_view::npos || !IsFieldPath(message.substr(0, colon))) return;
@@ -49,6 +42,13 @@ std::string AddRetryInfo(absl::Duration retry_after, google::rpc::Status* proto)
 }
 
 }  // namespace
+
+bool IsFieldPath(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '[' ||
+           c == ']';
+  });
+}
 
 absl::Status WithReason(absl::Status status, absl::string_view reason) {
   status.SetPayload(kReasonPayload, absl::Cord(reason));
@@ -122,6 +122,7 @@ RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id
   }
   outcome.status = grpc::Status(static_cast<grpc::StatusCode>(status.code()), message,
                                 proto.SerializeAsString());
+  outcome.reason = reason;
   return outcome;
 }
 

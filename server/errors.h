@@ -39,7 +39,12 @@ absl::Status RenamedFields(const absl::Status& status, FieldNames names);
 struct RpcOutcome {
   grpc::Status status;
   std::string pushback_ms;  // value of grpc-retry-pushback-ms; empty: do not send this metadata
+  std::string reason;       // ErrorInfo.reason in the details of `status`
 };
+
+// Returns whether `text` is a path of field names, such as "decoding.stop[2]". The message of an
+// INVALID_ARGUMENT begins with one and ": " if one field is at fault.
+bool IsFieldPath(absl::string_view text);
 
 // Converts `status`. An INVALID_ARGUMENT message of the form "field: text" also becomes a
 // BadRequest violation. RESOURCE_EXHAUSTED and UNAVAILABLE carry a RetryInfo of about `retry_after`

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -16,16 +17,6 @@ namespace quintet {
 namespace {
 
 namespace http = boost::beast::http;
-
-// Returns the path of a request target in origin form (/path?query) or absolute form
-// (http://host/path).
-absl::string_view PathOf(absl::string_view target) {
-  if (absl::ConsumePrefix(&target, "http://")) {
-    const size_t slash = target.find('/');
-    target = slash == absl::string_view::npos ? "/" : target.substr(slash);
-  }
-  return target.substr(0, target.find('?'));
-}
 
 absl::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -54,50 +45,74 @@ bool Expects100Continue(const HttpParser& parser) {
          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
 }
 
-const HttpRoute* FindRoute(const HttpParser& parser, const std::vector<HttpRoute>& routes,
-                           HttpResponse* refusal) {
-  const auto& request = parser.get();
-  const absl::string_view path = PathOf(View(request.target()));
-  absl::string_view method = View(request.method_string());
+HttpRequest RequestOf(const HttpParser& parser) {
+  const auto& from = parser.get();
+  HttpRequest request;
+  request.method = std::string(View(from.method_string()));
+  request.target = std::string(View(from.target()));
+  for (const auto& field : from) {
+    request.headers.emplace_back(std::string(View(field.name_string())),
+                                 std::string(View(field.value())));
+  }
+  return request;
+}
+
+HttpRouteOrRefusal FindRoute(const HttpRequest& request, const std::vector<HttpRoute>& routes) {
+  const absl::string_view path = PathOf(request.target);
+  absl::string_view method = request.method;
   if (method == "HEAD") method = "GET";
   std::string allowed, paths;
   for (const HttpRoute& route : routes) {
-    if (route.path == path && route.method == method) return &route;
+    absl::string_view prefix = route.path;
+    const bool matches = absl::ConsumeSuffix(&prefix, "*")
+                             ? absl::StartsWith(path, prefix) && path.size() > prefix.size()
+                             : path == prefix;
+    if (matches && route.method == method) return {&route, 0, "", ""};
     absl::StrAppend(&paths, paths.empty() ? "" : ", ", route.path);
-    if (route.path != path) continue;
+    if (!matches) continue;
     absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", route.method,
                     route.method == "GET" ? ", HEAD" : "");
   }
   if (allowed.empty()) {
-    *refusal = PlainText(404, absl::StrCat("no such path; expected one of ", paths, "\n"));
-  } else {
-    *refusal = PlainText(405, absl::StrCat("method not allowed; expected ", allowed, "\n"));
-    refusal->headers = absl::StrCat("Allow: ", allowed, "\r\n");
+    return {nullptr, 404, absl::StrCat("no such path; expected one of ", paths, "\n"), ""};
   }
-  return nullptr;
+  return {nullptr, 405, absl::StrCat("method not allowed; expected ", allowed, "\n"),
+          absl::StrCat("Allow: ", allowed, "\r\n")};
 }
 
-HttpResponse MalformedResponse(boost::system::error_code error, size_t max_body_bytes) {
+std::pair<int, std::string> MalformedRequest(boost::system::error_code error,
+                                             size_t max_body_bytes) {
   if (error == http::error::header_limit) {
-    return PlainText(
-        431, absl::StrCat("request head too large: the limit is ", kMaxHttpHeadBytes, " bytes\n"));
+    return {431,
+            absl::StrCat("request head too large: the limit is ", kMaxHttpHeadBytes, " bytes\n")};
   }
   if (error == http::error::body_limit || error == http::error::buffer_overflow) {
-    return PlainText(
-        413, absl::StrCat("request body too large: the limit is ", max_body_bytes, " bytes\n"));
+    return {413, absl::StrCat("request body too large: the limit is ", max_body_bytes, " bytes\n")};
   }
-  return PlainText(400, absl::StrCat("malformed request: ", error.message(), "\n"));
+  return {400, absl::StrCat("malformed request: ", error.message(), "\n")};
 }
 
-std::string ResponseHead(const HttpResponse& response, bool keep_alive) {
+namespace {
+
+std::string HeadOf(const HttpResponse& response, absl::string_view framing, bool keep_alive) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
-  const size_t body_bytes = response.body == nullptr ? 0 : response.body->size();
   const std::string date =
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone());
   return absl::StrCat("HTTP/1.1 ", response.status, " ", View(reason), "\r\nDate: ", date,
-                      "\r\nContent-Type: ", response.content_type,
-                      "\r\nContent-Length: ", body_bytes, "\r\n", response.headers,
-                      "Connection: ", keep_alive ? "keep-alive" : "close", "\r\n\r\n");
+                      "\r\nContent-Type: ", response.content_type, "\r\n", framing,
+                      response.headers, "Connection: ", keep_alive ? "keep-alive" : "close",
+                      "\r\n\r\n");
+}
+
+}  // namespace
+
+std::string ResponseHead(const HttpResponse& response, bool keep_alive) {
+  const size_t body_bytes = response.body == nullptr ? 0 : response.body->size();
+  return HeadOf(response, absl::StrCat("Content-Length: ", body_bytes, "\r\n"), keep_alive);
+}
+
+std::string StreamHead(const HttpResponse& response, bool chunked, bool keep_alive) {
+  return HeadOf(response, chunked ? "Transfer-Encoding: chunked\r\n" : "", keep_alive);
 }
 
 }  // namespace quintet

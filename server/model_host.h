@@ -21,6 +21,7 @@
 #include "server/admission.h"
 #include "server/metrics.h"
 #include "server/server_memory.h"
+#include "server/text_templates.h"
 #include "server/weights_hash.h"
 
 namespace quintet {
@@ -45,6 +46,7 @@ struct HostOptions {
   // of the prompt for calls that name none; unset: the default of the model directory.
   std::map<std::string, std::string> prompts;
   std::optional<std::string> default_prompt;
+  TextTemplates templates;    // for the HTTP API
   bool vllm_metrics = false;  // also export the metrics under their vLLM names
   std::string version;        // version of this program, for the metric build_info
 };

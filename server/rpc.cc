@@ -24,11 +24,9 @@ RpcOutcome IdleOutcome(bool first) {
 
 }  // namespace
 
-Rpc::Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
-         RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+Rpc::Rpc(RpcRegistry* open, RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
          Priority max_priority)
-    : context_(context),
-      open_(open),
+    : open_(open),
       registration_(std::move(registration)),
       timeouts_(timeouts),
       max_priority_(max_priority),
@@ -54,7 +52,7 @@ void Rpc::Refuse(RpcOutcome outcome) {
   Advance();
 }
 
-void Rpc::OnReadDone(bool ok) {
+void Rpc::OnRead(bool ok) {
   bool drop;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -80,7 +78,7 @@ void Rpc::OnReadDone(bool ok) {
   Advance();
 }
 
-void Rpc::OnWriteDone(bool ok) {
+void Rpc::OnWritten(bool ok) {
   std::lock_guard<std::mutex> lock(mutex_);
   writing_ = false;
   written_.Clear();
@@ -89,20 +87,23 @@ void Rpc::OnWriteDone(bool ok) {
   Advance();
 }
 
-void Rpc::OnCancel() {
+void Rpc::OnCancelled() {
+  std::shared_ptr<RpcHandler> handler;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     client_gone_ = true;
+    handler = handler_;
   }
+  if (handler == nullptr) return;
   try {
-    handler_->OnCancel();
+    handler->OnCancel();
   } catch (const std::bad_alloc&) {
     // Cancelling the requests needs memory. Without it they run to their end.
   }
   Wake();
 }
 
-void Rpc::OnDone() {
+void Rpc::OnEnded() {
   open_->Remove(this);
   std::shared_ptr<RpcHandler> handler;
   std::shared_ptr<Rpc> self;
@@ -183,7 +184,7 @@ void Rpc::Write() {
     write_us_ = MonotonicMicros();
     if (output.end.has_value()) {
       finished_ = true;
-      StartWriteAndFinish(&written_, grpc::WriteOptions(), output.end->status);
+      StartEnd(&written_, *output.end);
     } else {
       writing_ = true;
       StartWrite(&written_);
@@ -196,16 +197,9 @@ void Rpc::Write() {
 }
 
 void Rpc::Finish(const RpcOutcome& outcome) {
-  // The RPC must end even if there is no memory for its status.
-  grpc::Status status(grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory");
-  try {
-    AddPushback(outcome, context_);
-    status = outcome.status;
-  } catch (const std::bad_alloc&) {
-  }
   finished_ = true;
   write_us_ = MonotonicMicros();
-  grpc::ServerGenericBidiReactor::Finish(std::move(status));
+  StartEnd(nullptr, outcome);
 }
 
 }  // namespace quintet

@@ -1,14 +1,14 @@
-// One RPC of any method: a gRPC reactor that reads and writes messages as bytes. The RpcHandler of
-// the method interprets the messages.
+// One RPC of any method, independent of its transport: the state of reading, writing and ending,
+// and the RpcHandler of the method, which interprets the messages. GrpcRpc (grpc_rpc.h) connects it
+// to a gRPC stream, LocalRpc (local_rpc.h) to a caller in the same process, such as the HTTP API.
 //
-// The reactor follows the rules of the gRPC callback API for all methods: at most one read and one
-// write are outstanding, Finish is called exactly once, and no operation is started after Finish. A
-// message that arrives after Finish is dropped. The reactor also enforces three time limits on the
-// client: to send its first message, to send the next message while nothing is in progress, and to
-// read a written message.
+// For every method at most one read and one write are outstanding, the RPC ends exactly once, and
+// no operation is started after that. A message that arrives after the end is dropped. Three time
+// limits apply to the client: to send its first message, to send the next message while nothing is
+// in progress, and to read a written message.
 //
-// Lifetime: shared. The reactor holds a reference to itself from Start until OnDone. Objects that
-// may call Wake later hold their own reference. Thread-safe.
+// Lifetime: shared. An Rpc holds a reference to itself from Start until OnEnded. Objects that may
+// call Wake later hold their own reference. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@
 #include <optional>
 
 #include "engine/request.h"
-#include "grpcpp/generic/async_generic_service.h"
-#include "grpcpp/grpcpp.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "server/client_timeouts.h"
 #include "server/errors.h"
 #include "server/rpc_registry.h"
@@ -38,14 +37,14 @@ enum class RpcActivity : uint8_t {
   kWatching,        // the RPC waits for an event in the server, for example a health watch
 };
 
-// The implementation of a method for one RPC. The reactor calls these functions without holding its
-// lock, unless noted, and drops its reference to the handler in OnDone.
+// The implementation of a method for one RPC. The Rpc calls these functions without holding its
+// lock, unless noted, and drops its reference to the handler in OnEnded.
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
 
   // Called for each message of the client, one at a time, and not after the RPC has ended. If it
-  // throws std::bad_alloc, the reactor ends the RPC; the handler must not have started a request by
+  // throws std::bad_alloc, the Rpc ends; the handler must not have started a request by
   // then.
   virtual void OnMessage(grpc::ByteBuffer* message) = 0;
   // Called when the client has half-closed the stream: no more messages will arrive.
@@ -57,8 +56,7 @@ class RpcHandler {
   // requests at once, without waiting for the engine.
   virtual void Abandon() {}
 
-  // The three functions below are called with the lock of the reactor held. They must not call the
-  // reactor.
+  // The three functions below are called with the lock of the Rpc held. They must not call the Rpc.
   virtual RpcActivity activity() const = 0;
   // Returns true if another message may be read now.
   virtual bool wants_message() const = 0;
@@ -66,14 +64,13 @@ class RpcHandler {
   virtual RpcOutput Next() = 0;
 };
 
-class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<Rpc> {
+class Rpc : public std::enable_shared_from_this<Rpc> {
  public:
-  // `context` is owned by gRPC and valid until OnDone. `open`, the registry of open RPCs, must
-  // outlive the reactor. `max_priority` is the highest priority that requests of this RPC may have.
-  Rpc(grpc::CallbackServerContext* context, RpcRegistry* open,
-      RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
+  // `open`, the registry of open RPCs, must outlive the RPC. `max_priority` is the highest priority
+  // that requests of this RPC may have.
+  Rpc(RpcRegistry* open, RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
       Priority max_priority);
-  ~Rpc() override = default;
+  virtual ~Rpc() = default;
 
   // Starts reading. Must be called once.
   void Start(std::shared_ptr<RpcHandler> handler);
@@ -83,20 +80,25 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   // Ends the RPC with `outcome` as soon as none of its requests is in progress. Output that the
   // handler still has is dropped.
   void Refuse(RpcOutcome outcome);
-  // Cancels the RPC. gRPC calls OnCancel afterwards.
-  virtual void TryCancel() { context_->TryCancel(); }
+  // Cancels the RPC. The transport calls OnCancelled afterwards, from another thread.
+  virtual void TryCancel() = 0;
+  // Time in microseconds until the deadline of the client; unset: it has set none.
+  virtual std::optional<int64_t> remaining_us() const = 0;
 
-  grpc::CallbackServerContext* context() { return context_; }
   Priority max_priority() const { return max_priority_; }
   std::shared_ptr<ConnectionBytes> connection_bytes() const {
     return registration_.connection_bytes();
   }
 
-  // Called by gRPC when an operation has finished, the RPC is cancelled or the RPC is done.
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  // The transport calls these functions, without holding a lock of its own. A read ended, with a
+  // message, or with `ok` false at the end of the input.
+  void OnRead(bool ok);
+  // A write ended; `ok` is false if the client has gone.
+  void OnWritten(bool ok);
+  // The client has gone, or the RPC was cancelled. Does nothing after OnEnded.
+  void OnCancelled();
+  // The RPC has ended and no operation is outstanding. Must be the last call.
+  void OnEnded();
 
   // The three functions below are for RpcRegistry.
   //
@@ -108,35 +110,42 @@ class Rpc : public grpc::ServerGenericBidiReactor, public std::enable_shared_fro
   // Ends the requests of the RPC without waiting for the engine.
   void Abandon();
 
+ protected:
+  // The operations of the transport. They are called with mutex_ held and must not call the RPC.
+  // The buffers stay valid until the operation has ended.
+  virtual void StartRead(grpc::ByteBuffer* message) = 0;
+  virtual void StartWrite(grpc::ByteBuffer* message) = 0;
+  // Ends the RPC, after the last message if there is one. OnEnded is called afterwards.
+  virtual void StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) = 0;
+
  private:
   // The four functions below must be called with mutex_ held.
   //
-  // Starts every operation that can be started now: a write, Finish, a read.
+  // Starts every operation that can be started now: a write, the end, a read.
   void Advance();
-  // Starts the next write or calls Finish. Throws std::bad_alloc.
+  // Starts the next write or the end. Throws std::bad_alloc.
   void Write();
   // Calls Write. Returns false if an allocation failed.
   bool TryWrite();
   void Finish(const RpcOutcome& outcome);
 
-  grpc::CallbackServerContext* const context_;
   RpcRegistry* const open_;
   RpcRegistry::Registration registration_;
   const ClientTimeouts timeouts_;
   const Priority max_priority_;
-  std::shared_ptr<RpcHandler> handler_;  // set from Start until OnDone
-  std::shared_ptr<Rpc> self_;            // set from Start until OnDone
+  std::shared_ptr<RpcHandler> handler_;  // set from Start until OnEnded
+  std::shared_ptr<Rpc> self_;            // set from Start until OnEnded
 
   mutable std::mutex mutex_;
   grpc::ByteBuffer read_, written_;
   bool reading_ = false, writing_ = false, input_ended_ = false;
   bool handling_ = false;     // OnMessage or OnInputEnd is running; the RPC must not end meanwhile
   bool client_gone_ = false;  // the RPC was cancelled or a write failed: nothing can be written
-  bool finished_ = false;     // Finish has been called
+  bool finished_ = false;     // StartEnd has been called
   bool seen_message_ = false;
   std::optional<RpcOutcome> refused_;  // set by Refuse and Check: replaces the handler's status
   int64_t active_us_;     // time of the last read, write or Wake; start of the client's time limit
-  int64_t write_us_ = 0;  // time at which the last write or Finish was started
+  int64_t write_us_ = 0;  // time at which the last write or the end was started
 };
 
 }  // namespace quintet

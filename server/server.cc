@@ -28,6 +28,7 @@
 #include "server/grpc_release.h"
 #include "server/health.h"
 #include "server/heap_trimmer.h"
+#include "server/http_api.h"
 #include "server/http_endpoints.h"
 #include "server/kserve/methods.h"
 #include "server/listener.h"
@@ -64,6 +65,9 @@ class ServerProcess {
   absl::Status Start();
   absl::Status ListenHttp();
   absl::Status ListenGrpc();
+  absl::Status ListenApi();
+  // Closes the connections of the HTTP API and waits until their calls have ended.
+  void CloseApi();
   void SetTransportLimits(grpc::ServerBuilder* builder) const;
   absl::Status LoadModels();
   void SetServing(bool serving);
@@ -88,8 +92,11 @@ class ServerProcess {
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
   MetricFactory::Gauges open_calls_ =
       make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
+  MetricFactory::Gauges api_connections_ =
+      make_.Gauge("http_api_connections", "Open connections of the HTTP API.");
   ApiKeys api_keys_;
   std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
+  std::unique_ptr<TlsContext> tls_;                 // of the HTTP API; null: plaintext
   absl::Status certificates_status_;                // result of the last refresh
   // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
   std::unique_ptr<Executor> preparation_, completion_, writer_;
@@ -103,7 +110,8 @@ class ServerProcess {
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
-  Listener listener_;  // declared after server_, so that it is destroyed first
+  std::unique_ptr<HttpApi> api_;  // null: off
+  Listener listener_;             // declared after server_, so that it is destroyed first
   HeapTrimmer heap_trimmer_;
   int64_t last_watch_us_ = 0;
 };
@@ -176,7 +184,35 @@ absl::Status ServerProcess::Start() {
                                           .version = options_.models[0].version}));
   QT_RETURN_IF_ERROR(ListenHttp());
   LogGrpcRelease(options_.listen);
-  return ListenGrpc();
+  QT_RETURN_IF_ERROR(ListenGrpc());
+  return ListenApi();
+}
+
+absl::Status ServerProcess::ListenApi() {
+  if (options_.http_api_listen.empty()) return absl::OkStatus();
+  if (certificates_ != nullptr) {
+    QT_ASSIGN_OR_RETURN(tls_, TlsContext::Create(certificates_.get()));
+  }
+  HttpApi::Options api;
+  api.listen = options_.http_api_listen;
+  api.version = options_.models.front().version;
+  api.calls = &context_;
+  api.health = &health_;
+  api.tls = tls_.get();
+  api.timeouts = options_.client_timeouts;
+  api.methods = InferenceMethods(&context_);
+  QT_ASSIGN_OR_RETURN(api_, HttpApi::Start(std::move(api)));
+  spdlog::info("listening on {} (HTTP API, port {})", options_.http_api_listen, api_->port());
+  return absl::OkStatus();
+}
+
+void ServerProcess::CloseApi() {
+  if (api_ == nullptr) return;
+  api_.reset();
+  while (context_.rpcs.count() > 0) {
+    std::this_thread::sleep_for(kTick);
+    Tick();
+  }
 }
 
 absl::Status ServerProcess::ListenHttp() {
@@ -188,6 +224,9 @@ absl::Status ServerProcess::ListenHttp() {
     log_metrics_.Collect();
     open_calls_.Each(
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
+    api_connections_.Each([this](auto& gauge) {
+      gauge.Set(api_ == nullptr ? 0 : static_cast<double>(api_->connections()));
+    });
   };
   http.healthy = [this] { return Healthy(); };
   http.ready = [this] { return health_.serving(); };
@@ -286,6 +325,7 @@ void ServerProcess::EndStalled() {
 void ServerProcess::RefreshCertificates() {
   if (certificates_ == nullptr) return;
   absl::Status status = certificates_->Refresh();
+  if (status.ok() && tls_ != nullptr) status = tls_->Refresh();
   if (!status.ok() && status != certificates_status_) {
     spdlog::error("certificate files were not reloaded: {}", std::string(status.message()));
   }
@@ -349,7 +389,9 @@ void ServerProcess::Drain() {
   WaitFor(options_.drain_delay_us, [] { return false; });
   for (const auto& host : hosts_) host->Drain();
   context_.rpcs.Drain();
-  WaitFor(options_.drain_timeout_us, [&] { return context_.rpcs.working() == 0; });
+  if (api_ != nullptr) api_->Drain();
+  WaitFor(options_.drain_timeout_us,
+          [&] { return context_.rpcs.working() == 0 && (api_ == nullptr || !api_->busy()); });
   listener_.Stop();
   // RPCs that are still open have exceeded drain_timeout_us and are cancelled.
   std::future<void> closed = std::async(std::launch::async, [this] {
@@ -357,6 +399,7 @@ void ServerProcess::Drain() {
     server_->Wait();
   });
   while (closed.wait_for(kTick) != std::future_status::ready) Tick();
+  CloseApi();
 }
 
 ServeOutcome ServerProcess::Run() {
@@ -374,6 +417,7 @@ ServeOutcome ServerProcess::Run() {
   }
   if (absl::Status status = loading.get(); !status.ok()) {
     server_->Shutdown(std::chrono::system_clock::now());
+    CloseApi();
     return {kExitModel, status};
   }
   SetServing(true);

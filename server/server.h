@@ -1,4 +1,4 @@
-// The server process: models, gRPC, HTTP endpoints, drain and shutdown.
+// The server process: models, gRPC, HTTP API, HTTP endpoints, drain and shutdown.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@ namespace quintet {
 struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
   std::string http_listen = "127.0.0.1:9464";  // empty: no HTTP endpoints
+  std::string http_api_listen;                 // empty: no HTTP API
   std::vector<HostOptions> models;
   int threads = 1;  // size of the compute thread pool, which all models share
   // Number of threads that tokenize texts of any length. One additional thread tokenizes only short

@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -18,6 +19,12 @@ class RefusedRpc final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
+std::optional<absl::string_view> AuthorizationOf(const grpc::ServerContextBase& rpc) {
+  const auto found = rpc.client_metadata().find("authorization");
+  if (found == rpc.client_metadata().end()) return std::nullopt;
+  return absl::string_view(found->second.data(), found->second.size());
+}
+
 }  // namespace
 
 void RpcService::Add(std::vector<Method> methods) {
@@ -27,11 +34,11 @@ void RpcService::Add(std::vector<Method> methods) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServerContext* rpc) {
+absl::StatusOr<std::shared_ptr<GrpcRpc>> RpcService::Open(grpc::GenericCallbackServerContext* rpc) {
   const auto found = methods_.find(rpc->method());
   Priority max_priority = Priority::kHigh;
   if (found == methods_.end() || found->second.needs_key) {
-    QT_ASSIGN_OR_RETURN(max_priority, context_->Authorize(*rpc));
+    QT_ASSIGN_OR_RETURN(max_priority, context_->Authorize(AuthorizationOf(*rpc)));
   }
   if (found == methods_.end()) {
     return absl::UnimplementedError(
@@ -42,8 +49,8 @@ absl::StatusOr<std::shared_ptr<Rpc>> RpcService::Open(grpc::GenericCallbackServe
   const Method& method = found->second;
   QT_ASSIGN_OR_RETURN(RpcRegistry::Registration registration,
                       context_->rpcs.Admit(rpc->peer(), method.long_lived));
-  auto opened =
-      std::make_shared<Rpc>(rpc, &context_->rpcs, std::move(registration), timeouts_, max_priority);
+  auto opened = std::make_shared<GrpcRpc>(rpc, &context_->rpcs, std::move(registration), timeouts_,
+                                          max_priority);
   opened->Start(method.make(opened));
   return opened;
 }
@@ -65,8 +72,8 @@ void RpcService::LogRefused(const grpc::GenericCallbackServerContext& rpc,
 
 grpc::ServerGenericBidiReactor* RpcService::CreateReactor(grpc::GenericCallbackServerContext* rpc) {
   try {
-    absl::StatusOr<std::shared_ptr<Rpc>> opened = Open(rpc);
-    if (opened.ok()) return opened->get();  // the Rpc holds a reference to itself until OnDone
+    absl::StatusOr<std::shared_ptr<GrpcRpc>> opened = Open(rpc);
+    if (opened.ok()) return opened->get();  // the RPC holds a reference to itself until OnDone
     context_->refusals->Rejected(ReasonOf(opened.status()));
     LogRefused(*rpc, opened.status());
     return new RefusedRpc(ToRpcOutcome(opened.status(), "", absl::Milliseconds(200)), rpc);

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "server/call.h"
+#include "server/grpc_rpc.h"
 #include "server/methods.h"
 
 namespace quintet {
@@ -24,7 +25,7 @@ class RpcService final : public grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* rpc) override;
 
  private:
-  absl::StatusOr<std::shared_ptr<Rpc>> Open(grpc::GenericCallbackServerContext* rpc);
+  absl::StatusOr<std::shared_ptr<GrpcRpc>> Open(grpc::GenericCallbackServerContext* rpc);
   // Writes the line of an RPC that Open has rejected to the access log.
   void LogRefused(const grpc::GenericCallbackServerContext& rpc, const absl::Status& status) const;
 

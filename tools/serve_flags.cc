@@ -83,6 +83,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   host.decoding = flags.decoding;
   host.prompts = flags.prompts;
   host.default_prompt = flags.default_prompt;
+  host.templates = flags.templates;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
   return host;
@@ -196,10 +197,15 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
       flags->default_prompt = setting.value;
       continue;
     }
+    if (std::string* const text = TemplateSetting(setting.key, &flags->templates)) {
+      *text = setting.value;
+      continue;
+    }
     CLI::Option* const option = command.get_option_no_throw("--" + setting.key);
     if (option == nullptr || setting.key == "help") {
       std::vector<std::string> known = FlagNames(command);
       known.push_back(absl::StrCat("--", kDefaultPromptName));
+      for (const char* name : kTemplateSettings) known.push_back(absl::StrCat("--", name));
       const std::string nearest = Nearest("--" + setting.key, known);
       return absl::InvalidArgumentError(absl::StrCat(
           setting.where, ": unknown key, or not a setting of one model",
@@ -208,7 +214,9 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
     QT_RETURN_IF_ERROR(SetFlag(option, {setting.value}, setting.where));
   }
   for (const ModelSetting& prompt : section.prompts) flags->prompts[prompt.key] = prompt.value;
-  return absl::OkStatus();
+  const absl::Status templates = CheckTemplates(flags->templates);
+  if (templates.ok()) return templates;
+  return absl::InvalidArgumentError(absl::StrCat(section.where, ": ", templates.message()));
 }
 
 const ModelSection* SectionOf(const ServeFlags& flags, const std::string& name) {
@@ -246,8 +254,12 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
   };
   add("--listen", &server->listen, "HOST:PORT",
       "Address of the gRPC server. Any address except loopback needs TLS or --allow-plaintext.");
+  add("--http-api-listen", &server->http_api_listen, "HOST:PORT",
+      "Address of the HTTP API (OpenAI, TEI, TGI and vLLM clients; server/HTTP.md); empty = off. "
+      "Any "
+      "address except loopback needs TLS or --allow-plaintext.");
   add("--http-listen", &server->http_listen, "HOST:PORT",
-      "Address of the HTTP server (/metrics, /healthz, /readyz); empty = off.");
+      "Address of the HTTP endpoints /metrics, /healthz and /readyz; empty = off.");
   add("--tls-cert", &server->tls_cert, "FILE",
       "TLS certificate chain (PEM); reloaded when the file changes.");
   add("--tls-key", &server->tls_key, "FILE", "TLS private key (PEM).");

@@ -33,6 +33,7 @@ struct ServeFlags {
   std::vector<ModelSection> sections;          // settings of models in the --config file
   std::map<std::string, std::string> prompts;  // set by a model's section
   std::optional<std::string> default_prompt;   // set by a model's section
+  TextTemplates templates;                     // set by a model's section
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);

@@ -225,6 +225,59 @@ def make_config():
         write("config", case, compact(config) + b"\0" + generation)
 
 
+def make_http_json():
+    """Byte 0 is the index of the route in ApiRoutes()."""
+    seeds = {
+        "completion": (0, {"prompt": ["ab", [3, 4]], "max_tokens": 5, "n": 2, "best_of": 3}),
+        "sampling": (0, {"prompt": "ab", "temperature": 0.5, "top_p": 0.9, "seed": 7, "stop": "A"}),
+        "options": (
+            0,
+            {
+                "prompt": [3, 4],
+                "bad_words_ids": [[1, 2]],
+                "decoder_prefix": "W",
+                "early_stopping": "never",
+                "logprobs": 2,
+                "num_beams": 4,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            },
+        ),
+        "chat": (
+            1,
+            {
+                "messages": [
+                    {"role": "system", "content": "a"},
+                    {"role": "user", "content": [{"type": "text", "text": "b"}]},
+                ],
+                "max_completion_tokens": 4,
+                "logprobs": True,
+                "top_logprobs": 3,
+            },
+        ),
+        "embeddings": (2, {"input": ["a", "b"], "encoding_format": "base64", "pooling": "max"}),
+        "embed": (5, {"inputs": ["a", [3]], "normalize": False, "truncate": True}),
+        "similarity": (8, {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}),
+        "rerank": (9, {"query": "a", "texts": ["b", "c"], "raw_scores": True, "return_text": True}),
+        "predict": (10, {"inputs": ["a", "b"], "raw_scores": True}),
+        "tokenize": (11, {"inputs": ["a", "b"], "add_special_tokens": False}),
+        "decode": (12, {"ids": [[3, 4], [5]], "skip_special_tokens": False}),
+        "generate": (
+            15,
+            {
+                "inputs": "ab",
+                "parameters": {"best_of": 2, "details": True, "top_n_tokens": 2, "top_k": 5},
+                "stream": True,
+            },
+        ),
+        "score": (17, {"text_1": "a", "text_2": ["b", "c"]}),
+        "jina": (18, {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
+        "classify": (19, {"input": ["a", "b"]}),
+    }
+    for name, (route, body) in seeds.items():
+        write("http_json", name, bytes([route]) + compact(body))
+
+
 def make_request():
     calls = ["Generate", "Encode", "Score", "Classify", "Tokenize", "Detokenize"]
     call = 'call { model: "m" request_id: "r-1" priority: PRIORITY_HIGH truncate: true }\n'
@@ -367,5 +420,6 @@ if __name__ == "__main__":
     make_tokenizer_json()
     make_sentencepiece()
     make_config()
+    make_http_json()
     make_request()
     make_kserve()

@@ -1,13 +1,15 @@
+import hashlib
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 
-from server_process import CASES, G2P, Server  # noqa: E402
+from server_process import CASES, G2P, KEY, OTHER_KEY, Server  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +58,67 @@ def write_byte_vocabulary(folder: pathlib.Path) -> None:
     vocabulary = {letters[byte]: byte for byte in range(256)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    """A file with the digests of KEY and OTHER_KEY."""
+    file = tmp_path / "keys"
+    file.write_text(
+        "# two clients\n"
+        + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY))
+    )
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """A certificate authority, and a server and a client certificate signed by it."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(
+            ["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60
+        )
+
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(
+        "req",
+        "-x509",
+        *new_key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test authority",
+    )
+    for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
+        openssl(
+            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
+        (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "2",
+            "-extfile",
+            "extensions",
+        )
+    return {
+        name: folder / name
+        for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+    }

@@ -10,73 +10,19 @@ import pytest
 from quintet.rpc import Failure, Tls
 from quintet.wire import SERVICE
 from rpc_client import RpcClient
-from server_process import BINARY, G2P, Server, all_calls, failure_of, free_port
+from server_process import (
+    BINARY,
+    G2P,
+    KEY,
+    OTHER_KEY,
+    WRONG_KEY,
+    Server,
+    all_calls,
+    failure_of,
+    free_port,
+)
 
 Code = grpc.StatusCode
-KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk-wrong-9999-secret"
-
-
-@pytest.fixture
-def key_file(tmp_path):
-    file = tmp_path / "keys"
-    file.write_text(
-        "# two clients\n"
-        + "".join(hashlib.sha256(key.encode()).hexdigest() + "\n" for key in (KEY, OTHER_KEY))
-    )
-    file.chmod(0o600)
-    return file
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
-    """A certificate authority, and a server and a client certificate signed by it."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(
-            ["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60
-        )
-
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl(
-        "req",
-        "-x509",
-        *new_key,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=test authority",
-    )
-    for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
-        openssl(
-            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
-        (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
-        openssl(
-            "x509",
-            "-req",
-            "-in",
-            f"{name}.csr",
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-out",
-            f"{name}.pem",
-            "-days",
-            "2",
-            "-extfile",
-            "extensions",
-        )
-    return {
-        name: folder / name
-        for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
-    }
 
 
 def test_api_keys_and_where_they_are_never_seen(key_file):

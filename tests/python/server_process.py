@@ -31,6 +31,8 @@ from rpc_client import RpcClient  # noqa: E402
 
 G2P = SOURCE / "deploy" / "models" / "g2p"
 CASES = SOURCE / "tests" / "golden" / "cases"
+# API keys: the first two are in the file of the fixture key_file.
+KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk-wrong-9999-secret"
 
 
 def words(count: int) -> list[str]:

@@ -2,7 +2,7 @@
 // timeouts and the end in every order that gRPC allows, from one or two threads, to every method of
 // the server. Meanwhile requests complete on the engine thread. The fake checks that the reactor
 // follows the rules of gRPC's callback API.
-#include "server/rpc.h"
+#include "server/grpc_rpc.h"
 
 #include <array>
 #include <cstring>
@@ -39,7 +39,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
  public:
   explicit FakeStream(std::vector<ByteBuffer> messages) : messages_(std::move(messages)) {}
 
-  void Bind(Rpc* rpc) {
+  void Bind(GrpcRpc* rpc) {
     rpc_ = rpc;
     BindReactor(rpc);
   }
@@ -198,7 +198,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     --in_flight_;
   }
 
-  Rpc* rpc_ = nullptr;
+  GrpcRpc* rpc_ = nullptr;
   mutable std::mutex mutex_;
   std::vector<ByteBuffer> messages_;
   ByteBuffer* reading_ = nullptr;
@@ -209,11 +209,11 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
   std::vector<std::string> violations_;
 };
 
-class TestRpc final : public Rpc {
+class TestRpc final : public GrpcRpc {
  public:
   TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, RpcRegistry* open,
           RpcRegistry::Registration registration)
-      : Rpc(context, open, std::move(registration), ClientTimeouts(), Priority::kHigh),
+      : GrpcRpc(context, open, std::move(registration), ClientTimeouts(), Priority::kHigh),
         stream_(stream) {}
   void TryCancel() override { stream_->Cancel(); }
 
@@ -370,7 +370,7 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
   auto rpc =
       std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
-  Rpc* const raw = rpc.get();
+  TestRpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
   rpc.reset();
   stream.Bind(raw);
@@ -459,7 +459,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   auto rpc = std::make_shared<TestRpc>(&stream, &context, &host.context.rpcs,
                                        *host.context.rpcs.Admit("peer", true));
   const std::weak_ptr<Rpc> watched = rpc;
-  Rpc* const raw = rpc.get();
+  TestRpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
   rpc.reset();
   stream.Bind(raw);
@@ -492,7 +492,7 @@ bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message,
   auto rpc =
       std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
   const std::weak_ptr<Rpc> watched = rpc;
-  Rpc* const raw = rpc.get();
+  TestRpc* const raw = rpc.get();
   raw->Start(method.make(rpc));
   rpc.reset();
   stream.Bind(raw);

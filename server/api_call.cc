@@ -1,0 +1,362 @@
+#include "server/api_call.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
+#include "models/checkpoint/json.h"
+
+namespace quintet {
+namespace {
+
+constexpr int kMaxDepth = 16;  // of the JSON of a request
+// Upper estimates of memory in bytes, per byte of the JSON of a request (its text, its parsed form
+// and the messages made of it) and per byte of a response message (its parsed form and its JSON).
+constexpr int64_t kBytesPerRequestByte = 24, kBytesPerResponseByte = 8;
+
+constexpr double kMaxTimeoutSeconds = 1e6;
+
+// Removes the part of an error of the JSON parser that quotes the text: it may be a prompt.
+absl::Status WithoutQuote(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  return absl::Status(status.code(), message.substr(0, message.find("; last read")));
+}
+
+}  // namespace
+
+const Method& ApiContext::Find(absl::string_view name) const {
+  for (const Method& method : methods) {
+    if (absl::EndsWith(method.path, absl::StrCat("/", name))) return method;
+  }
+  QT_CHECK(false);
+  return methods[0];
+}
+
+void ApiContext::Refused(absl::string_view path, const absl::Status& status) const {
+  const std::string reason = ReasonOf(status);
+  calls->refusals->Rejected(reason);
+  if (calls->access_log == nullptr) return;
+  AccessRecord record;
+  record.method = path;
+  record.code = static_cast<int>(status.code());
+  record.reason = reason;
+  calls->access_log->Write(record);
+}
+
+void ApiCall::Start() {
+  const TaskTraits traits = {.cost_bytes = static_cast<int64_t>(exchange_->request().body.size())};
+  context_->calls->preparation->Post(traits, [self = shared_from_this()] { self->Translate(); });
+}
+
+void ApiCall::Translate() {
+  try {
+    absl::Status status = ReadRequest();
+    if (status.ok()) status = StartRpcs();
+    if (status.ok()) return;
+    context_->Refused(route_->path, status);
+    const RpcOutcome outcome = ToRpcOutcome(status, request_id_, absl::Milliseconds(200));
+    Fail(outcome, 0);
+  } catch (const std::bad_alloc&) {
+    Fail(OutOfMemoryOutcome(), 0);
+  }
+}
+
+absl::Status ApiCall::CheckHeaders() {
+  const HttpRequest& request = exchange_->request();
+  QT_ASSIGN_OR_RETURN(max_priority_, context_->calls->Authorize(request.Header("authorization")));
+  request_id_ = std::string(request.Header("x-request-id").value_or(""));
+  if (!IsRequestId(request_id_)) {
+    request_id_.clear();
+    return absl::InvalidArgumentError(
+        "header X-Request-Id: may hold only at most 64 letters, digits, '.', '_' and '-'");
+  }
+  if (const auto timeout = request.Header("x-request-timeout"); timeout.has_value()) {
+    double seconds = 0;
+    if (!absl::SimpleAtod(*timeout, &seconds) || !(seconds > 0) || seconds > kMaxTimeoutSeconds) {
+      return absl::InvalidArgumentError(
+          "header X-Request-Timeout: expected a number of seconds above 0 and at most 1000000");
+    }
+    timeout_us_ = static_cast<int64_t>(seconds * 1e6);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApiCall::ReadRequest() {
+  HttpRequest& request = exchange_->request();
+  QT_RETURN_IF_ERROR(CheckHeaders());
+  const std::string peer = absl::StrCat("http:", exchange_->connection());
+  QT_ASSIGN_OR_RETURN(RpcRegistry::Registration first,
+                      context_->calls->rpcs.Admit(peer, /*long_lived=*/false));
+  registration_.emplace(std::move(first));
+  memory_.emplace(context_->calls->memory, registration_->connection_bytes());
+  request_bytes_ = static_cast<int64_t>(request.body.size());
+  QT_RETURN_IF_ERROR(memory_->Resize(kBytesPerRequestByte * request_bytes_));
+  nlohmann::json body = nlohmann::json::object();
+  if (request.method == "POST") {
+    absl::StatusOr<nlohmann::json> parsed = ParseJson(request.body, "body", kMaxDepth);
+    if (!parsed.ok()) return WithoutQuote(parsed.status());
+    body = *std::move(parsed);
+    std::string().swap(request.body);
+    QT_RETURN_IF_ERROR(CheckKnownFields(*route_, body));
+  }
+  if (const auto id = body.is_object() ? body.find("request_id") : body.end();
+      id != body.end() && id->is_string() && IsRequestId(id->get_ref<const std::string&>())) {
+    request_id_ = id->get<std::string>();
+  }
+  if (request_id_.empty()) request_id_ = absl::StrCat("q", context_->calls->next_id.fetch_add(1));
+  QT_ASSIGN_OR_RETURN(translation_,
+                      route_->translate({request, body, request_id_, *context_->calls}));
+  return absl::OkStatus();
+}
+
+absl::Status ApiCall::StartRpcs() {
+  const size_t count = translation_->rpcs().size();
+  const std::string peer = absl::StrCat("http:", exchange_->connection());
+  std::vector<RpcRegistry::Registration> registrations;
+  registrations.push_back(*std::move(registration_));
+  registration_.reset();
+  while (registrations.size() < count) {
+    QT_ASSIGN_OR_RETURN(RpcRegistry::Registration one,
+                        context_->calls->rpcs.Admit(peer, /*long_lived=*/false));
+    registrations.push_back(std::move(one));
+  }
+  LocalRpc::Options options;
+  options.open = &context_->calls->rpcs;
+  options.timeouts = context_->timeouts;
+  options.max_priority = max_priority_;
+  options.timeout_us = timeout_us_;
+  std::vector<Part> parts(count);
+  std::vector<std::shared_ptr<RpcHandler>> handlers;
+  for (size_t i = 0; i < count; ++i) {
+    parts[i].rpc = std::make_shared<LocalRpc>(options, std::move(registrations[i]), this, i);
+    handlers.push_back(context_->Find(translation_->rpcs()[i].method).make(parts[i].rpc));
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (finished_) return absl::OkStatus();  // the client has gone
+    parts_ = std::move(parts);
+    open_ = count;
+    self_ = shared_from_this();
+  }
+  const std::shared_ptr<ApiCall> self = shared_from_this();  // the RPCs may all end meanwhile
+  memory_->Shrink(request_bytes_);  // each RPC reserves memory for its message
+  for (size_t i = 0; i < count; ++i) {
+    try {
+      parts_[i].rpc->Run(std::move(handlers[i]), std::move(translation_->rpcs()[i].message));
+    } catch (const std::bad_alloc&) {
+      DropUnstarted(i);
+      throw;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!finished_) continue;
+    lock.unlock();
+    CancelAll();  // a client that has gone, or an error, while RPCs were started
+  }
+  return absl::OkStatus();
+}
+
+void ApiCall::DropUnstarted(size_t first) {
+  std::shared_ptr<ApiCall> self;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = first; i < parts_.size(); ++i) {
+    parts_[i].ended = parts_[i].closed = true;
+    --open_;
+  }
+  if (open_ == 0) self = std::move(self_);
+}
+
+void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
+  try {
+    const auto response = Parsed<v1::GenerateStreamResponse>(message);
+    std::lock_guard<std::mutex> lock(mutex_);
+    parts_[index].unwritten = true;
+    if (finished_) return;
+    const std::string events = translation_->OnChunk(index, response.chunk());
+    // A comment keeps the flow of chunks going if this one has no event.
+    WriteLocked(events.empty() ? ":\n\n" : events);
+  } catch (const std::bad_alloc&) {
+    exchange_->Abort();
+  }
+}
+
+void ApiCall::OnEnd(size_t index, grpc::ByteBuffer* last, const RpcOutcome& outcome) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Part& part = parts_[index];
+    part.ended = true;
+    if (last != nullptr) part.last.Swap(last);
+    try {
+      part.outcome = outcome;
+    } catch (const std::bad_alloc&) {
+      part.outcome = OutOfMemoryOutcome();
+    }
+  }
+  try {
+    context_->calls->completion->Post([self = shared_from_this()] { self->Advance(); });
+  } catch (const std::bad_alloc&) {
+    exchange_->Abort();  // OnDone then does it
+  }
+}
+
+void ApiCall::WriteLocked(const std::string& events) {
+  if (!std::exchange(begun_, true)) {
+    HttpResponse head;
+    head.content_type = "text/event-stream; charset=utf-8";
+    head.headers = absl::StrCat("Cache-Control: no-cache\r\n", HeadersOf());
+    exchange_->Begin(std::move(head));
+  }
+  exchange_->Write(events);
+}
+
+std::string ApiCall::HeadersOf() const {
+  return request_id_.empty() ? "" : absl::StrCat("X-Request-Id: ", request_id_, "\r\n");
+}
+
+absl::Status ApiCall::TakeResponse(size_t index) {
+  Part& part = parts_[index];
+  response_bytes_ += static_cast<int64_t>(part.last.Length());
+  return memory_->Resize(request_bytes_ + kBytesPerResponseByte * response_bytes_);
+}
+
+void ApiCall::Advance() {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    RpcOutcome failure;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Part& part = parts_[i];
+      if (!part.ended || part.closed) continue;
+      part.closed = true;
+      failure = part.outcome;
+      if (failure.status.ok() && !finished_) {
+        try {
+          const absl::Status memory = TakeResponse(i);
+          if (!memory.ok()) {
+            failure = ToRpcOutcome(memory, request_id_, absl::Milliseconds(200));
+          } else if (translation_->stream()) {
+            const auto response = Parsed<v1::GenerateStreamResponse>(std::move(part.last));
+            WriteLocked(translation_->OnComplete(i, response.complete()));
+          }
+        } catch (const std::bad_alloc&) {
+          failure = OutOfMemoryOutcome();
+        }
+      }
+    }
+    if (!failure.status.ok()) Fail(failure, i);
+    Close(i);
+  }
+}
+
+void ApiCall::Close(size_t index) {
+  // The memory of the call is released here; TakeResponse has reserved memory for its response.
+  parts_[index].rpc->OnEnded();
+  bool last;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    last = --open_ == 0;
+  }
+  if (!last) return;
+  Finish();
+  std::shared_ptr<ApiCall> self;
+  std::lock_guard<std::mutex> lock(mutex_);
+  self = std::move(self_);
+}
+
+void ApiCall::Finish() {
+  try {
+    std::vector<grpc::ByteBuffer> responses;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (finished_) return;
+      if (translation_->stream()) {
+        finished_ = true;
+        WriteLocked(translation_->OnEnd());
+        exchange_->End();
+        return;
+      }
+      for (Part& part : parts_) responses.push_back(std::move(part.last));
+    }
+    absl::StatusOr<std::string> body = translation_->Body(responses);
+    if (!body.ok()) {
+      return Fail(ToRpcOutcome(body.status(), request_id_, absl::Milliseconds(200)), 0);
+    }
+    HttpResponse response = JsonResponse(200, *std::move(body));
+    response.headers = HeadersOf();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!std::exchange(finished_, true)) exchange_->Respond(std::move(response));
+  } catch (const std::bad_alloc&) {
+    Fail(OutOfMemoryOutcome(), 0);
+  }
+}
+
+void ApiCall::Fail(const RpcOutcome& outcome, size_t index) {
+  try {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (finished_) return;
+    static const FieldNames no_names;
+    const FieldNames& names = translation_ == nullptr ? no_names : translation_->names(index);
+    const std::string message = WithJsonNames(outcome.status.error_message(), names);
+    if (begun_) {
+      exchange_->Write(translation_->OnError(ErrorJson(route_->style, outcome, message)));
+      exchange_->End();
+    } else {
+      HttpResponse response = ErrorResponse(route_->style, outcome, message);
+      response.headers += HeadersOf();
+      exchange_->Respond(std::move(response));
+    }
+    finished_ = true;
+  } catch (const std::bad_alloc&) {
+    exchange_->Abort();
+  }
+  CancelAll();
+}
+
+void ApiCall::CancelAll() {
+  for (size_t i = 0;; ++i) {
+    std::shared_ptr<LocalRpc> rpc;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (i >= parts_.size()) return;
+      if (parts_[i].ended) continue;
+      rpc = parts_[i].rpc;
+    }
+    rpc->OnCancelled();
+    bool unwritten;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      unwritten = std::exchange(parts_[i].unwritten, false);
+    }
+    if (unwritten) rpc->OnWritten(/*ok=*/false);
+  }
+}
+
+void ApiCall::OnDrained() {
+  for (size_t i = 0;; ++i) {
+    std::shared_ptr<LocalRpc> rpc;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (i >= parts_.size()) return;
+      if (!std::exchange(parts_[i].unwritten, false)) continue;
+      rpc = parts_[i].rpc;
+    }
+    rpc->OnWritten(/*ok=*/true);
+  }
+}
+
+void ApiCall::OnDone(bool) {
+  const std::shared_ptr<ApiCall> self = shared_from_this();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_ = true;
+  }
+  CancelAll();
+  // For RPCs whose end could not be posted because memory was short.
+  Advance();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (open_ == 0) memory_.reset();
+}
+
+}  // namespace quintet

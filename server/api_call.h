@@ -1,0 +1,105 @@
+// One request to a route of the HTTP API: it is translated, runs as one or more RPCs of quintet.v1,
+// and ends with a JSON response or a stream of server-sent events. The RPCs are those of gRPC, so
+// that validation, admission, memory limits, deadlines, metrics and the access log are the same.
+//
+// Threads: the request is translated on a `tokenize` thread, and responses on a `respond` thread.
+// Chunks of a stream are translated on the `write` thread, or on the I/O thread of the HTTP server
+// when the client has read the last ones: an RPC writes its next chunk only then, and merges chunks
+// meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/api_route.h"
+#include "server/call.h"
+#include "server/client_timeouts.h"
+#include "server/http_server.h"
+#include "server/local_rpc.h"
+#include "server/methods.h"
+
+namespace quintet {
+
+// State shared by all requests of the HTTP API. Owned by HttpApi.
+struct ApiContext {
+  CallContext* calls = nullptr;
+  ClientTimeouts timeouts;
+  std::vector<Method> methods;  // of quintet.v1
+
+  // Returns the method of this name ("Generate"), which must exist.
+  const Method& Find(absl::string_view name) const;
+  // Counts a request that has failed before an RPC was started, and writes it to the access log.
+  void Refused(absl::string_view path, const absl::Status& status) const;
+};
+
+class ApiCall final : public HttpHandler,
+                      public LocalClient,
+                      public std::enable_shared_from_this<ApiCall> {
+ public:
+  ApiCall(const ApiContext* context, const ApiRoute* route, std::shared_ptr<HttpExchange> exchange)
+      : context_(context), route_(route), exchange_(std::move(exchange)) {}
+
+  // Posts the translation of the request. Throws std::bad_alloc.
+  void Start();
+
+  void OnDrained() override;
+  void OnDone(bool sent) override;
+
+  void OnMessage(size_t index, const grpc::ByteBuffer& message) override;
+  void OnEnd(size_t index, grpc::ByteBuffer* last, const RpcOutcome& outcome) override;
+  void OnCutOff() override { exchange_->Abort(); }
+
+ private:
+  struct Part {  // one RPC
+    std::shared_ptr<LocalRpc> rpc;
+    bool unwritten = false;  // a chunk of it has been passed on, but not read by the client
+    bool ended = false;      // OnEnd was called
+    bool closed = false;     // LocalRpc::OnEnded was called
+    grpc::ByteBuffer last;
+    RpcOutcome outcome;
+  };
+
+  void Translate();
+  absl::Status ReadRequest();
+  absl::Status CheckHeaders();
+  absl::Status StartRpcs();
+  // Forgets the RPCs from `first` on, which have not started for lack of memory.
+  void DropUnstarted(size_t first);
+  // Handles RPCs that have ended since the last call.
+  void Advance();
+  // Reserves memory for the responses so far, and for their JSON.
+  absl::Status TakeResponse(size_t index);
+  void Finish();
+  // Ends the request with an error, unless it has ended. Other RPCs are cancelled.
+  void Fail(const RpcOutcome& outcome, size_t index);
+  void CancelAll();
+  // Closes RPCs that have ended. The last one ends the call.
+  void Close(size_t index);
+  // Sends events. Starts the stream with the first ones.
+  void WriteLocked(const std::string& events);
+  std::string HeadersOf() const;
+
+  const ApiContext* const context_;
+  const ApiRoute* const route_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  std::string request_id_;
+  std::optional<int64_t> timeout_us_;
+  Priority max_priority_ = Priority::kHigh;
+  std::optional<RpcRegistry::Registration> registration_;  // of the first RPC, until it starts
+  std::optional<MemoryReservation> memory_;  // for the JSON of the request, then of the response
+
+  std::mutex mutex_;
+  std::shared_ptr<ApiCall> self_;  // set while RPCs are open
+  std::unique_ptr<Translation> translation_;
+  std::vector<Part> parts_;  // constant size once RPCs have started
+  size_t open_ = 0;          // RPCs that are not closed
+  int64_t request_bytes_ = 0, response_bytes_ = 0;
+  bool begun_ = false;     // the stream has begun
+  bool finished_ = false;  // the response is complete, or the client has gone
+};
+
+}  // namespace quintet

@@ -1,0 +1,16 @@
+// The input text of a chat, by the templates of the model.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/json_fields.h"
+#include "server/text_templates.h"
+
+namespace quintet {
+
+// Reads the member "messages": an array of {"role", "content"}, where the content is a text or an
+// array of {"type": "text", "text": ...}. FAILED_PRECONDITION: the model has no template for chats.
+absl::StatusOr<std::string> ChatPrompt(const TextTemplates& templates, JsonFields* fields);
+
+}  // namespace quintet

@@ -1,0 +1,61 @@
+// The translation of OpenAI's completions and chat completions: one Generate or GenerateStream per
+// prompt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/api_route.h"
+#include "server/json_fields.h"
+
+namespace quintet {
+
+class CompletionTranslation final : public Translation {
+ public:
+  // `chat`: chat.completion objects instead of text_completion.
+  static absl::StatusOr<std::unique_ptr<Translation>> Create(const ApiRequest& request, bool chat);
+
+  absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override;
+  std::string OnChunk(size_t rpc, const v1::GenerateChunk& chunk) override;
+  std::string OnComplete(size_t rpc, const v1::GenerateResponse& response) override;
+  std::string OnEnd() override;
+  std::string OnError(const std::string& error) override;
+
+ private:
+  using Json = nlohmann::ordered_json;
+  CompletionTranslation(const ApiRequest& request, bool chat);
+
+  void ReadOptions(JsonFields* fields, v1::GenerateRequest* proto);
+  void ReadCounts(JsonFields* fields, v1::DecodingOptions* to);
+  void ReadSampling(JsonFields* fields, v1::DecodingOptions* to);
+  void ReadLogProbs(JsonFields* fields, v1::DecodingOptions* to);
+  void ReadStream(JsonFields* fields);
+  void AddPrompts(const std::vector<v1::Input>& prompts, bool list, v1::GenerateRequest proto);
+
+  // The members that all objects of the response share.
+  Json Head(const char* object) const;
+  // A choice without its text.
+  Json Choice(size_t index, const v1::Sequence* sequence) const;
+  // One event with one choice.
+  std::string ChoiceEvent(size_t index, const std::string& text, const v1::Sequence* sequence);
+  Json LogProbs(const v1::Sequence& sequence) const;
+  void Count(const v1::GenerateResponse& response);
+  Json UsageJson() const;
+
+  const bool chat_;
+  const std::string id_;
+  const int64_t created_;
+  std::string model_;
+  const ModelHost* host_ = nullptr;  // null: unknown model, which the RPC rejects
+  FieldNames aliases_;
+  size_t sequences_ = 1;  // number of choices per prompt
+  bool token_ids_ = false, skip_special_tokens_ = true, include_usage_ = false;
+  uint64_t prompt_tokens_ = 0, completion_tokens_ = 0;
+  std::vector<size_t> streamed_;  // bytes of text sent, by choice
+};
+
+}  // namespace quintet

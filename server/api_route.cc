@@ -1,0 +1,128 @@
+#include "server/api_route.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "google/protobuf/descriptor.h"
+
+namespace quintet {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+const char* TypeOf(const FieldDescriptor& field) {
+  if (field.name() == "decoder_prefix" || field.name() == "stop") return "any";
+  if (field.is_repeated()) return "array";
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return "integer";
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return "number";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "boolean";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return "any";
+    default:
+      return "string";
+  }
+}
+
+}  // namespace
+
+std::vector<ApiField> CallFields() {
+  return {{"model", "string", "Name of a served model. Default: the only one."},
+          {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
+          {"priority", "string", "low, normal or high."},
+          {"truncate", "boolean", "Cut inputs that are too long. Default false: an error."},
+          {"add_special_tokens", "boolean", "Default true."}};
+}
+
+std::vector<ApiField> EncodeFields() {
+  return {{"pooling", "string",
+           "none, mean, first, last, max, mean_sqrt_len or weighted_mean. Default: the model's."},
+          {"normalize", "boolean", "Scale each vector to unit length."},
+          {"prompt_name", "string", "Prompt of the model that is put before every text."},
+          {"prompt", "string", "Text that is put before every text instead."}};
+}
+
+std::vector<ApiField> DecodingFields() {
+  std::vector<ApiField> fields;
+  const auto* const type = v1::DecodingOptions::descriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    fields.push_back({std::string(type->field(i)->name()), TypeOf(*type->field(i)),
+                      "DecodingOptions of quintet.v1."});
+  }
+  return fields;
+}
+
+std::vector<ApiField> operator+(std::vector<ApiField> a, const std::vector<ApiField>& b) {
+  for (const ApiField& field : b) {
+    const auto same = [&](const ApiField& other) { return other.name == field.name; };
+    if (std::none_of(a.begin(), a.end(), same)) a.push_back(field);
+  }
+  return a;
+}
+
+absl::Status CheckKnownFields(const ApiRoute& route, const nlohmann::json& body) {
+  if (!body.is_object()) return absl::OkStatus();  // JsonFields reports it
+  for (const auto& [name, value] : body.items()) {
+    const auto is_this = [&name = name](const ApiField& field) { return field.name == name; };
+    if (std::any_of(route.fields.begin(), route.fields.end(), is_this)) continue;
+    std::string shown = name.substr(0, 64);
+    std::replace_if(
+        shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+    return absl::InvalidArgumentError(
+        absl::StrCat(shown, ": unknown field of ", route.path, "; /openapi.json lists the fields"));
+  }
+  return absl::OkStatus();
+}
+
+void AppendFloat(float value, std::string* to) {
+  if (!std::isfinite(value)) {
+    to->append("null");
+    return;
+  }
+  char text[32];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
+  to->append(text, end.ptr);
+}
+
+std::string JsonText(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void AppendJsonString(absl::string_view text, std::string* to) {
+  to->append(JsonText(std::string(text)));
+}
+
+std::string Event(const nlohmann::ordered_json& value) {
+  return absl::StrCat("data: ", JsonText(value), "\n\n");
+}
+
+void AppendRow(absl::string_view values, std::string* to) {
+  to->push_back('[');
+  for (size_t at = 0; at + sizeof(float) <= values.size(); at += sizeof(float)) {
+    if (at > 0) to->push_back(',');
+    float value = 0;
+    std::memcpy(&value, values.data() + at, sizeof(value));
+    AppendFloat(value, to);
+  }
+  to->push_back(']');
+}
+
+const std::vector<ApiRoute>& ApiRoutes() {
+  static const auto* const routes = [] {
+    auto* const all = new std::vector<ApiRoute>();
+    for (std::vector<ApiRoute>& some : std::vector<std::vector<ApiRoute>>{
+             OpenAiRoutes(), TeiRoutes(), TgiRoutes(), VllmRoutes()}) {
+      std::move(some.begin(), some.end(), std::back_inserter(*all));
+    }
+    return all;
+  }();
+  return *routes;
+}
+
+}  // namespace quintet

@@ -1,0 +1,128 @@
+// A route of the HTTP API: its table entry, and the translation of its requests and responses from
+// and to quintet.v1.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "kernels/base/check.h"
+#include "nlohmann/json.hpp"
+#include "quintet/v1/inference.pb.h"
+#include "server/api_errors.h"
+#include "server/call.h"
+#include "server/message_bytes.h"
+
+namespace quintet {
+
+// One HTTP request, translated: the RPCs that answer it, and the conversion of their responses.
+// Not thread-safe. Functions throw std::bad_alloc.
+class Translation {
+ public:
+  struct RpcOfRequest {
+    std::string method;  // "Generate"
+    grpc::ByteBuffer message;
+  };
+
+  virtual ~Translation() = default;
+
+  // Returns the JSON body from the last messages of all RPCs, in the order of rpcs(). An error ends
+  // the request with it. Not called for streams.
+  virtual absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) = 0;
+
+  // Streams (server-sent events): return the text of the events, empty for none. OnChunk and
+  // OnComplete are called for each RPC, OnEnd after the last one, OnError instead of any other call
+  // if an RPC fails; `error` is its error object.
+  virtual std::string OnChunk(size_t, const v1::GenerateChunk&) { return ""; }
+  virtual std::string OnComplete(size_t, const v1::GenerateResponse&) { return ""; }
+  virtual std::string OnEnd() { return ""; }
+  virtual std::string OnError(const std::string& error) {
+    return absl::StrCat("data: ", error, "\n\n");
+  }
+
+  std::vector<RpcOfRequest>& rpcs() { return rpcs_; }
+  bool stream() const { return stream_; }
+  // Names for an error of the RPC `index`.
+  const FieldNames& names(size_t index) const {
+    return names_.size() == 1 ? names_[0] : names_[index];
+  }
+
+ protected:
+  template <typename Proto>
+  void AddRpc(const char* method, const Proto& message) {
+    rpcs_.push_back({method, ToBytes(message)});
+  }
+
+  std::vector<RpcOfRequest> rpcs_;
+  std::vector<FieldNames> names_{FieldNames()};  // one for all RPCs, or one for each
+  bool stream_ = false;
+};
+
+// Reads a response; it was serialized by this process, so that it always parses.
+template <typename Proto>
+Proto Parsed(grpc::ByteBuffer bytes) {
+  Proto proto;
+  QT_CHECK(FromBytes(&bytes, &proto));
+  return proto;
+}
+
+struct ApiRequest {
+  const HttpRequest& http;
+  const nlohmann::json& body;  // an empty object for GET
+  std::string request_id;      // for CallOptions.request_id and ids of responses
+  const CallContext& context;
+};
+
+// A member of the JSON object of requests, for checks and for /openapi.json.
+struct ApiField {
+  std::string name;
+  std::string type;  // JSON Schema: "string", "array", ...; "any"
+  std::string text;  // meaning, for /openapi.json
+  bool required = false;
+};
+
+struct ApiRoute {
+  const char* method;  // "POST"
+  const char* path;    // "/v1/completions"; a '*' at its end matches any longer path
+  const char* summary;
+  ErrorStyle style = ErrorStyle::kOpenAi;
+  std::vector<ApiField> fields;  // all members that requests may have; any other is an error
+  bool streams = false;          // may answer with server-sent events
+  std::function<absl::StatusOr<std::unique_ptr<Translation>>(const ApiRequest&)> translate;
+};
+
+// The members that set CallOptions, EncodeOptions and DecodingOptions, for ApiRoute::fields.
+std::vector<ApiField> CallFields();
+std::vector<ApiField> EncodeFields();
+std::vector<ApiField> DecodingFields();
+std::vector<ApiField> operator+(std::vector<ApiField> a, const std::vector<ApiField>& b);
+
+// Returns an error that names the members of `body` that `route` does not have.
+absl::Status CheckKnownFields(const ApiRoute& route, const nlohmann::json& body);
+
+// Appends `value` with the fewest digits that give the same float again; null if it is not finite.
+void AppendFloat(float value, std::string* to);
+// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+void AppendJsonString(absl::string_view text, std::string* to);
+// Returns the JSON text of `value`, without line breaks. Bytes that are not UTF-8 become U+FFFD.
+std::string JsonText(const nlohmann::ordered_json& value);
+// Returns one server-sent event.
+std::string Event(const nlohmann::ordered_json& value);
+// The values of an FP32 embedding as a JSON array.
+void AppendRow(absl::string_view values, std::string* to);
+
+// Returns the routes of one family of clients.
+std::vector<ApiRoute> OpenAiRoutes();
+std::vector<ApiRoute> TeiRoutes();
+std::vector<ApiRoute> TgiRoutes();
+std::vector<ApiRoute> VllmRoutes();
+// All of them.
+const std::vector<ApiRoute>& ApiRoutes();
+
+}  // namespace quintet

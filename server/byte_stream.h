@@ -1,0 +1,42 @@
+// A byte stream over a connected non-blocking socket: plain TCP or TLS. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+// From openssl/ssl.h, which other headers need not include.
+struct ssl_st;
+struct ssl_ctx_st;
+
+namespace quintet {
+
+// The result of an operation: it made progress, it must be repeated when the socket is readable or
+// writable, or the stream has ended or failed.
+enum class StreamState : uint8_t { kOk, kWaitReadable, kWaitWritable, kClosed };
+
+class ByteStream {
+ public:
+  // The caller owns `fd`, which must stay open. `tls`: the server's TLS context; null: plain TCP.
+  // Throws std::bad_alloc.
+  ByteStream(int fd, ssl_ctx_st* tls);
+
+  // Performs the TLS handshake; kOk once it is complete, and always for plain TCP.
+  StreamState Handshake();
+  // Reads at most `size` bytes, which must not be 0. kOk: *got of them were read.
+  StreamState Read(char* to, size_t size, size_t* got);
+  // Writes the beginning of `size` bytes, which must not be 0. kOk: *put of them were written.
+  StreamState Write(const char* from, size_t size, size_t* put);
+  // Returns true if Read would return bytes that are no longer in the socket.
+  bool HasBuffered() const;
+  // Tells the client that no more bytes follow.
+  void EndWriting();
+
+ private:
+  StreamState StateOf(int result) const;
+
+  const int fd_;
+  std::unique_ptr<ssl_st, void (*)(ssl_st*)> tls_;  // null: plain TCP
+};
+
+}  // namespace quintet

@@ -1,0 +1,78 @@
+// Reads the members of a JSON object of a request into fields of quintet.v1. The values are checked
+// for their type only; the methods of quintet.v1 check ranges. A member that is null counts as
+// absent, as clients send null for options that are not set. Errors are INVALID_ARGUMENT with a
+// message of the form "member: expected ..., got ...". Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "quintet/v1/inference.pb.h"
+
+namespace quintet {
+
+// Returns the error "name: expected EXPECTED, got TYPE OR NUMBER".
+absl::Status ExpectedJson(absl::string_view name, absl::string_view expected,
+                          const nlohmann::json& got);
+
+class JsonFields {
+ public:
+  // `object` must outlive this object. `prefix` comes before the names in errors: "parameters.".
+  // An error if `object` is not a JSON object.
+  explicit JsonFields(const nlohmann::json& object, std::string prefix = "");
+
+  // Returns the member, null if it is absent, and marks it as read.
+  const nlohmann::json* Find(const std::string& name);
+  // Returns true if the member is present. Does not mark it as read.
+  bool Peek(const std::string& name) const;
+  bool WasRead(const std::string& name) const { return read_.count(name) > 0; }
+
+  // Set *to if the member is present. After an error they do nothing.
+  void Read(const std::string& name, std::string* to);
+  void Read(const std::string& name, bool* to);
+  void Read(const std::string& name, std::optional<double>* to);
+  void Read(const std::string& name, std::optional<uint32_t>* to);
+  void Read(const std::string& name, std::optional<uint64_t>* to);
+  // A text, an array of texts, an array of token ids or an array of such arrays; 1 to 64 inputs.
+  // *list is whether there may be several.
+  void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list);
+  // An array of texts, at most `limit`.
+  void ReadTexts(const std::string& name, size_t limit, std::vector<std::string>* to);
+
+  // Sets every field of DecodingOptions whose name is a member that was not read before.
+  void ReadDecoding(v1::DecodingOptions* to);
+  // Reads model, priority ("low", "normal" or "high"), request_id, add_special_tokens, truncate.
+  void ReadCall(v1::CallOptions* to);
+  // Reads pooling ("mean", ...), normalize, prompt_name and prompt.
+  void ReadEncodeOptions(v1::EncodeOptions* to);
+
+  // Marks a member as read. An error unless it is absent or one of the JSON texts `harmless`.
+  void Refuse(const std::string& name, const std::vector<absl::string_view>& harmless,
+              absl::string_view reason);
+  void Fail(absl::Status status) { status_.Update(std::move(status)); }
+  void Fail(const std::string& name, absl::string_view text);
+
+  const absl::Status& status() const { return status_; }
+  std::string FullName(const std::string& name) const { return prefix_ + name; }
+
+ private:
+  template <typename Integer>
+  void ReadInteger(const std::string& name, std::optional<Integer>* to);
+
+  const nlohmann::json& object_;
+  const std::string prefix_;
+  std::set<std::string> read_;
+  absl::Status status_;
+};
+
+// Reads one input: a text or an array of token ids.
+absl::Status ReadInput(const std::string& name, const nlohmann::json& value, v1::Input* to);
+
+}  // namespace quintet

@@ -1,0 +1,41 @@
+// Templates of a model for requests that are not plain text: chat messages and pairs of a query and
+// a document. They are settings of the sections [models.NAME] (tools/FLAGS.md). Stateless.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace quintet {
+
+struct TextTemplates {
+  // The input of a chat is this text for each message, with {role} and {content}, and then
+  // chat_end. Empty: the model takes no chats.
+  std::string chat_message, chat_end;
+  // Reranking. The input for a pair, with {query} and {document}. Empty: the model cannot rerank.
+  std::string rerank;
+  // The score of a pair is the probability of the target rerank_true against rerank_false (monoT5).
+  std::string rerank_true, rerank_false;
+  // Or it is the mean log-likelihood of the tokens of this target, with {query} and {document}.
+  std::string rerank_target;
+};
+
+// Names of the settings, in the order of the members above.
+inline constexpr const char* kTemplateSettings[] = {
+    "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
+// Returns the member with the name of a setting, null if there is none.
+std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
+
+// INVALID_ARGUMENT, naming the setting, unless all required placeholders are present and
+// rerank comes with either rerank-true and rerank-false or rerank-target.
+absl::Status CheckTemplates(const TextTemplates& templates);
+
+// Returns `text` with each {name} replaced by its value. The values are not searched.
+std::string FillTemplate(
+    absl::string_view text,
+    const std::vector<std::pair<absl::string_view, absl::string_view>>& values);
+
+}  // namespace quintet
