@@ -296,8 +296,8 @@ void ApiCall::Fail(const RpcOutcome& outcome, size_t index) {
   try {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
-    static const FieldNames no_names;
-    const FieldNames& names = translation_ == nullptr ? no_names : translation_->names(index);
+    static const JsonNames no_names;
+    const JsonNames& names = translation_ == nullptr ? no_names : translation_->names(index);
     const std::string message = WithJsonNames(outcome.status.error_message(), names);
     if (begun_) {
       exchange_->Write(translation_->OnError(ErrorJson(route_->style, outcome, message)));

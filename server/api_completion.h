@@ -51,7 +51,7 @@ class CompletionTranslation final : public Translation {
   const int64_t created_;
   std::string model_;
   const ModelHost* host_ = nullptr;  // null: unknown model, which the RPC rejects
-  FieldNames aliases_;
+  JsonNames aliases_;
   size_t sequences_ = 1;  // number of choices per prompt
   bool token_ids_ = false, skip_special_tokens_ = true, include_usage_ = false;
   uint64_t prompt_tokens_ = 0, completion_tokens_ = 0;

@@ -91,7 +91,7 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
-std::string WithJsonNames(absl::string_view message, const FieldNames& names) {
+std::string WithJsonNames(absl::string_view message, const JsonNames& names) {
   absl::string_view path = FieldOf(message);
   if (path.empty()) return std::string(message);
   const absl::string_view rest = message.substr(path.size());

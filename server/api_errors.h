@@ -25,11 +25,11 @@ int HttpStatusOf(absl::StatusCode code);
 // Names of request fields in quintet.v1 and in the JSON of a route, for errors:
 // {"decoding.max_new_tokens", "max_tokens"}. A longer path keeps its end: "inputs[3].text" becomes
 // "input[3]" by {"inputs", "input"}.
-using FieldNames = std::vector<std::pair<std::string, std::string>>;
+using JsonNames = std::vector<std::pair<std::string, std::string>>;
 
 // Returns the message of an RPC with the name of its field replaced. Prefixes of quintet.v1
 // (decoding., call., options.) are removed from names that `names` does not have.
-std::string WithJsonNames(absl::string_view message, const FieldNames& names);
+std::string WithJsonNames(absl::string_view message, const JsonNames& names);
 
 // The error object of an RPC that has failed. It has no line breaks. `message` replaces the one of
 // the status.

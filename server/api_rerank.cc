@@ -71,7 +71,7 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
       proto.add_inputs()->set_text(pair.query);
       proto.add_inputs()->set_text(pair.document);
     }
-    names_ = {FieldNames()};
+    names_ = {JsonNames()};
     for (size_t i = 0; i < names.size(); ++i) {
       names_[0].push_back({absl::StrCat("inputs[", 2 * i, "]"), names[i].query});
       names_[0].push_back({absl::StrCat("inputs[", 2 * i + 1, "]"), names[i].document});

@@ -49,7 +49,7 @@ class Translation {
   std::vector<RpcOfRequest>& rpcs() { return rpcs_; }
   bool stream() const { return stream_; }
   // Names for an error of the RPC `index`.
-  const FieldNames& names(size_t index) const {
+  const JsonNames& names(size_t index) const {
     return names_.size() == 1 ? names_[0] : names_[index];
   }
 
@@ -60,7 +60,7 @@ class Translation {
   }
 
   std::vector<RpcOfRequest> rpcs_;
-  std::vector<FieldNames> names_{FieldNames()};  // one for all RPCs, or one for each
+  std::vector<JsonNames> names_{JsonNames()};  // one for all RPCs, or one for each
   bool stream_ = false;
 };
 

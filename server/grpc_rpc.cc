@@ -13,6 +13,12 @@ std::optional<int64_t> GrpcRpc::remaining_us() const {
   return std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
 }
 
+bool GrpcRpc::has_metadata(absl::string_view key, absl::string_view value) const {
+  const auto found = context_->client_metadata().find({key.data(), key.size()});
+  return found != context_->client_metadata().end() &&
+         found->second == grpc::string_ref(value.data(), value.size());
+}
+
 void GrpcRpc::StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) {
   if (last_message != nullptr) {
     StartWriteAndFinish(last_message, grpc::WriteOptions(), outcome.status);

@@ -20,6 +20,7 @@ class GrpcRpc : public grpc::ServerGenericBidiReactor, public Rpc {
 
   void TryCancel() override { context_->TryCancel(); }
   std::optional<int64_t> remaining_us() const override;
+  bool has_metadata(absl::string_view key, absl::string_view value) const override;
 
   // Called by gRPC when an operation has finished, the RPC is cancelled or the RPC is done.
   void OnReadDone(bool ok) override { OnRead(ok); }

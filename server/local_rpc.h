@@ -43,6 +43,7 @@ class LocalRpc final : public Rpc {
 
   void TryCancel() override { client_->OnCutOff(); }
   std::optional<int64_t> remaining_us() const override { return timeout_us_; }
+  bool has_metadata(absl::string_view, absl::string_view) const override { return false; }
 
  private:
   void StartRead(grpc::ByteBuffer* message) override;

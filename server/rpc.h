@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "absl/strings/string_view.h"
 #include "engine/request.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/client_timeouts.h"
@@ -84,6 +85,8 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   virtual void TryCancel() = 0;
   // Time in microseconds until the deadline of the client; unset: it has set none.
   virtual std::optional<int64_t> remaining_us() const = 0;
+  // Whether the client has sent the metadata `key` with this value.
+  virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
 
   Priority max_priority() const { return max_priority_; }
   std::shared_ptr<ConnectionBytes> connection_bytes() const {

@@ -4,7 +4,8 @@
 # the program crash, leak, run for 30 s or use 2 GB are written to build-fuzz/findings/. The last
 # line of the output is the result as JSON; exits with 1 if such an input was found. Needs Debian's
 # packages clang-16 and libclang-rt-16-dev.
-# usage: tools/fuzz.sh safetensors|tokenizer_json|sentencepiece|config|request|kserve|http_json [SECONDS]
+# usage: tools/fuzz.sh NAME [SECONDS]
+# NAME: safetensors, tokenizer_json, sentencepiece, config, request, kserve or http_json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

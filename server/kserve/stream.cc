@@ -19,12 +19,6 @@ int64_t BytesOf(const v1::GenerateChunk& chunk) {
   return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
 }
 
-// Whether the client wants gRPC statuses in place of error messages.
-bool WantsGrpcErrors(const grpc::ServerContextBase& rpc) {
-  const auto found = rpc.client_metadata().find("triton_grpc_error");
-  return found != rpc.client_metadata().end() && found->second == "true";
-}
-
 }  // namespace
 
 // One request. The stream's lock guards its output.
@@ -148,7 +142,9 @@ class InferStream::Item final : public Call {
 };
 
 InferStream::InferStream(CallContext* context, std::shared_ptr<Rpc> rpc)
-    : context_(context), rpc_(std::move(rpc)), grpc_errors_(WantsGrpcErrors(*rpc_->context())) {}
+    : context_(context),
+      rpc_(std::move(rpc)),
+      grpc_errors_(rpc_->has_metadata("triton_grpc_error", "true")) {}
 
 void InferStream::OnMessage(grpc::ByteBuffer* message) {
   auto item = std::make_shared<Item>(context_, rpc_, shared_from_this());

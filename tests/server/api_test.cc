@@ -52,7 +52,7 @@ TEST_CASE("Each RPC status has the HTTP status of the table", "[api]") {
 }
 
 TEST_CASE("Names of fields in errors become those of the JSON", "[api]") {
-  const FieldNames names = {{"decoding.max_new_tokens", "max_tokens"}, {"inputs", "input"}};
+  const JsonNames names = {{"decoding.max_new_tokens", "max_tokens"}, {"inputs", "input"}};
   const std::pair<const char*, const char*> kMessages[] = {
       {"decoding.max_new_tokens: 0 is bad", "max_tokens: 0 is bad"},
       {"decoding.max_new_tokens_x: bad", "max_new_tokens_x: bad"},
