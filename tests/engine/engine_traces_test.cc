@@ -174,7 +174,6 @@ void RunTrace(const TraceOptions& trace, int seed) {
   std::vector<Request> requests;
   std::map<size_t, RequestId> ids;
   std::vector<size_t> cancelled, hurried;
-  int refused = 0;
   while (static_cast<int>(requests.size()) < trace.requests) {
     now += 1000;
     for (int arrivals = random() % 4; arrivals > 0; --arrivals) {
@@ -187,7 +186,6 @@ void RunTrace(const TraceOptions& trace, int seed) {
       if (!id.ok()) {
         INFO(id.status());
         REQUIRE(id.status().code() == absl::StatusCode::kResourceExhausted);
-        ++refused;
         continue;
       }
       if (request.deadline_us < 1'000'000'000) hurried.push_back(requests.size());
