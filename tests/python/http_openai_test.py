@@ -9,7 +9,7 @@ import numpy as np
 import openai
 import pytest
 
-from server_process import G2P, Server, eventually
+from server_process import G2P, eventually
 from http_api import HttpServer, floats
 
 WORD = "wagner"
@@ -21,12 +21,6 @@ def server():
     with HttpServer(G2P) as running:
         yield running
     assert running.process.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with server.client() as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")
