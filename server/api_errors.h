@@ -12,7 +12,7 @@
 
 namespace quintet {
 
-// Whose error object a route returns.
+// The format of the error objects that a route returns.
 //   kOpenAi: {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 //   kHuggingFace (TEI and TGI): {"error": ..., "error_type": ...}
 enum class ErrorStyle : uint8_t { kOpenAi, kHuggingFace };

@@ -20,7 +20,7 @@ class PairTranslation : public Translation {
   };
 
  protected:
-  // What the names of fields in errors are for a pair.
+  // The names that errors use for the two fields of a pair.
   struct Names {
     std::string query, document;
   };

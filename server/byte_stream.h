@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-// From openssl/ssl.h, which other headers need not include.
+// Types of openssl/ssl.h, declared here so that users of this header need not include that one.
 struct ssl_st;
 struct ssl_ctx_st;
 

@@ -121,7 +121,7 @@ struct HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<PendingExchange> exchange;  // null: no handler answers later
 };
 
-// What the handler of an exchange has produced since the last look at it.
+// The output of an exchange that its handler has produced since the connection last took it.
 struct HttpNews {
   std::optional<HttpResponse> response;  // complete, or the head of a stream
   bool stream = false;                   // `response` is the head of a stream

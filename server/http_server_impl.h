@@ -42,10 +42,10 @@ class AsioHttpServer final : public HttpServer {
     const Tcp protocol;
     bool armed = false;  // an async_wait for connections is outstanding
   };
-  // What is known of one request, and how it is answered.
+  // One request: its head and body, and the way in which it is answered.
   struct Received;
-  // What follows after a response: the next request, the end of the connection after the client has
-  // read the response, or its end at once.
+  // The next state of a connection after a response: it reads the next request, it closes once the
+  // client has read the response, or it closes at once.
   enum class Next : uint8_t { kRequest, kLinger, kGone };
   // Awaitable: waits for one of the events `mask`. Returns those that have occurred; 0 if the
   // connection is closed.

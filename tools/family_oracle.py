@@ -156,7 +156,7 @@ def main() -> None:
                 vocab = len(transformers.AutoTokenizer.from_pretrained(source))
             model = random_model(config, vocab)
             model.save_pretrained(whole)
-            # What a user would load.
+            # Loads the tokenizer as a user would.
             tokenizer = transformers.AutoTokenizer.from_pretrained(whole)
             model = type(model).from_pretrained(whole, dtype=torch.float32).eval()
             with torch.inference_mode():

@@ -13,7 +13,7 @@
 
 namespace quintet {
 
-// What the chunks of a stream had of one sequence.
+// How much of one sequence the chunks of a stream have already contained.
 struct SentPart {
   size_t text_bytes = 0, ids = 0;
 };

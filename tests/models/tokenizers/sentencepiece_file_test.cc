@@ -30,7 +30,8 @@ spm::Model RandomModel(std::mt19937* random) {
   return model;
 }
 
-// What the protobuf library reads and what ReadSentencePieceFile reads.
+// Compares a model as the protobuf library reads it (`wanted`) with the result of
+// ReadSentencePieceFile.
 void CheckEqual(const spm::Model& wanted, const SentencePieceFile& got) {
   REQUIRE(got.pieces.size() == static_cast<size_t>(wanted.pieces_size()));
   bool equal = got.charsmap == wanted.normalizer_spec().precompiled_charsmap();
