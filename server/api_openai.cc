@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "kernels/base/status_macros.h"
@@ -97,13 +99,15 @@ class ModelsTranslation final : public Translation {
   static std::string Decoded(absl::string_view text) {
     std::string decoded;
     while (!text.empty()) {
-      std::string byte;
-      if (text.front() == '%' && text.size() >= 3 && absl::ascii_isxdigit(text[1]) &&
-          absl::ascii_isxdigit(text[2])) {
-        byte = absl::HexStringToBytes(text.substr(1, 2));
+      int byte = 0;
+      if (text.size() >= 3 && text.front() == '%' && absl::ascii_isxdigit(text[1]) &&
+          absl::ascii_isxdigit(text[2]) && absl::SimpleHexAtoi(text.substr(1, 2), &byte)) {
+        decoded += static_cast<char>(byte);
+        text.remove_prefix(3);
+      } else {
+        decoded += text.front();
+        text.remove_prefix(1);
       }
-      decoded += byte.empty() ? std::string(text.substr(0, 1)) : byte;
-      text.remove_prefix(byte.empty() ? 1 : 3);
     }
     return decoded;
   }
