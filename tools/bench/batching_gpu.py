@@ -19,11 +19,11 @@ import argparse
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import runs  # noqa: E402
 from peers import SHAPES, build_model, tokens_of  # noqa: E402
 
 GOAL = 0.85
@@ -112,20 +112,7 @@ def run(args, directory, *, rate, static_batch=0):
             output="json",
             json=file.name,
         )
-        command = [args.quintet, "bench", "engine"]
-        for name, value in flags.items():
-            command += ["--" + name.replace("_", "-"), str(value)]
-        done = subprocess.run(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=args.timeout,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(
-                f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-400:]}"
-            )
+        runs.run([args.quintet, "bench", "engine", *runs.flags_of(flags)], args.timeout)
         return json.load(open(file.name))
 
 

@@ -27,64 +27,46 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
-from memory_gpu import call  # noqa: E402
 from peers import versions  # noqa: E402
+from runs import bench, conditions_of, flags_of  # noqa: E402
 
 STRAIGHT = 0.1
 
 
 def own(args, directory, tokens):
-    report = call(
-        args,
-        "bench",
-        "--model",
-        directory,
-        "--device",
-        args.device,
-        "--dtype",
-        args.dtype,
-        "--mode",
-        "encode-first",
-        "--batch",
-        1,
-        "--input-tokens",
-        tokens,
-        "--max-input-tokens",
-        tokens,
-        "--max-batch-tokens",
-        tokens,
-        "--max-running",
-        1,
-        "--repetitions",
-        args.repetitions,
-        "--warmup",
-        1,
-        "--output",
-        "json",
+    report = bench(
+        args.quintet,
+        args.timeout,
+        model=directory,
+        device=args.device,
+        dtype=args.dtype,
+        mode="encode-first",
+        batch=1,
+        input_tokens=tokens,
+        max_input_tokens=tokens,
+        max_batch_tokens=tokens,
+        max_running=1,
+        repetitions=args.repetitions,
+        warmup=1,
     )
-    return dict(ms=report["rows"][0]["wall_ms"], bytes=report["device_bytes"]), report["conditions"]
+    return dict(ms=report["rows"][0]["wall_ms"], bytes=report["device_bytes"]), report
 
 
 def peer(args, directory, tokens):
     """Runs transformers in a process of its own. Returns that process's results, or the reason why
     there are none."""
-    command = [
-        sys.executable,
-        __file__,
-        "--peer",
-        directory,
-        "--lengths",
-        str(tokens),
-        "--repetitions",
-        str(args.repetitions),
-        "--work",
-        args.work,
-        "--device",
-        args.device,
-    ]
+    flags = flags_of(
+        dict(
+            peer=directory,
+            lengths=tokens,
+            repetitions=args.repetitions,
+            work=args.work,
+            device=args.device,
+        )
+    )
     try:
         run = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=args.timeout
+            [sys.executable, __file__, *flags], capture_output=True, text=True, timeout=args.timeout
         )
     except subprocess.TimeoutExpired:
         return dict(error=f"more than {args.timeout:.0f} s")
@@ -173,7 +155,7 @@ def main():
     directory = checkpoint(args.model, args.work)
     rows = []
     for tokens in sorted(args.lengths):
-        figures, conditions = own(args, directory, tokens)
+        figures, report = own(args, directory, tokens)
         rows.append(
             dict(tokens=tokens, quintet=figures, transformers=peer(args, directory, tokens))
         )
@@ -194,12 +176,10 @@ def main():
         f"{last['tokens']} tokens: transformers {'fails or is slower' if behind else 'IS FASTER'}"
     )
     if args.out:
-        kept = {
-            key: conditions[key]
-            for key in ("version", "commit", "cpu", "system", "device", "dtype")
-        }
         document = dict(
-            conditions=kept,
+            conditions=conditions_of(
+                report, "version", "commit", "cpu", "system", "device", "dtype"
+            ),
             versions=versions(),
             model=args.model,
             rows=rows,

@@ -20,6 +20,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from runs import flags_of, run  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL, DATA = ROOT / "deploy/models/g2p", ROOT / "tests/data/g2p"
 BEAMS, NEW_TOKENS = 4, 64
@@ -28,37 +31,19 @@ POINTS = {"f32": 0.1, "bf16": 0.3, "f16": 0.3, "int8": 0.6, "fp8": 0.6}
 
 
 def quintet_answers(args, dtype, words):
-    command = [
-        args.quintet,
-        "generate",
-        "--model",
-        str(MODEL),
-        "--device",
-        args.device,
-        "--dtype",
-        dtype,
-        "--num-beams",
-        str(BEAMS),
-        "--max-new-tokens",
-        str(NEW_TOKENS),
-        "--output",
-        "json",
-        "--max-running",
-        str(args.batch * BEAMS),
-    ]
-    run = subprocess.run(
-        command,
-        input="\n".join(words) + "\n",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=args.timeout,
-    )
-    if run.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
+    flags = flags_of(
+        dict(
+            model=MODEL,
+            device=args.device,
+            dtype=dtype,
+            num_beams=BEAMS,
+            max_new_tokens=NEW_TOKENS,
+            output="json",
+            max_running=args.batch * BEAMS,
         )
-    return [json.loads(line)["sequences"][0]["text"] for line in run.stdout.splitlines()]
+    )
+    lines = run([args.quintet, "generate", *flags], args.timeout, "\n".join(words) + "\n")
+    return [json.loads(line)["sequences"][0]["text"] for line in lines.splitlines()]
 
 
 def transformers_answers(args, dtype, words):

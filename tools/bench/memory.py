@@ -20,26 +20,21 @@ import statistics
 import subprocess
 import sys
 
+import runs
+
 QUINTET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "quintet")
 
 
-def bench(model, *flags):
-    command = [
+def bench(args, **flags):
+    return runs.bench(
         QUINTET,
-        "bench",
-        "--model",
-        model,
-        "--device",
-        "cpu",
-        "--mode",
-        "encode",
-        "--batch",
-        "1",
-        "--output",
-        "json",
-        *flags,
-    ]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        model=args.model,
+        device="cpu",
+        mode="encode",
+        batch=1,
+        threads=args.threads,
+        **flags,
+    )
 
 
 def idle_bytes():
@@ -54,19 +49,12 @@ def encode(args):
     print("tokens    peak bytes  beyond the load  bytes a token   seconds")
     for tokens in args.lengths:
         report = bench(
-            args.model,
-            "--input-tokens",
-            str(tokens),
-            "--max-batch-tokens",
-            str(tokens),
-            "--max-input-tokens",
-            str(tokens),
-            "--threads",
-            str(args.threads),
-            "--repetitions",
-            "1",
-            "--warmup",
-            "0",
+            args,
+            input_tokens=tokens,
+            max_batch_tokens=tokens,
+            max_input_tokens=tokens,
+            repetitions=1,
+            warmup=0,
         )
         conditions = report["conditions"]
         beyond = report["peak_bytes"] - conditions["peak_bytes_after_load"]
@@ -90,24 +78,16 @@ def encode(args):
 def load(args):
     idle = idle_bytes()
     seconds, peaks = [], []
-    flags = [
-        "--input-tokens",
-        "1",
-        "--max-batch-tokens",
-        "1",
-        "--max-input-tokens",
-        "1",
-        "--repetitions",
-        "1",
-        "--warmup",
-        "0",
-        "--dtype",
-        args.dtype,
-        "--threads",
-        str(args.threads),
-    ]
     for _ in range(args.repetitions + 1):  # the first run fills the page cache
-        report = bench(args.model, *flags)
+        report = bench(
+            args,
+            input_tokens=1,
+            max_batch_tokens=1,
+            max_input_tokens=1,
+            repetitions=1,
+            warmup=0,
+            dtype=args.dtype,
+        )
         seconds.append(report["conditions"]["load_seconds"])
         peaks.append(report["conditions"]["peak_bytes_after_load"])
     weights = report["conditions"]["weight_bytes"]

@@ -15,28 +15,13 @@ usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
+from runs import bench, flags_of, run  # noqa: E402
 
 GOAL = 0.05
-
-
-def call(args, *command):
-    run = subprocess.run(
-        [args.quintet, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=args.timeout,
-    )
-    if run.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
-        )
-    return json.loads(run.stdout)
 
 
 def main():
@@ -58,50 +43,28 @@ def main():
     for model in args.models:
         directory = checkpoint(model, args.work)
         for dtype in args.dtypes:
-            shape = ["--batch", args.batch, "--input-tokens", args.input_tokens]
-            memory = call(
-                args,
-                "inspect",
-                directory,
-                "--device",
-                args.device,
-                "--dtype",
-                dtype,
-                *shape,
-                "--output-tokens",
-                args.output_tokens,
-                "--output",
-                "json",
-            )["memory"]
-            most_mib = -(-memory["total_bytes"] // 2**20)
-            report = call(
-                args,
-                "bench",
-                "--model",
-                directory,
-                "--device",
-                args.device,
-                "--dtype",
-                dtype,
-                "--mode",
-                "generate",
-                *shape,
-                "--new-tokens",
-                args.output_tokens,
-                "--repetitions",
-                1,
-                "--warmup",
-                1,
-                "--max-running",
-                args.batch,
-                "--max-input-tokens",
-                args.input_tokens,
-                "--max-batch-tokens",
-                min(4096, args.batch * args.input_tokens),
-                "--max-memory",
-                most_mib,
-                "--output",
-                "json",
+            shape = dict(
+                device=args.device,
+                dtype=dtype,
+                batch=args.batch,
+                input_tokens=args.input_tokens,
+            )
+            predict = flags_of(dict(shape, output_tokens=args.output_tokens, output="json"))
+            inspected = run([args.quintet, "inspect", directory, *predict], args.timeout)
+            memory = json.loads(inspected)["memory"]
+            report = bench(
+                args.quintet,
+                args.timeout,
+                model=directory,
+                mode="generate",
+                **shape,
+                new_tokens=args.output_tokens,
+                repetitions=1,
+                warmup=1,
+                max_running=args.batch,
+                max_input_tokens=args.input_tokens,
+                max_batch_tokens=min(4096, args.batch * args.input_tokens),
+                max_memory=-(-memory["total_bytes"] // 2**20),
             )
             taken = report["device_bytes"]
             row = dict(

@@ -35,6 +35,8 @@ import subprocess
 import sys
 import time
 
+from runs import bench
+
 SHAPES = {  # model: (family, transformers config)
     "t5-small": (
         "t5",
@@ -386,36 +388,19 @@ def quintet_times(args, directory, name, dtype, threads, shapes, repetitions):
     times, conditions = {}, None
     for shape in shapes:
         encode = shape["mode"] == "encode"
-        command = [
+        report = bench(
             args.quintet,
-            "bench",
-            "--model",
-            directory,
-            "--device",
-            "cpu",
-            "--dtype",
-            dtype,
-            "--threads",
-            str(threads),
-            "--output",
-            "json",
-            "--mode",
-            "generate" if gpt2 else shape["mode"],
-            "--batch",
-            str(shape["batch"]),
-            "--input-tokens",
-            str(shape["input_tokens"]),
-            "--num-beams",
-            str(shape["num_beams"]),
-            "--new-tokens",
-            str(shape["new_tokens"] if not encode else 1),
-            "--repetitions",
-            str(repetitions),
-            "--warmup",
-            "1",
-        ]
-        report = json.loads(
-            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            model=directory,
+            device="cpu",
+            dtype=dtype,
+            threads=threads,
+            mode="generate" if gpt2 else shape["mode"],
+            batch=shape["batch"],
+            input_tokens=shape["input_tokens"],
+            num_beams=shape["num_beams"],
+            new_tokens=1 if encode else shape["new_tokens"],
+            repetitions=repetitions,
+            warmup=1,
         )
         conditions = report["conditions"]
         times[label(shape)] = report["rows"][0]["all_wall_ms"]

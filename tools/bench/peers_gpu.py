@@ -31,6 +31,7 @@ import sys
 import time
 
 from peers import SHAPES, build_model, label, random_ids, versions
+from runs import bench
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 # For each model, groups of calls that are measured together: (mode, input tokens, beams, batch
@@ -133,52 +134,24 @@ def quintet_ms(directory, group, args):
     """Runs quintet bench once for a group. Returns ({batch size: milliseconds of the measured
     calls}, the conditions of the run)."""
     mode, tokens, beams, batches = group
-    command = [
+    report = bench(
         args.quintet,
-        "bench",
-        "--model",
-        directory,
-        "--device",
-        "cuda",
-        "--dtype",
-        args.dtype,
-        "--mode",
-        mode,
-        "--batch",
-        ",".join(map(str, batches)),
-        "--input-tokens",
-        str(tokens),
-        "--num-beams",
-        str(beams),
-        "--new-tokens",
-        str(NEW_TOKENS),
-        "--repetitions",
-        str(args.repetitions),
-        "--warmup",
-        str(args.warmup),
-        "--max-running",
-        str(max(batches) * beams),
-        "--max-input-tokens",
-        str(tokens),
-        "--max-batch-tokens",
-        str(max(batches) * tokens),
-        "--cache-memory",
-        str(args.cache_mib),
-        "--output",
-        "json",
-    ]
-    run = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=args.group_timeout,
+        args.group_timeout,
+        model=directory,
+        device="cuda",
+        dtype=args.dtype,
+        mode=mode,
+        batch=batches,
+        input_tokens=tokens,
+        num_beams=beams,
+        new_tokens=NEW_TOKENS,
+        repetitions=args.repetitions,
+        warmup=args.warmup,
+        max_running=max(batches) * beams,
+        max_input_tokens=tokens,
+        max_batch_tokens=max(batches) * tokens,
+        cache_memory=args.cache_mib,
     )
-    if run.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(command)}: exit {run.returncode}: {run.stderr.strip()[-600:]}"
-        )
-    report = json.loads(run.stdout)
     return {row["batch"]: row["all_wall_ms"] for row in report["rows"]}, report["conditions"]
 
 

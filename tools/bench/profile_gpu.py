@@ -29,6 +29,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
+from runs import bench, run  # noqa: E402
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 GOALS = {  # model: {(batch, beams): ms per step}
@@ -55,65 +56,29 @@ GOALS = {  # model: {(batch, beams): ms per step}
 KINDS_SHOWN = 5
 
 
-def call(command, timeout):
-    run = subprocess.run(
-        list(map(str, command)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=timeout,
-    )
-    if run.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(map(str, command))}: exit {run.returncode}: {run.stderr.strip()[-400:]}"
-        )
-    return run.stdout
-
-
 def whole_calls(args, model, directory, beams):
     """Measures whole calls of the model with quintet bench. Returns one row for each batch size
     that has a goal with this number of beams, and the commit of the build."""
     batches = [batch for batch, row_beams in GOALS[model] if row_beams == beams]
     if not batches:
         return [], None
-    report = json.loads(
-        call(
-            [
-                args.quintet,
-                "bench",
-                "--model",
-                directory,
-                "--device",
-                "cuda",
-                "--dtype",
-                "bf16",
-                "--mode",
-                "encode-first,generate",
-                "--batch",
-                ",".join(map(str, batches)),
-                "--num-beams",
-                beams,
-                "--input-tokens",
-                SOURCE_TOKENS,
-                "--new-tokens",
-                NEW_TOKENS,
-                "--repetitions",
-                args.repetitions,
-                "--warmup",
-                2,
-                "--max-running",
-                max(batches) * beams,
-                "--max-input-tokens",
-                SOURCE_TOKENS,
-                "--max-batch-tokens",
-                max(batches) * SOURCE_TOKENS,
-                "--cache-memory",
-                16384,
-                "--output",
-                "json",
-            ],
-            args.timeout,
-        )
+    report = bench(
+        args.quintet,
+        args.timeout,
+        model=directory,
+        device="cuda",
+        dtype="bf16",
+        mode="encode-first,generate",
+        batch=batches,
+        num_beams=beams,
+        input_tokens=SOURCE_TOKENS,
+        new_tokens=NEW_TOKENS,
+        repetitions=args.repetitions,
+        warmup=2,
+        max_running=max(batches) * beams,
+        max_input_tokens=SOURCE_TOKENS,
+        max_batch_tokens=max(batches) * SOURCE_TOKENS,
+        cache_memory=16384,
     )
     encodes = {
         row["batch"]: row["wall_ms"] for row in report["rows"] if row["mode"] == "encode-first"
@@ -143,7 +108,7 @@ def add_steps(args, model, rows):
     """Adds to each row the GPU time of the whole step, and of the step without each kind of op."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
-        call(
+        run(
             [
                 args.steps,
                 "--models",

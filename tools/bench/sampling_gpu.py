@@ -23,8 +23,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
-from memory_gpu import call  # noqa: E402
 from peers import SHAPES, random_ids  # noqa: E402
+from runs import bench, conditions_of  # noqa: E402
 
 INPUT_TOKENS, NEW_TOKENS = 128, 64
 GOAL_HOST_US = 50.0
@@ -44,45 +44,26 @@ DECODINGS = {
 
 
 def quintet_row(args, directory, decoding):
-    """Runs quintet bench with one set of decoding options. Returns its row and the conditions of
-    the run."""
-    flags = []
-    for name, value in decoding.items():
-        flags += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
-    report = call(
-        args,
-        "bench",
-        "--model",
-        directory,
-        "--device",
-        args.device,
-        "--dtype",
-        args.dtype,
-        "--mode",
-        "generate",
-        "--batch",
-        args.batch,
-        "--input-tokens",
-        INPUT_TOKENS,
-        "--new-tokens",
-        NEW_TOKENS,
-        "--max-running",
-        args.batch * decoding.get("num_beams", 1),
-        "--max-input-tokens",
-        INPUT_TOKENS,
-        "--max-batch-tokens",
-        args.batch * INPUT_TOKENS,
-        "--cache-memory",
-        args.cache_mib,
-        "--repetitions",
-        args.repetitions,
-        "--warmup",
-        2,
-        "--output",
-        "json",
-        *flags,
+    """Runs quintet bench with one set of decoding options. Returns its row and the whole report."""
+    report = bench(
+        args.quintet,
+        args.timeout,
+        model=directory,
+        device=args.device,
+        dtype=args.dtype,
+        mode="generate",
+        batch=args.batch,
+        input_tokens=INPUT_TOKENS,
+        new_tokens=NEW_TOKENS,
+        max_running=args.batch * decoding.get("num_beams", 1),
+        max_input_tokens=INPUT_TOKENS,
+        max_batch_tokens=args.batch * INPUT_TOKENS,
+        cache_memory=args.cache_mib,
+        repetitions=args.repetitions,
+        warmup=2,
+        **decoding,
     )
-    return report["rows"][0], report["conditions"]
+    return report["rows"][0], report
 
 
 class Peer:
@@ -156,7 +137,7 @@ def measure(model, args, report):
     peer = Peer(model, directory, args) if args.peer_repetitions > 0 else None
     holds = True
     for name, decoding in DECODINGS.items():
-        measured, conditions = quintet_row(args, directory, decoding)
+        measured, own_report = quintet_row(args, directory, decoding)
         row = dict(
             model=model,
             name=name,
@@ -170,10 +151,9 @@ def measure(model, args, report):
             row["over_transformers"] = row["transformers_wall_ms"] / row["wall_ms"]
         if row["host_us_per_step"] is not None and "num_beams" not in decoding:
             holds = holds and row["host_us_per_step"] <= GOAL_HOST_US
-        report["conditions"] = {
-            key: conditions[key]
-            for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")
-        }
+        report["conditions"] = conditions_of(
+            own_report, "version", "commit", "cpu", "cores", "system", "threads", "device"
+        )
         report["rows"].append(row)
         show(row)
         if args.out:  # written after each row, since a run may be interrupted

@@ -25,8 +25,8 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from memory_gpu import call  # noqa: E402
 from peers import SHAPES, build_model  # noqa: E402
+from runs import bench, conditions_of  # noqa: E402
 
 GOAL = 8.0
 
@@ -49,45 +49,30 @@ def checkpoint(name, positions, work):
 
 def wall_ms(args, directory, *, requests, targets):
     """Returns the median time in milliseconds of `requests` requests that run at once, and the
-    conditions of the run."""
-    report = call(
-        args,
-        "bench",
-        "--model",
-        directory,
-        "--device",
-        args.device,
-        "--dtype",
-        args.dtype,
-        "--mode",
-        "score",
-        "--batch",
-        requests,
-        "--input-tokens",
-        args.prompt_tokens,
-        "--targets",
-        targets,
-        "--target-tokens",
-        args.target_tokens,
-        "--max-running",
-        64,
-        "--max-batch-tokens",
-        args.max_batch_tokens,
-        "--repetitions",
-        args.repetitions,
-        "--warmup",
-        args.warmup,
-        "--threads",
-        args.threads,
-        "--output",
-        "json",
+    report of the run."""
+    report = bench(
+        args.quintet,
+        args.timeout,
+        model=directory,
+        device=args.device,
+        dtype=args.dtype,
+        mode="score",
+        batch=requests,
+        input_tokens=args.prompt_tokens,
+        targets=targets,
+        target_tokens=args.target_tokens,
+        max_running=64,
+        max_batch_tokens=args.max_batch_tokens,
+        repetitions=args.repetitions,
+        warmup=args.warmup,
+        threads=args.threads,
     )
-    return report["rows"][0]["wall_ms"], report["conditions"]
+    return report["rows"][0]["wall_ms"], report
 
 
 def measure(name, args):
     directory = checkpoint(name, args.prompt_tokens + args.target_tokens, args.work)
-    shared, conditions = wall_ms(args, directory, requests=1, targets=args.targets)
+    shared, report = wall_ms(args, directory, requests=1, targets=args.targets)
     together, _ = wall_ms(args, directory, requests=args.targets, targets=1)
     alone, _ = wall_ms(args, directory, requests=1, targets=1)
     row = dict(
@@ -111,7 +96,7 @@ def measure(name, args):
         f"{'holds' if least >= GOAL else 'DOES NOT HOLD'}",
         flush=True,
     )
-    return row, conditions
+    return row, report
 
 
 def main():
@@ -138,13 +123,12 @@ def main():
     args.dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
     rows = []
     for name in args.models:
-        row, conditions = measure(name, args)
+        row, report = measure(name, args)
         rows.append(row)
     if args.out:
-        kept = {
-            key: conditions[key]
-            for key in ("version", "commit", "cpu", "cores", "system", "threads", "device")
-        }
+        kept = conditions_of(
+            report, "version", "commit", "cpu", "cores", "system", "threads", "device"
+        )
         pathlib.Path(args.out).write_text(
             json.dumps(dict(conditions=kept, goal=GOAL, rows=rows), indent=1) + "\n"
         )

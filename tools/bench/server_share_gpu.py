@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,31 +26,16 @@ sys.path[:0] = [
     str(pathlib.Path(__file__).resolve().parent.parent / "reliability"),
 ]
 from batching_gpu import checkpoint  # noqa: E402
+from runs import flags_of, run  # noqa: E402
 from serving import QUINTET, Server, Verdict, arguments, load  # noqa: E402
 
 GOAL = 0.92
 
 
-def flags_of(settings):
-    return [
-        word
-        for name, value in settings.items()
-        for word in ("--" + name.replace("_", "-"), str(value))
-    ]
-
-
 def engine_report(cores, settings):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [
-            "taskset",
-            "-c",
-            cores,
-            QUINTET,
-            "bench",
-            "engine",
-            *flags_of(dict(settings, json=file.name)),
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+        flags = flags_of(dict(settings, json=file.name))
+        run(["taskset", "-c", cores, QUINTET, "bench", "engine", *flags], timeout=120)
         return json.load(open(file.name))
 
 
