@@ -17,9 +17,11 @@ namespace quintet {
 // Encoder output of one input, [rows, d_model] f32.
 struct EncodedStates {
   Tensor states;  // in memory of the model's backend; from the cache: in host memory
-  // Copy of `states` in host memory, valid after the event `downloaded`. Only the rows that the
-  // host needs are copied (EncoderRunner::EnqueueDownload); the others are undefined.
+  // Rows in host memory, valid after the event `downloaded`: the rows of `states` that the host
+  // needs (EncoderRunner::EnqueueDownload; the others are undefined), or, if pooled_rows > 0, that
+  // number of rows that the model has pooled from them (ForEachPoolSegment).
   Tensor host;
+  int64_t pooled_rows = 0;
   int downloaded = -1;  // index of the event that follows the download; -1: host is valid
   std::shared_ptr<const std::vector<float>> owner;  // keeps both alive; null: the model does
 };

@@ -10,11 +10,19 @@
 
 namespace quintet {
 
+namespace {
+
+constexpr int64_t kMaxPoolings = 8;  // more than one input can have
+
+}  // namespace
+
 EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* scores, Clock clock)
     : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
   batch_.Reserve(model->limits().max_encode_tokens);
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
+  // Segments of an input are added before those of a too short input are removed.
+  segments_.reserve(static_cast<size_t>(model->limits().max_encode_tokens + kMaxPoolings));
 }
 
 void EncoderRunner::Reserve(size_t jobs) {
@@ -125,6 +133,25 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
+// Lets the model pool the embeddings of the encoded batch, so that only pooled rows are copied to
+// the host, by one kernel. Left to the host: inputs with fewer rows than poolings, because the
+// pooled rows take the place of an input's rows in host memory; and all inputs if the encoder cache
+// is on, which needs all rows on the host.
+void EncoderRunner::PoolOnDevice() {
+  if (cache_->enabled()) return;
+  segments_.clear();
+  for (Input& input : inputs_) {
+    if (input.job == nullptr || input.job->request.kind != RequestKind::kEncode) continue;
+    const size_t first = segments_.size(), rows = static_cast<size_t>(input.end - input.begin);
+    ForEachPoolSegment(input.job->request, input.begin, static_cast<int64_t>(rows),
+                       [this](const PoolSegment& segment) { segments_.push_back(segment); });
+    if (segments_.size() - first > rows) segments_.resize(first);
+    input.pooled_rows = static_cast<int64_t>(segments_.size() - first);
+  }
+  if (!segments_.empty() && model_->PoolEncoded(segments_)) return;
+  for (Input& input : inputs_) input.pooled_rows = 0;
+}
+
 // Appends every encoded input whose job has not ended to projections_, the list of inputs whose
 // follow-up work comes next, and enqueues the copies of their hidden states to the host. An event
 // is recorded after each quarter of the batch, so that the host can pool the states of one quarter
@@ -135,11 +162,13 @@ void EncoderRunner::AddEncodedInputs() {
   const Stream& stream = model_->stream();
   const int64_t part_rows = (batch_.tokens() + kParts - 1) / kParts;
   int event = kFirstEvent;
+  PoolOnDevice();
   for (const Input& input : inputs_) {
     if (input.job != nullptr) {
       EncodedStates encoded{.states = model_->EncodedStates().Rows(input.begin, input.end)};
       if (input.job->scoring() == nullptr) {
         encoded.host = EnqueueDownload(input);
+        encoded.pooled_rows = input.pooled_rows;
         encoded.downloaded = event;
       }
       AddProjection({input.job, std::move(encoded), input.begin});
@@ -152,13 +181,13 @@ void EncoderRunner::AddEncodedInputs() {
 }
 
 // Enqueues the D2H copy of the rows that the host reads: all rows if the encoder cache is on (it
-// stores a copy), otherwise those that the pooling of an encode request needs. Returns a host
+// stores a copy), otherwise those that the host pools for an encode request. Returns a host
 // tensor [rows, d_model] of all rows of the input, in which only the copied rows are valid.
 Tensor EncoderRunner::EnqueueDownload(const Input& input) const {
   const Request& request = input.job->request;
   const Tensor host = model_->HostEncoderStates().Rows(input.begin, input.end);
   RowRange rows{0, 0};
-  if (request.kind == RequestKind::kEncode) {
+  if (request.kind == RequestKind::kEncode && input.pooled_rows == 0) {
     rows = PooledRows(request, host.dim[0]);
   }
   if (cache_->enabled()) rows = {0, host.dim[0]};

@@ -71,7 +71,8 @@ class EncoderRunner {
  private:
   struct Input {
     Job* job;
-    int64_t begin, end;  // rows in the encoder batch
+    int64_t begin, end;       // rows in the encoder batch
+    int64_t pooled_rows = 0;  // see EncodedStates
   };
   struct Projection {
     Job* job;
@@ -83,6 +84,7 @@ class EncoderRunner {
   void AddProjection(Projection projection);
   void Encode(int64_t budget_us);
   void AddEncodedInputs();
+  void PoolOnDevice();
   Tensor EnqueueDownload(const Input& input) const;
   // Processes one block of rows, beginning with the first entry of projections_, the list of
   // encoded jobs. Projects the rows to cross-attention keys and values or, for a scoring job,
@@ -101,10 +103,11 @@ class EncoderRunner {
   std::vector<Job*> continuations_;    // scoring jobs between two parts
   std::list<Projection> spare_;        // list nodes, allocated in advance
   InputBatch batch_;
-  std::vector<int32_t> slots_;  // scratch: cache slots of a projected block
-  std::vector<int32_t> rows_;   // scratch: rows of a scored block
-  WorkRate encode_rate_{1};     // units of Model::EncodeSlice
-  WorkRate project_rate_{32};   // rows; smaller blocks are bound by reading the weights
+  std::vector<int32_t> slots_;         // scratch: cache slots of a projected block
+  std::vector<int32_t> rows_;          // scratch: rows of a scored block
+  std::vector<PoolSegment> segments_;  // scratch: of PoolOnDevice
+  WorkRate encode_rate_{1};            // units of Model::EncodeSlice
+  WorkRate project_rate_{32};          // rows; smaller blocks are bound by reading the weights
   WorkRate score_rate_{32};
 };
 

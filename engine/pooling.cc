@@ -11,33 +11,37 @@ namespace quintet {
 
 namespace {
 
-// Pools rows [begin, rows) of `states` [rows, width] into one row and appends it to *values.
-void Pool(Pooling pooling, absl::Span<const float> states, int64_t width, int64_t begin,
-          std::vector<float>* values) {
-  const int64_t rows = static_cast<int64_t>(states.size()) / width;
-  const auto row = [&](int64_t i) { return states.subspan(i * width, width); };
-  if (pooling == Pooling::kFirst || pooling == Pooling::kLast) {
-    const absl::Span<const float> chosen = row(pooling == Pooling::kFirst ? begin : rows - 1);
-    values->insert(values->end(), chosen.begin(), chosen.end());
-    return;
+// The poolings of a request whose pooling is not kNone. The rows that they make of an input are
+// concatenated.
+absl::Span<const Pooling> PoolingsOf(const Request& request) {
+  static constexpr Pooling kMean[] = {Pooling::kMean};
+  if (request.pooling != Pooling::kModules) return absl::MakeConstSpan(&request.pooling, 1);
+  return request.modules == nullptr ? absl::MakeConstSpan(kMean) : request.modules->poolings;
+}
+
+RowPooling RowPoolingOf(Pooling pooling) {
+  switch (pooling) {
+    case Pooling::kMax:
+      return RowPooling::kMax;
+    case Pooling::kWeightedMean:
+      return RowPooling::kWeightedMean;
+    case Pooling::kMeanSqrtLen:
+      return RowPooling::kMeanSqrtLen;
+    default:
+      return RowPooling::kMean;  // also of a single row, which it copies
   }
-  if (pooling == Pooling::kMax) {
-    std::vector<float> most(row(begin).begin(), row(begin).end());
-    for (int64_t i = begin + 1; i < rows; ++i) {
-      for (int64_t c = 0; c < width; ++c) most[c] = std::max(most[c], states[i * width + c]);
-    }
-    values->insert(values->end(), most.begin(), most.end());
-    return;
-  }
-  std::vector<double> sum(width, 0.0);
-  double weights = 0;
-  for (int64_t i = begin; i < rows; ++i) {
-    const double weight = pooling == Pooling::kWeightedMean ? static_cast<double>(i + 1) : 1.0;
-    weights += weight;
-    for (int64_t c = 0; c < width; ++c) sum[c] += weight * states[i * width + c];
-  }
-  const double divisor = pooling == Pooling::kMeanSqrtLen ? std::sqrt(weights) : weights;
-  for (const double s : sum) values->push_back(static_cast<float>(s / divisor));
+}
+
+// The segment that `pooling` reads of an input with the rows [first_row, first_row + rows), of
+// which the first `prompt_tokens` rows are left out if others remain.
+PoolSegment SegmentOf(Pooling pooling, int64_t first_row, int64_t rows, int64_t prompt_tokens) {
+  int64_t begin = std::min(prompt_tokens, rows - 1), end = rows;
+  if (pooling == Pooling::kFirst) end = begin + 1;
+  if (pooling == Pooling::kLast) begin = rows - 1;
+  return {.begin = static_cast<int32_t>(first_row + begin),
+          .end = static_cast<int32_t>(first_row + end),
+          .first_weight = static_cast<int32_t>(begin + 1),
+          .pooling = RowPoolingOf(pooling)};
 }
 
 void Normalize(absl::Span<float> values) {
@@ -49,18 +53,19 @@ void Normalize(absl::Span<float> values) {
 }
 
 // Pools `states` into one row, applies the request's modules to it, and returns the result.
-std::vector<float> Embed(const Request& request, absl::Span<const float> states, int64_t width) {
-  const int64_t rows = static_cast<int64_t>(states.size()) / width;
-  const int64_t begin = std::min(request.prompt_tokens, rows - 1);
-  const SentenceModules* const modules = request.modules;
+std::vector<float> Embed(const Request& request, const HostStates& states) {
   std::vector<float> values;
-  if (request.pooling != Pooling::kModules) {
-    Pool(request.pooling, states, width, begin, &values);
-  } else if (modules == nullptr) {
-    Pool(Pooling::kMean, states, width, begin, &values);
+  if (states.pooled) {
+    values.assign(states.values.begin(), states.values.end());
   } else {
-    for (const Pooling pooling : modules->poolings) Pool(pooling, states, width, begin, &values);
+    const int64_t rows = static_cast<int64_t>(states.values.size()) / states.width;
+    ForEachPoolSegment(request, 0, rows, [&](const PoolSegment& segment) {
+      values.resize(values.size() + static_cast<size_t>(states.width));
+      PoolSegmentRows(states.values.data(), states.width, segment,
+                      &values[static_cast<size_t>(segment.y_row * states.width)]);
+    });
   }
+  const SentenceModules* const modules = request.modules;
   if (modules == nullptr) return values;
   for (const SentenceLayer& layer : modules->layers) ApplySentenceLayer(layer, &values);
   if (modules->columns < static_cast<int64_t>(values.size())) values.resize(modules->columns);
@@ -69,23 +74,34 @@ std::vector<float> Embed(const Request& request, absl::Span<const float> states,
 
 }  // namespace
 
+void ForEachPoolSegment(const Request& request, int64_t first_row, int64_t rows,
+                        absl::FunctionRef<void(const PoolSegment& segment)> f) {
+  if (request.pooling == Pooling::kNone) return;
+  int64_t y_row = first_row;
+  for (const Pooling pooling : PoolingsOf(request)) {
+    PoolSegment segment = SegmentOf(pooling, first_row, rows, request.prompt_tokens);
+    segment.y_row = static_cast<int32_t>(y_row++);
+    f(segment);
+  }
+}
+
 RowRange PooledRows(const Request& request, int64_t rows) {
   const bool first = request.pooling == Pooling::kFirst && request.prompt_tokens == 0;
   return {request.pooling == Pooling::kLast ? rows - 1 : 0, first ? 1 : rows};
 }
 
-void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
-                Result* result) {
+void PoolStates(const Request& request, const HostStates& states, Result* result) {
   if (request.pooling != Pooling::kNone) {
-    result->values = Embed(request, states, width);
+    result->values = Embed(request, states);
     result->columns = static_cast<int64_t>(result->values.size());
     result->rows = 1;
   } else {
-    if (states.data() != result->values.data() || states.size() != result->values.size()) {
-      result->values = std::vector<float>(states.begin(), states.end());
+    const absl::Span<const float> values = states.values;
+    if (values.data() != result->values.data() || values.size() != result->values.size()) {
+      result->values = std::vector<float>(values.begin(), values.end());
     }
-    result->columns = width;
-    result->rows = static_cast<int64_t>(result->values.size()) / width;
+    result->columns = states.width;
+    result->rows = static_cast<int64_t>(result->values.size()) / states.width;
   }
   if (!request.normalize) return;
   for (int64_t i = 0; i < result->rows; ++i) {
@@ -110,13 +126,13 @@ absl::Status PoolingQueue::Pool(const Stream& stream) {
 
 void PoolingQueue::PoolAll(absl::Span<const Entry> entries, ThreadPool* threads) {
   int64_t values = 0;
-  for (const Entry& entry : entries) values += entry.pooled_states().elements();
+  for (const Entry& entry : entries) {
+    values += static_cast<int64_t>(entry.host_states().values.size());
+  }
   const auto pool = [entries](int64_t i, int) {
-    const Tensor states = entries[i].pooled_states();
     Job& job = *entries[i].job;
     try {
-      PoolStates(job.request, {states.f32(), static_cast<size_t>(states.elements())}, states.dim[1],
-                 &job.result);
+      PoolStates(job.request, entries[i].host_states(), &job.result);
     } catch (const std::bad_alloc&) {
       job.out_of_memory = true;
     }

@@ -5,14 +5,22 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/encoder_cache.h"
 #include "engine/job.h"
 #include "engine/request.h"
+#include "kernels/ops/pooling.h"
 #include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+// Calls f(const PoolSegment&) for each row that the request's pooling makes of an input whose
+// hidden states are rows [first_row, first_row + rows): one row for each pooling, none for
+// Pooling::kNone. The segments' y_row are first_row, first_row + 1, ...
+void ForEachPoolSegment(const Request& request, int64_t first_row, int64_t rows,
+                        absl::FunctionRef<void(const PoolSegment& segment)> f);
 
 // Rows [begin, end) of hidden states. PooledRows: the rows that the request's pooling reads if its
 // input has `rows` rows.
@@ -21,11 +29,17 @@ struct RowRange {
 };
 RowRange PooledRows(const Request& request, int64_t rows);
 
-// Pools `states` [rows, width], which holds exactly the rows that PooledRows selects, applies the
-// request's modules, and sets result->values, rows and columns. `states` may be result->values
-// itself.
-void PoolStates(const Request& request, absl::Span<const float> states, int64_t width,
-                Result* result);
+// Rows [.., width] of an input in host memory: the hidden states that PooledRows selects, or if
+// `pooled` the rows that ForEachPoolSegment makes of them.
+struct HostStates {
+  absl::Span<const float> values;
+  int64_t width;
+  bool pooled = false;
+};
+
+// Pools `states` unless they are pooled, applies the request's modules, and sets result->values,
+// rows and columns. `states` may be result->values itself.
+void PoolStates(const Request& request, const HostStates& states, Result* result);
 
 // Encode jobs of one step whose hidden states are being copied to the host. Stepping thread only.
 class PoolingQueue {
@@ -54,9 +68,12 @@ class PoolingQueue {
     Job* job;
     EncodedStates states;
 
-    Tensor pooled_states() const {
-      const RowRange rows = PooledRows(job->request, states.host.dim[0]);
-      return states.host.Rows(rows.begin, rows.end);
+    HostStates host_states() const {
+      const bool pooled = states.pooled_rows > 0;
+      const RowRange rows =
+          pooled ? RowRange{0, states.pooled_rows} : PooledRows(job->request, states.host.dim[0]);
+      const Tensor host = states.host.Rows(rows.begin, rows.end);
+      return {{host.f32(), static_cast<size_t>(host.elements())}, host.dim[1], pooled};
     }
   };
   static void PoolAll(absl::Span<const Entry> entries, ThreadPool* threads);

@@ -6,6 +6,7 @@
 void RmsNorm(const RmsNormArgs& args, Stream& stream);
 void LayerNorm(const LayerNormArgs& args, Stream& stream);
 void Embedding(const EmbeddingArgs& args, Stream& stream);
+void PoolRows(const PoolRowsArgs& args, Stream& stream);
 void Rotary(const RotaryArgs& args, Stream& stream);
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 void Attention(const AttentionArgs& args, Stream& stream);

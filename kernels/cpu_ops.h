@@ -8,6 +8,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/pooling.h"
 #include "kernels/ops/rotary.h"
 #include "kernels/runtime/stream.h"
 #include "kernels/sampling/beam_sampling.h"

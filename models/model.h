@@ -26,6 +26,7 @@
 #include "kernels/base/tensor.h"
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
+#include "kernels/ops/pooling.h"
 #include "kernels/runtime/stream.h"
 #include "kernels/sampling/beam_step.h"
 #include "kernels/sampling/token_history.h"
@@ -183,6 +184,11 @@ class Model {
   // To read rows of EncodedStates() on the host, call stream().CopyD2H with the address of these
   // rows in the host buffer, then stream().Synchronize().
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
+  // Enqueues PoolRows (kernels/ops/pooling.h) from EncodedStates() into rows of
+  // HostEncoderStates(), with at most max_encode_tokens segments. The host may read these rows
+  // after an event that is recorded later, or after Synchronize. Returns false, and enqueues
+  // nothing, if both are the same memory, as on the CPU.
+  virtual bool PoolEncoded(absl::Span<const PoolSegment>) { return false; }
   // Gathers rows of EncodedStates() by their indices. There may be at most max_step_tokens indices,
   // in any order and with repetitions. Returns [rows, d_model] f32, valid until the next
   // EncodedRows or Decode. Causal models only.

@@ -13,6 +13,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
+constexpr int64_t kSegmentWords = sizeof(PoolSegment) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -29,6 +30,9 @@ void PackedModel::CarveArrays(Carver& carver) {
   encoder_arrays_ = carver.TakeTensor(DType::kI32, {3 * tokens + 1});
   block_offsets_ = carver.TakeTensor(DType::kI32, {kBlockRows + 1});
   block_positions_ = carver.TakeTensor(DType::kI32, {kBlockRows});
+  if (stream_.backend() == Backend::kCuda) {
+    pool_segments_ = carver.TakeTensor(DType::kI32, {tokens, kSegmentWords});
+  }
   if (config_.has_encoder()) return;
   mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
@@ -259,6 +263,19 @@ Tensor PackedModel::EncodedStates() const {
 Tensor PackedModel::HostEncoderStates() const {
   QT_CHECK_EQ(layer_, static_cast<int64_t>(InputStack().layers.size()));
   return encoder_host_.Rows(0, encoder_rows_);
+}
+
+bool PackedModel::PoolEncoded(absl::Span<const PoolSegment> segments) {
+  if (stream_.backend() == Backend::kCpu) return false;
+  QT_CHECK_LE(static_cast<int64_t>(segments.size()), limits_.max_encode_tokens);
+  PoolSegment* const pinned = pool_segments_.as<PoolSegment>();
+  stream_.WaitForH2D(pool_upload_);
+  std::copy(segments.begin(), segments.end(), pinned);
+  pool_upload_ =
+      stream_.CopyH2D(pinned, static_cast<int64_t>(segments.size() * sizeof(PoolSegment)));
+  PoolRows({.x = EncodedStates(), .segments = {pinned, segments.size()}, .y = HostEncoderStates()},
+           stream_);
+  return true;
 }
 
 Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {

@@ -24,6 +24,7 @@ class PackedModel : public Model {
   bool EncodeSlice(int64_t work) final;
   Tensor EncodedStates() const final;
   Tensor HostEncoderStates() const final;
+  bool PoolEncoded(absl::Span<const PoolSegment> segments) final;
   Tensor EncodedRows(absl::Span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) final;
@@ -218,15 +219,16 @@ class PackedModel : public Model {
   Tensor block_positions_;  // [kBlockRows] i32
   // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
   // mask_tiles_: one summary (MaskTile) of the mask per 64 keys. gather_rows_: the row indices
-  // passed to EncodedRows.
-  Tensor mask_lower_;   // [max_encode_tokens] i32
-  Tensor mask_upper_;   // [max_encode_tokens] i32
-  Tensor mask_tiles_;   // [most tiles, 8] i32: MaskTile
-  Tensor gather_rows_;  // [max_step_tokens] i32
+  // passed to EncodedRows. On a GPU, pool_segments_: the segments passed to PoolEncoded.
+  Tensor mask_lower_;     // [max_encode_tokens] i32
+  Tensor mask_upper_;     // [max_encode_tokens] i32
+  Tensor mask_tiles_;     // [most tiles, 8] i32: MaskTile
+  Tensor gather_rows_;    // [max_step_tokens] i32
+  Tensor pool_segments_;  // [max_encode_tokens, 5] i32: PoolSegment
   // Which H2D copies were enqueued last (the numbers that Stream::CopyH2D returned): that of an
-  // EncodeBatch's arrays, and that of gather_rows_. Before the host overwrites its side of these
-  // arrays, it must wait for the copy (Stream::WaitForH2D).
-  int64_t encode_upload_ = 0, gather_upload_ = 0;
+  // EncodeBatch's arrays, of gather_rows_ and of pool_segments_. Before the host overwrites its
+  // side of these arrays, it must wait for the copy (Stream::WaitForH2D).
+  int64_t encode_upload_ = 0, gather_upload_ = 0, pool_upload_ = 0;
 
   Buffer pages_;
   Buffer workspace_;

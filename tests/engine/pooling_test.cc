@@ -23,11 +23,10 @@ Request EncodeRequest(Pooling pooling, bool normalize = false) {
 Result Pooled(const Request& request, const std::vector<float>& states, int64_t width) {
   const RowRange rows = PooledRows(request, static_cast<int64_t>(states.size()) / width);
   Result result;
-  PoolStates(
-      request,
+  const auto values =
       absl::MakeConstSpan(states).subspan(static_cast<size_t>(rows.begin * width),
-                                          static_cast<size_t>((rows.end - rows.begin) * width)),
-      width, &result);
+                                          static_cast<size_t>((rows.end - rows.begin) * width));
+  PoolStates(request, {values, width}, &result);
   return result;
 }
 
@@ -61,9 +60,9 @@ TEST_CASE("pooling: the mean is summed in double") {
 TEST_CASE("pooling: states may already be the result's values") {
   Result result;
   result.values = {3, 4, 6, 8};
-  PoolStates(EncodeRequest(Pooling::kNone), result.values, 2, &result);
+  PoolStates(EncodeRequest(Pooling::kNone), {result.values, 2}, &result);
   CHECK(result.values == std::vector<float>{3, 4, 6, 8});
-  PoolStates(EncodeRequest(Pooling::kMean), result.values, 2, &result);
+  PoolStates(EncodeRequest(Pooling::kMean), {result.values, 2}, &result);
   CHECK(result.values == std::vector<float>{4.5f, 6.0f});
 }
 
