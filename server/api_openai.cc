@@ -114,12 +114,11 @@ class ModelsTranslation final : public Translation {
 
   static Json ModelJson(const v1::ServedModel& model) {
     static const int64_t started = absl::ToUnixSeconds(absl::Now());
-    Json json = {{"id", model.model()},
-                 {"object", "model"},
-                 {"created", started},
-                 {"owned_by", "quintet"},
-                 {"ready", model.ready()}};
+    Json json = {{"id", model.model()},   {"object", "model"},      {"created", started},
+                 {"owned_by", "quintet"}, {"ready", model.ready()}, {"device", model.device()},
+                 {"dtype", model.dtype()}};
     if (!model.ready()) return json;
+    json["parameters"] = model.parameters();
     json["family"] = model.family();
     json["head"] = model.head();
     json["max_input_tokens"] = model.max_input_tokens();

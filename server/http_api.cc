@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "server/page.h"
 
 namespace quintet {
 namespace {
@@ -27,6 +28,8 @@ HttpApi::HttpApi(Options options)
 std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   const absl::string_view path = PathOf(request.target);
   if (path == kHealth) return std::nullopt;
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (options_.page && reads && IsPagePath(path)) return std::nullopt;
   const absl::Status key = options_.calls->Authorize(request.Header("authorization")).status();
   if (!key.ok()) {
     context_.Refused("", key);
@@ -69,6 +72,9 @@ std::vector<HttpRoute> HttpApi::Routes() const {
                       response.body = document;
                       return response;
                     }});
+  if (options_.page) {
+    for (HttpRoute& route : PageRoutes()) routes.push_back(std::move(route));
+  }
   return routes;
 }
 

@@ -1,5 +1,5 @@
-// The HTTP API (--http-api-listen): the routes of ApiRoutes(), /health and /openapi.json. It runs
-// the methods of quintet.v1 (api_call.h).
+// The HTTP API (--http-api-listen): the routes of ApiRoutes(), /health, /openapi.json and the page.
+// It runs the methods of quintet.v1 (api_call.h).
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ class HttpApi {
   struct Options {
     std::string listen;  // HOST:PORT
     std::string version;
+    bool page = false;  // also serves the page (page.h)
     CallContext* calls = nullptr;  // this and the next two must outlive the API
     const HealthStatus* health = nullptr;
     const TlsContext* tls = nullptr;  // null: plaintext

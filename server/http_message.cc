@@ -108,7 +108,10 @@ std::string HeadOf(const HttpResponse& response, absl::string_view framing, bool
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive) {
   const size_t body_bytes = response.body == nullptr ? 0 : response.body->size();
-  return HeadOf(response, absl::StrCat("Content-Length: ", body_bytes, "\r\n"), keep_alive);
+  // The length in a 304 response would be that of the 200 response, and may be left out.
+  const std::string length =
+      response.status == 304 ? "" : absl::StrCat("Content-Length: ", body_bytes, "\r\n");
+  return HeadOf(response, length, keep_alive);
 }
 
 std::string StreamHead(const HttpResponse& response, bool chunked, bool keep_alive) {

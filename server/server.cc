@@ -189,20 +189,25 @@ absl::Status ServerProcess::Start() {
 }
 
 absl::Status ServerProcess::ListenApi() {
-  if (options_.http_api_listen.empty()) return absl::OkStatus();
+  if (options_.http_api_listen.empty()) {
+    if (!options_.http_api_page) return absl::OkStatus();
+    return absl::InvalidArgumentError("--http-api-page: needs --http-api-listen");
+  }
   if (certificates_ != nullptr) {
     QT_ASSIGN_OR_RETURN(tls_, TlsContext::Create(certificates_.get()));
   }
   HttpApi::Options api;
   api.listen = options_.http_api_listen;
   api.version = options_.models.front().version;
+  api.page = options_.http_api_page;
   api.calls = &context_;
   api.health = &health_;
   api.tls = tls_.get();
   api.timeouts = options_.client_timeouts;
   api.methods = InferenceMethods(&context_);
   QT_ASSIGN_OR_RETURN(api_, HttpApi::Start(std::move(api)));
-  spdlog::info("listening on {} (HTTP API, port {})", options_.http_api_listen, api_->port());
+  spdlog::info("listening on {} (HTTP API{}, port {})", options_.http_api_listen,
+               options_.http_api_page ? " and its page" : "", api_->port());
   return absl::OkStatus();
 }
 

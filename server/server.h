@@ -19,6 +19,7 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
   std::string http_listen = "127.0.0.1:9464";  // empty: no HTTP endpoints
   std::string http_api_listen;                 // empty: no HTTP API
+  bool http_api_page = false;                  // the HTTP API also serves its page
   std::vector<HostOptions> models;
   int threads = 1;  // size of the compute thread pool, which all models share
   // Number of threads that tokenize texts of any length. One additional thread tokenizes only short

@@ -258,6 +258,10 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
       "Address of the HTTP API (OpenAI, TEI, TGI and vLLM clients; server/HTTP.md); empty = off. "
       "Any "
       "address except loopback needs TLS or --allow-plaintext.");
+  command
+      ->add_flag("--http-api-page", server->http_api_page,
+                 "Serve a page at / of the HTTP API: the models and a playground for browsers.")
+      ->group(kGroup);
   add("--http-listen", &server->http_listen, "HOST:PORT",
       "Address of the HTTP endpoints /metrics, /healthz and /readyz; empty = off.");
   add("--tls-cert", &server->tls_cert, "FILE",

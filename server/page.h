@@ -1,0 +1,30 @@
+// The page of the HTTP API (--http-api-page): the served models and a playground for them, in a
+// browser. It is served at "/", its parts below "/page/". The files in server/page/ are part of the
+// program. They hold no data of the server, so they need no API key: the page sends the key that
+// its user enters with its requests to the API.
+#pragma once
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/http_server.h"
+
+namespace quintet {
+
+struct PageFile {
+  const char* name;  // "index.html"
+  absl::string_view content;
+};
+
+// The files of server/page/. The build generates this function (server/page/embed.cmake).
+absl::Span<const PageFile> PageFiles();
+
+// Whether a GET of `path` is served by PageRoutes, with the page or with 404.
+bool IsPagePath(absl::string_view path);
+
+// The routes of the page. Their responses have an ETag and headers that forbid the page to load or
+// contact anything but this server, to run inline scripts, and to be shown in a frame.
+std::vector<HttpRoute> PageRoutes();
+
+}  // namespace quintet
