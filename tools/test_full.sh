@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds everything (tools/build.sh), then runs the tests that tools/test.sh leaves out because they
-# need root, containers or minutes of load.
+# need root, containers, a browser or minutes of load.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,3 +9,4 @@ tools/try_images.sh
 tools/wheel.sh
 tools/try_wheel.sh build/wheel/*.whl
 tools/try_kserve.sh
+tools/try_page.sh
