@@ -113,13 +113,16 @@ class ModelsTranslation final : public Translation {
   }
 
   static Json ModelJson(const v1::ServedModel& model) {
+    constexpr absl::string_view kStatePrefix = "MODEL_STATE_";
     static const int64_t started = absl::ToUnixSeconds(absl::Now());
     Json json = {{"id", model.model()},
                  {"object", "model"},
                  {"created", started},
                  {"owned_by", "quintet"},
-                 {"ready", model.ready()}};
-    if (!model.ready()) return json;
+                 {"ready", model.ready()},
+                 {"state", v1::ModelState_Name(model.state()).substr(kStatePrefix.size())},
+                 {"version", model.version()}};
+    if (model.version() == 0) return json;
     json["family"] = model.family();
     json["head"] = model.head();
     json["max_input_tokens"] = model.max_input_tokens();
