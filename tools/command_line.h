@@ -91,10 +91,10 @@ class CommandLine {
   int ShowHelp(const std::vector<std::string>& path);
 
   CLI::App app_;
-  int argc_ = 0;  // the arguments of Run
-  char** argv_ = nullptr;
   std::map<const CLI::App*, Common> commands_;
   std::vector<CLI::Option*> required_;
+  int argc_ = 0;  // the arguments of Run
+  char** argv_ = nullptr;
 };
 
 // Each of these functions adds one subcommand and is defined in the file named after the subcommand
