@@ -24,9 +24,9 @@ constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last respons
 std::vector<Method> IndexMethods(CallContext* context, HealthStatus* health) {
   std::vector<Method> chosen;
   for (Method& method : KserveMethods(context, {.live = [] { return true; },
-                                                .ready = [health] { return health->serving(); },
-                                                .draining = [] { return false; },
-                                                .version = ""})) {
+                                               .ready = [health] { return health->serving(); },
+                                               .draining = [] { return false; },
+                                               .version = ""})) {
     for (const char* name : {"/ServerLive", "/ServerReady", "/ModelReady", "/RepositoryIndex"}) {
       if (absl::EndsWith(method.path, name)) chosen.push_back(std::move(method));
     }

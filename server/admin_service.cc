@@ -25,8 +25,9 @@ namespace kserve = ::inference;
 
 // One request message and one response, which may come later from another thread.
 template <typename RequestProto, typename ResponseProto>
-class AdminCall final : public RpcHandler,
-                        public std::enable_shared_from_this<AdminCall<RequestProto, ResponseProto>> {
+class AdminCall final
+    : public RpcHandler,
+      public std::enable_shared_from_this<AdminCall<RequestProto, ResponseProto>> {
  public:
   // Called once, from any thread.
   using Reply = std::function<void(const absl::StatusOr<ResponseProto>&)>;

@@ -90,11 +90,9 @@ absl::StatusOr<bool> ApiCall::BindModel() {
     return absl::ResourceExhaustedError("queue full: too many requests wait for the model to load");
   }
   const int64_t deadline_us =
-      arrival_us_ +
-      std::min(timeout_us_.value_or(calls.default_timeout_us), calls.max_timeout_us);
+      arrival_us_ + std::min(timeout_us_.value_or(calls.default_timeout_us), calls.max_timeout_us);
   const uint64_t ticket = binding_.model->Wait(
-      deadline_us,
-      [self = shared_from_this()](absl::StatusOr<std::shared_ptr<ModelHost>> version) {
+      deadline_us, [self = shared_from_this()](absl::StatusOr<std::shared_ptr<ModelHost>> version) {
         self->OnHost(std::move(version));
       });
   bool gone;
@@ -140,8 +138,8 @@ void ApiCall::Run() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;  // the client has gone
   }
-  absl::StatusOr<std::unique_ptr<Translation>> translation = route_->translate(
-      {exchange_->request(), body_, request_id_, *context_->calls, binding_});
+  absl::StatusOr<std::unique_ptr<Translation>> translation =
+      route_->translate({exchange_->request(), body_, request_id_, *context_->calls, binding_});
   nlohmann::json().swap(body_);
   absl::Status status = translation.status();
   if (status.ok()) {

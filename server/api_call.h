@@ -104,9 +104,9 @@ class ApiCall final : public HttpHandler,
   std::optional<MemoryReservation> memory_;  // for the JSON of the request, then of the response
 
   std::mutex mutex_;
-  uint64_t wait_ticket_ = 0;  // of ServedModel::Wait; 0: the request does not wait
+  uint64_t wait_ticket_ = 0;        // of ServedModel::Wait; 0: the request does not wait
   Admission::Reservation waiting_;  // room in the queue of the model meanwhile
-  std::shared_ptr<ApiCall> self_;  // set while RPCs are open
+  std::shared_ptr<ApiCall> self_;   // set while RPCs are open
   std::unique_ptr<Translation> translation_;
   std::vector<Part> parts_;  // constant size once RPCs have started
   size_t open_ = 0;          // RPCs that are not closed

@@ -151,17 +151,16 @@ absl::Status Call::ReserveQueue(const ModelHost* host) {
   const HostOptions& options = host == nullptr ? *configured : host->options();
   const int64_t most = options.engine.max_queue_requests;
   if (size_.requests > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
+    return absl::InvalidArgumentError(
+        absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
   }
   // A call without engine requests holds room for one while it waits for the model.
-  const int64_t requests =
-      host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
+  const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
   // The estimated token count is capped at the longest input, for each input. A longer text is
   // rejected after tokenization; until then it must not reserve more of the queue than a valid text
   // can.
-  const int64_t longest = host == nullptr ? int64_t{options.decoding.max_input_tokens}
-                                          : MaxInputTokens(*host);
+  const int64_t longest =
+      host == nullptr ? int64_t{options.decoding.max_input_tokens} : MaxInputTokens(*host);
   const int64_t tokens =
       std::min(size_.inputs.bytes / 3, size_.requests * longest) + size_.requests;
   queue_reservation_ = model_->admission().TryReserve(requests, tokens, priority_);

@@ -160,7 +160,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Call> self_;  // set from Start until the call ends
 
   std::mutex mutex_;
-  uint64_t wait_ticket_ = 0;  // of ServedModel::Wait; 0: the call has not waited
+  uint64_t wait_ticket_ = 0;                  // of ServedModel::Wait; 0: the call has not waited
   Admission::Reservation queue_reservation_;  // held until the engine has started the last request
   size_t not_started_ = 0;                    // number of requests that the engine has not started
   size_t pending_ = 0;  // number of missing results, plus one while requests are submitted

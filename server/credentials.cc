@@ -39,8 +39,8 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerO
   for (const auto& [flag, address] : addresses) {
     if (IsLoopback(address)) continue;
     if (flag == kAdminListen) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          flag, ": an address other than loopback needs --tls-cert and --tls-key"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": an address other than loopback needs --tls-cert and --tls-key"));
     }
     if (options.allow_plaintext) continue;
     return absl::InvalidArgumentError(

@@ -63,7 +63,7 @@ std::string VllmReason(FinishReason reason) {
 
 template <typename Metric, typename... Arguments>
 Metric* MetricFactory::AddTo(prometheus::Family<Metric>* family, const prometheus::Labels& labels,
-                           Arguments&&... arguments) {
+                             Arguments&&... arguments) {
   Metric* const metric = &family->Add(labels, std::forward<Arguments>(arguments)...);
   series_->removals.push_back([family, metric] { family->Remove(metric); });
   return metric;
@@ -85,7 +85,7 @@ MetricFactory::Counters MetricFactory::Counter(const std::string& name, const st
                                                const prometheus::Labels& alias_labels) {
   return Make<prometheus::Counter>(name, aliases, [&](const std::string& full, bool alias) {
     return AddTo(&prometheus::BuildCounter().Name(full).Help(help).Register(*registry_),
-               Merged(labels_, alias ? alias_labels : labels));
+                 Merged(labels_, alias ? alias_labels : labels));
   });
 }
 
@@ -94,7 +94,7 @@ MetricFactory::Gauges MetricFactory::Gauge(const std::string& name, const std::s
                                            const prometheus::Labels& labels) {
   return Make<prometheus::Gauge>(name, aliases, [&](const std::string& full, bool) {
     return AddTo(&prometheus::BuildGauge().Name(full).Help(help).Register(*registry_),
-               Merged(labels_, labels));
+                 Merged(labels_, labels));
   });
 }
 
@@ -103,7 +103,7 @@ MetricFactory::Histograms MetricFactory::Histogram(const std::string& name, cons
                                                    const Aliases& aliases) {
   return Make<prometheus::Histogram>(name, aliases, [&](const std::string& full, bool) {
     return AddTo(&prometheus::BuildHistogram().Name(full).Help(help).Register(*registry_), labels_,
-               buckets);
+                 buckets);
   });
 }
 

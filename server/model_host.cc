@@ -30,10 +30,10 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const EngineLimits& engine = host.engine;
     const DecodingLimits& decoding = host.decoding;
     const TextTemplates& text = host.templates;
-    const auto model = std::tie(host.name, host.directory, host.load.weights,
-                                host.load.follow_symlinks, host.placement.device,
-                                host.placement.dtype, host.ignore_generation_fields, host.prompts,
-                                host.default_prompt, host.idle_unload_us);
+    const auto model =
+        std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
+                 host.placement.device, host.placement.dtype, host.ignore_generation_fields,
+                 host.prompts, host.default_prompt, host.idle_unload_us);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,

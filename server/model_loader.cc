@@ -42,8 +42,8 @@ absl::Status Guarded(const std::function<absl::Status()>& load) {
   try {
     return CatchOutOfMemory(load);
   } catch (const std::system_error& error) {  // std::thread, if the system has no thread left
-    return absl::ResourceExhaustedError(absl::StrCat("a thread could not be started: ",
-                                                     error.what()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a thread could not be started: ", error.what()));
   }
 }
 
@@ -344,9 +344,8 @@ void ModelLoader::Finish(Operation* operation, ModelOutcome outcome) {
   std::unique_ptr<Operation> finished;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found =
-        std::find_if(operations_.begin(), operations_.end(),
-                     [&](const auto& other) { return other.get() == operation; });
+    const auto found = std::find_if(operations_.begin(), operations_.end(),
+                                    [&](const auto& other) { return other.get() == operation; });
     finished = std::move(*found);
     operations_.erase(found);
   }

@@ -143,8 +143,8 @@ class ModelLoader {
   void ApplyModel(const std::shared_ptr<ServedModel>& model,
                   std::shared_ptr<const HostOptions> options,
                   const std::shared_ptr<Configuration>& configuration, bool load);
-  // Needs mutex_. Begins the operation of a change; false: it needs none. ABORTED: another operation
-  // is in progress.
+  // Needs mutex_. Begins the operation of a change; false: it needs none. ABORTED: another
+  // operation is in progress.
   absl::StatusOr<bool> BeginChange(const std::shared_ptr<ServedModel>& model,
                                    ModelChange::Action action,
                                    const std::shared_ptr<const HostOptions>& options,

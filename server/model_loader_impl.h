@@ -20,11 +20,11 @@ struct ModelLoader::Operation {
   std::shared_ptr<const HostOptions> options;   // of the version to load
   std::shared_ptr<const HostOptions> previous;  // kReplace: those of the version that serves
   ModelDone done;                               // may be null
-  bool remove = false;     // kUnload: the configuration has no such model any more
-  bool drained = false;    // kReplace: the serving version was retired before the load
-  bool restoring = false;  // kReplace: the load has failed; `previous` is loaded again
+  bool remove = false;      // kUnload: the configuration has no such model any more
+  bool drained = false;     // kReplace: the serving version was retired before the load
+  bool restoring = false;   // kReplace: the load has failed; `previous` is loaded again
   int64_t blocked_at = -1;  // it needs memory: not tried again while freed_ has this value
-  absl::Status failure;    // why it restores
+  absl::Status failure;     // why it restores
 };
 
 // One loaded version. It is in ModelLoader::versions_ from Publish until it is freed.

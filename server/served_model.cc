@@ -116,9 +116,9 @@ void ServedModel::ExpireWaits(int64_t now_us) {
     }
   }
   for (const Waiter& waiter : expired) {
-    waiter.on_host(WithReason(
-        absl::DeadlineExceededError("the deadline passed before the model was loaded"),
-        kReasonQueued));
+    waiter.on_host(
+        WithReason(absl::DeadlineExceededError("the deadline passed before the model was loaded"),
+                   kReasonQueued));
   }
 }
 

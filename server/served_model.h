@@ -35,9 +35,9 @@ class ServedModel {
 
   struct View {
     ModelState state = ModelState::kUnloaded;
-    uint64_t version = 0;  // 0: none serves
-    int64_t retired = 0;   // versions that still run calls
-    bool accepts = false;  // calls run or wait
+    uint64_t version = 0;                        // 0: none serves
+    int64_t retired = 0;                         // versions that still run calls
+    bool accepts = false;                        // calls run or wait
     std::shared_ptr<ModelHost> host;             // the version that serves, or null
     std::shared_ptr<const HostOptions> options;  // the configuration of the next load
     std::string failure;                         // why the last load failed; empty: it did not

@@ -102,18 +102,18 @@ class ServerProcess {
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
-  std::mutex serving_mutex_;             // held by UpdateServing
-  std::atomic<bool> draining_{false};    // Drain has begun
-  std::atomic<bool> loaded_{false};      // the models of the start are loaded
+  std::mutex serving_mutex_;              // held by UpdateServing
+  std::atomic<bool> draining_{false};     // Drain has begun
+  std::atomic<bool> loaded_{false};       // the models of the start are loaded
   std::atomic<bool> load_failed_{false};  // or one of them could not be loaded
-  std::unique_ptr<ModelLoader> loader_;  // uses directory_, memory_ and health_
+  std::unique_ptr<ModelLoader> loader_;   // uses directory_, memory_ and health_
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<AdminServer> admin_;  // null: off
   std::unique_ptr<HttpApi> api_;        // null: off
-  Listener listener_;             // declared after server_, so that it is destroyed first
+  Listener listener_;                   // declared after server_, so that it is destroyed first
   HeapTrimmer heap_trimmer_;
   int64_t last_watch_us_ = 0;
 };
@@ -250,8 +250,8 @@ absl::Status ServerProcess::ListenGrpc() {
 
 absl::Status ServerProcess::ListenAdmin() {
   if (options_.admin_listen.empty()) return absl::OkStatus();
-  QT_ASSIGN_OR_RETURN(admin_, AdminServer::Start(options_, context_, loader_.get(), &health_,
-                                                 certificates_.get()));
+  QT_ASSIGN_OR_RETURN(
+      admin_, AdminServer::Start(options_, context_, loader_.get(), &health_, certificates_.get()));
   spdlog::info("listening on {} (administration, port {})", options_.admin_listen, admin_->port());
   return absl::OkStatus();
 }

@@ -37,7 +37,7 @@ struct ServerOptions {
   // Reads the configuration of the models again (SIGHUP, ReloadConfiguration). Called from one
   // thread at a time. Null: it cannot be read again.
   std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
-  AccessLog::WriteLine access_log;               // receives the lines of the access log; null: off
+  AccessLog::WriteLine access_log;  // receives the lines of the access log; null: off
   // Returns the number of log lines that were lost so far.
   std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };

@@ -154,8 +154,8 @@ class Caller {
 };
 
 int Run(const AdminFlags& flags) {
-  const bool names_model = flags.action == "load" || flags.action == "reload" ||
-                           flags.action == "unload";
+  const bool names_model =
+      flags.action == "load" || flags.action == "reload" || flags.action == "unload";
   if (!names_model && !flags.model.empty()) {
     return Fail(kExitUsage, absl::InvalidArgumentError(
                                 absl::StrCat("admin ", flags.action, ": takes no model")));
@@ -181,7 +181,8 @@ void AddAdminCommand(CommandLine& line) {
        .description = "List, load, replace and unload the models of a running server.",
        .example = "quintet admin reload g2p --target 127.0.0.1:50052 --key-file /etc/quintet/key",
        .details =
-           "list: models with states and versions. load, unload: one model. reload: replace a model "
+           "list: models with states and versions. load, unload: one model. reload: replace a "
+           "model "
            "by its files as they\nare now. reload-configuration: read the --config file of the "
            "server again, as SIGHUP does. The server needs\n--admin-listen. Exit code 4: the call "
            "failed; the message says why."},

@@ -84,8 +84,9 @@ absl::StatusOr<std::vector<HostOptions>> ReadModels(const CommandLine& first,
   QT_ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
   QT_RETURN_IF_ERROR(CheckModelSections(flags, options));
   if (!SameServerSettings(options, running)) {
-    spdlog::warn("settings of the server other than its models have changed: restart it to apply "
-                 "them");
+    spdlog::warn(
+        "settings of the server other than its models have changed: restart it to apply "
+        "them");
   }
   return std::move(options.models);
 }

@@ -196,8 +196,10 @@ absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
     return absl::ToInt64Microseconds(time);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(setting.where, ": expected \"0\" or a time from 1s to 8760h, such as \"10m\", "
-                   "got \"", setting.value, "\""));
+      absl::StrCat(setting.where,
+                   ": expected \"0\" or a time from 1s to 8760h, such as \"10m\", "
+                   "got \"",
+                   setting.value, "\""));
 }
 
 enum class Settings : uint8_t { kAll, kInEffect };

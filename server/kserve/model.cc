@@ -94,8 +94,8 @@ std::pair<const char*, const char*> StateOf(const ServedModel::View& view) {
     case ModelState::kIdle:
       return {"READY", "idle: the next call loads the model"};
     case ModelState::kLoading:
-      return {"LOADING", view.accepts ? "the model is loading, and calls wait"
-                                      : "the model is loading"};
+      return {"LOADING",
+              view.accepts ? "the model is loading, and calls wait" : "the model is loading"};
     case ModelState::kDraining:
       return {"UNLOADING", view.accepts ? "the model is being replaced, and calls wait"
                                         : "calls in progress end before the model is unloaded"};

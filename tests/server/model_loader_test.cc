@@ -51,10 +51,9 @@ struct Loader {
     options.limits.cache_bytes = 1 << 20;
     options.engine.encoder_cache_bytes = 0;
     UseStub(&options, std::make_shared<StubControl>());
-    options.load_model = [this, load = options.load_model](const std::string& directory,
-                                                           const LoadOptions& load_options,
-                                                           ThreadPool* threads)
-        -> absl::StatusOr<std::unique_ptr<Model>> {
+    options.load_model = [this, load = options.load_model](
+                             const std::string& directory, const LoadOptions& load_options,
+                             ThreadPool* threads) -> absl::StatusOr<std::unique_ptr<Model>> {
       if (on_load != nullptr) {
         if (absl::Status status = on_load(); !status.ok()) return status;
       }
@@ -67,8 +66,7 @@ struct Loader {
   ModelOutcome Do(void (ModelLoader::*operation)(const std::string&, ModelDone),
                   const std::string& name = "a") {
     std::promise<ModelOutcome> outcome;
-    (loader.get()->*operation)(name,
-                               [&](const ModelOutcome& one) { outcome.set_value(one); });
+    (loader.get()->*operation)(name, [&](const ModelOutcome& one) { outcome.set_value(one); });
     return outcome.get_future().get();
   }
   std::vector<ModelChange> ReloadConfiguration() {
@@ -255,8 +253,10 @@ TEST_CASE("A call waits no longer than its deadline, and can stop waiting", "[mo
   CHECK(loader.model().StopWaiting(ticket));
   CHECK_FALSE(loader.model().StopWaiting(ticket));
   go_on.set_value();
-  CHECK(Eventually([&] { return loader.model().view().version == 3 || !loader.model().accepts() ||
-                                loader.model().view().state == ModelState::kIdle; }));
+  CHECK(Eventually([&] {
+    return loader.model().view().version == 3 || !loader.model().accepts() ||
+           loader.model().view().state == ModelState::kIdle;
+  }));
   CHECK_FALSE(called);
 }
 

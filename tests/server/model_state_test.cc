@@ -180,8 +180,8 @@ TEST_CASE("Invariants hold over random traces", "[model_state]") {
       INFO("state " << ModelStateName(before.state) << " -> " << ModelStateName(model.state()));
       if (!status.ok()) {
         CHECK(Observed(model) == before);  // a refused event changes nothing
-        const bool busy = IsOneOf(before.state, {ModelState::kLoading, ModelState::kReplacing,
-                                                 ModelState::kDraining});
+        const bool busy = IsOneOf(
+            before.state, {ModelState::kLoading, ModelState::kReplacing, ModelState::kDraining});
         CHECK(absl::IsAborted(status) == busy);
       }
       CheckInvariants(model);
