@@ -62,9 +62,10 @@ absl::Status CheckIsaVariable() {
 // Adds subcommands without flags for those of `from` that `to` lacks.
 void AddNames(const CLI::App* from, CLI::App* to) {
   for (const CLI::App* command : from->get_subcommands({})) {
-    CLI::App* known = to->get_subcommand_no_throw(command->get_name());
-    if (known == nullptr) known = to->add_subcommand(command->get_name());
-    AddNames(command, known);
+    const std::string& name = command->get_name();
+    const std::vector<CLI::App*> known =
+        to->get_subcommands([&](const CLI::App* app) { return app->get_name() == name; });
+    AddNames(command, known.empty() ? to->add_subcommand(name) : known.front());
   }
 }
 

@@ -135,7 +135,9 @@ def test_a_key_of_an_administrator_is_needed(server):
 )
 def test_the_address_is_checked(flags, text):
     command = [BINARY, "serve", "--model", G2P, "--listen", "127.0.0.1:0", "--http-listen", ""]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, *flags], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2
     assert text in done.stderr
 
@@ -172,7 +174,11 @@ def test_the_command_line(server, checkpoint, tmp_path):
     def admin(*arguments, key_file=key) -> subprocess.CompletedProcess:
         command = [BINARY, "admin", *arguments, "--target", server.admin_target]
         return subprocess.run(
-            [*command, "--key-file", key_file], capture_output=True, text=True, timeout=60
+            [*command, "--key-file", key_file],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     assert admin("list").stdout.startswith("g2p\tSERVING\tversion 1")
@@ -211,7 +217,7 @@ def test_the_configuration_adds_changes_and_removes_models(server, checkpoint, t
     assert changes["g2p"].action == actions.Value("ACTION_UNLOADED")
     assert [model.model for model in server.admin("ListModels").models] == ["two"]
     assert failure_of(lambda: answer(server, "g2p")).code() == grpc.StatusCode.NOT_FOUND
-    assert {s.labels["model_name"] for s in server.samples()} == {"two", "none"}
+    assert eventually(lambda: {s.labels["model_name"] for s in server.samples()} == {"two", "none"})
 
 
 @pytest.mark.parametrize(
