@@ -7,14 +7,38 @@ import os
 import pathlib
 import shutil
 import struct
-import sys
+import tempfile
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_tools import protoc
 
 from server_process import G2P, SOURCE, Server, free_port
 
-sys.path.insert(0, str(SOURCE / "proto"))
-admin_pb, admin_grpc = grpc.protos_and_services("quintet/admin/v1/admin.proto")
+PACKAGE = "quintet.admin.v1"
+
+
+def _pool() -> descriptor_pool.DescriptorPool:
+    """Returns the descriptors of admin.proto. Generated modules would be part of the package
+    quintet, which belongs to the client."""
+    with tempfile.NamedTemporaryFile() as file:
+        arguments = [f"-I{SOURCE / 'proto'}", f"--descriptor_set_out={file.name}"]
+        proto = "quintet/admin/v1/admin.proto"
+        assert protoc.main(["protoc", *arguments, "--include_imports", proto]) == 0
+        files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
+    pool = descriptor_pool.DescriptorPool()
+    for one in files.file:
+        pool.Add(one)
+    return pool
+
+
+POOL = _pool()
+
+
+def message(name: str):
+    """Returns the class of a message, such as LoadModelRequest."""
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
 
 ADMIN_KEY = "sk-admin-0042-secret"
 
@@ -73,7 +97,6 @@ class AdminServer(Server):
             **flags,
         )
         self._channel = grpc.insecure_channel(self.admin_target)
-        self.stub = admin_grpc.AdminStub(self._channel)
 
     def configure(self, models: dict) -> None:
         lines = [f"model = {json.dumps([f'{name}={models[name][0]}' for name in models])}"]
@@ -90,11 +113,14 @@ class AdminServer(Server):
 
     def admin(self, method: str, model: str = "", key: str = ADMIN_KEY, timeout: float = 120):
         """Calls a method of quintet.admin.v1.Admin."""
-        request = getattr(admin_pb, f"{method}Request")()
-        if model:
-            request.model = model
+        call = self._channel.unary_unary(
+            f"/{PACKAGE}.Admin/{method}",
+            request_serializer=message(f"{method}Request").SerializeToString,
+            response_deserializer=message(f"{method}Response").FromString,
+        )
+        request = message(f"{method}Request")(**({"model": model} if model else {}))
         metadata = [("authorization", f"Bearer {key}")] if key else []
-        return getattr(self.stub, method)(request, timeout=timeout, metadata=metadata)
+        return call(request, timeout=timeout, metadata=metadata)
 
     def listed(self, model: str = "g2p"):
         """Returns the state of one model, or None if it is not listed."""
@@ -105,5 +131,5 @@ class AdminServer(Server):
 
     def state(self, model: str = "g2p") -> str:
         listed = self.listed(model)
-        names = admin_pb.Model.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
+        names = POOL.FindEnumTypeByName("quintet.v1.ModelState").values_by_number
         return "" if listed is None else names[listed.state].name.removeprefix("MODEL_STATE_")
