@@ -223,7 +223,7 @@ def test_the_configuration_adds_changes_and_removes_models(server, checkpoint, t
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("model = 3x", "serve.toml"),
+        ('model = ["a={g2p}"]\n[models.a]\nmax_queue', "serve.toml:3"),
         ('model = ["a=/nonexistent"]', "/nonexistent"),
         ('model = ["a={g2p}", "a={g2p}"]', "given twice"),
         ('model = ["a={g2p}"]\n[models.b]\nmax_queue = 3', "no model of this name"),

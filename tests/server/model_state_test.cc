@@ -37,7 +37,7 @@ TEST_CASE("A model is loaded, replaced and unloaded", "[model_state]") {
   CHECK(model.last_version() == 2);
 }
 
-TEST_CASE("A failed replacement leaves the version that serves", "[model_state]") {
+TEST_CASE("A replacement that fails changes nothing", "[model_state]") {
   ModelLifecycle model;
   REQUIRE(model.BeginLoad().ok());
   model.Loaded();
@@ -48,7 +48,7 @@ TEST_CASE("A failed replacement leaves the version that serves", "[model_state]"
   CHECK(model.retired() == 0);
 }
 
-TEST_CASE("Without memory for both, calls wait until the replacement is loaded", "[model_state]") {
+TEST_CASE("Calls wait while a model is drained for its replacement", "[model_state]") {
   ModelLifecycle model;
   REQUIRE(model.BeginLoad().ok());
   model.Loaded();
