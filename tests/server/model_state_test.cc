@@ -133,7 +133,7 @@ void CheckInvariants(const ModelLifecycle& model) {
 TEST_CASE("Invariants hold over random traces", "[model_state]") {
   std::mt19937_64 random(20261128);
   std::vector<int64_t> seen(7, 0);
-  for (int trace = 0; trace < 2000; ++trace) {
+  for (int trace = 0; trace < 500; ++trace) {
     ModelLifecycle model;
     int64_t freed = 0;
     for (int step = 0; step < 60; ++step) {
@@ -190,7 +190,7 @@ TEST_CASE("Invariants hold over random traces", "[model_state]") {
       ++seen[static_cast<size_t>(model.state())];
     }
   }
-  for (const int64_t count : seen) CHECK(count > 1000);  // every state was reached
+  for (const int64_t count : seen) CHECK(count > 250);  // every state was reached
 }
 
 TEST_CASE("From every state a model can serve again", "[model_state]") {
