@@ -107,7 +107,7 @@ MetricFactory::Histograms MetricFactory::Histogram(const std::string& name, cons
   });
 }
 
-RefusalMetrics::RefusalMetrics(MetricFactory maker) {
+RefusalMetrics::RefusalMetrics(MetricFactory maker) : maker_(maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
                              "NOT_READY", "QUEUED", "AUTH", "NO_METHOD", "OUT_OF_MEMORY", "BUG"}) {
     rejected_[reason] = maker.Counter(
@@ -123,6 +123,7 @@ void RefusalMetrics::Rejected(const std::string& reason) {
 
 LogMetrics::LogMetrics(MetricFactory maker, std::function<int64_t()> dropped)
     : dropped_(std::move(dropped)),
+      maker_(maker),
       counter_(maker.Counter("log_lines_dropped_total",
                              "Log lines that were lost because the log was blocked or full.")) {}
 

@@ -97,6 +97,7 @@ class RefusalMetrics {
   void Rejected(const std::string& reason);
 
  private:
+  const MetricFactory maker_;  // keeps the counters
   std::map<std::string, MetricFactory::Counters> rejected_;
 };
 
@@ -110,6 +111,7 @@ class LogMetrics {
 
  private:
   const std::function<int64_t()> dropped_;
+  const MetricFactory maker_;  // keeps the counter
   const MetricFactory::Counters counter_;
   std::mutex mutex_;
   int64_t collected_ = 0;  // the value of counter_
