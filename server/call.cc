@@ -382,10 +382,10 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     ended_ = true;
     queue_reservation_.Release();
     // The call is not freed if it was abandoned, because the engine may still use it.
-    if (!abandoned_) {
-      self = std::move(self_);
-      host = std::move(host_);
-    }
+    if (!abandoned_) self = std::move(self_);
+    // After a failed allocation the engine may still have requests of the call, whose results use
+    // the version. It is then released with the call.
+    if (!abandoned_ && pending_ == 0) host = std::move(host_);
   }
   if (!outcome.status.ok() && ids_.empty()) {
     model_ != nullptr ? model_->metrics()->Rejected(reason) : context_->refusals->Rejected(reason);
