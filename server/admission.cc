@@ -11,6 +11,12 @@ Admission::Held Admission::Total() const {
   return total;
 }
 
+void Admission::SetLimits(int64_t max_requests, int64_t max_tokens) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  max_requests_ = max_requests;
+  max_tokens_ = max_tokens;
+}
+
 Admission::Reservation Admission::TryReserve(int64_t requests, int64_t tokens, Priority priority) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Held total = Total();

@@ -17,6 +17,9 @@ class Admission {
   Admission(int64_t max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
+  // Changes the limits. What calls hold already stays, even if it is more.
+  void SetLimits(int64_t max_requests, int64_t max_tokens);
+
   // The requests and tokens that one call holds in the queue. The destructor releases them.
   class Reservation {
    public:
@@ -71,8 +74,8 @@ class Admission {
   Held Total() const;
   void Change(Priority priority, int64_t requests, int64_t tokens);
 
-  const int64_t max_requests_, max_tokens_;
   mutable std::mutex mutex_;
+  int64_t max_requests_, max_tokens_;
   std::array<Held, kClasses> held_;  // indexed by Priority
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "engine/clock.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
@@ -48,21 +49,107 @@ void ApiContext::Refused(absl::string_view path, const absl::Status& status) con
 }
 
 void ApiCall::Start() {
+  arrival_us_ = MonotonicMicros();
   const TaskTraits traits = {.cost_bytes = static_cast<int64_t>(exchange_->request().body.size())};
   context_->calls->preparation->Post(traits, [self = shared_from_this()] { self->Translate(); });
 }
 
+void ApiCall::FailUnstarted(const absl::Status& status) {
+  context_->Refused(route_->path, status);
+  Fail(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)), 0);
+}
+
 void ApiCall::Translate() {
   try {
-    absl::Status status = ReadRequest();
-    if (status.ok()) status = StartRpcs();
-    if (status.ok()) return;
-    context_->Refused(route_->path, status);
-    const RpcOutcome outcome = ToRpcOutcome(status, request_id_, absl::Milliseconds(200));
-    Fail(outcome, 0);
+    if (absl::Status status = ReadRequest(); !status.ok()) return FailUnstarted(status);
+    const absl::StatusOr<bool> bound = BindModel();
+    if (!bound.ok()) return FailUnstarted(bound.status());
+    if (*bound) Run();
   } catch (const std::bad_alloc&) {
     Fail(OutOfMemoryOutcome(), 0);
   }
+}
+
+absl::StatusOr<bool> ApiCall::BindModel() {
+  if (exchange_->request().method != "POST") return true;
+  std::string name;
+  if (const auto field = body_.is_object() ? body_.find("model") : body_.end();
+      field != body_.end() && field->is_string()) {
+    name = field->get<std::string>();
+  }
+  const CallContext& calls = *context_->calls;
+  const absl::StatusOr<std::shared_ptr<ServedModel>> model = calls.models->Find(name);
+  if (!model.ok()) return true;  // the translation or the RPC reports it
+  absl::StatusOr<std::shared_ptr<ModelHost>> host = (*model)->Acquire();
+  if (!host.ok()) return true;
+  binding_.model = *model;
+  binding_.host = *std::move(host);
+  if (binding_.host != nullptr) return true;
+  waiting_ = (*model)->admission().TryReserve(1, request_bytes_ / 3);
+  if (!waiting_.held()) {
+    return absl::ResourceExhaustedError("queue full: too many requests wait for the model to load");
+  }
+  const int64_t deadline_us =
+      arrival_us_ + std::min(timeout_us_.value_or(calls.default_timeout_us), calls.max_timeout_us);
+  const uint64_t ticket = binding_.model->Wait(
+      deadline_us, [self = shared_from_this()](absl::StatusOr<std::shared_ptr<ModelHost>> version) {
+        self->OnHost(std::move(version));
+      });
+  bool gone;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wait_ticket_ = ticket;
+    gone = finished_;
+  }
+  if (gone) StopWaiting();
+  return false;
+}
+
+void ApiCall::StopWaiting() {
+  uint64_t ticket;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ticket = std::exchange(wait_ticket_, 0);
+  }
+  if (ticket != 0) binding_.model->StopWaiting(ticket);
+}
+
+void ApiCall::OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host) {
+  try {
+    const TaskTraits traits = {.cost_bytes = request_bytes_};
+    context_->calls->preparation->Post(
+        traits, [self = shared_from_this(), version = std::move(host)]() mutable {
+          self->waiting_.Release();
+          try {
+            if (!version.ok()) return self->FailUnstarted(version.status());
+            self->binding_.host = *std::move(version);
+            self->Run();
+          } catch (const std::bad_alloc&) {
+            self->Fail(OutOfMemoryOutcome(), 0);
+          }
+        });
+  } catch (const std::bad_alloc&) {
+    Fail(OutOfMemoryOutcome(), 0);
+  }
+}
+
+void ApiCall::Run() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (finished_) return;  // the client has gone
+  }
+  absl::StatusOr<std::unique_ptr<Translation>> translation =
+      route_->translate({exchange_->request(), body_, request_id_, *context_->calls, binding_});
+  nlohmann::json().swap(body_);
+  absl::Status status = translation.status();
+  if (status.ok()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      translation_ = *std::move(translation);
+    }
+    status = StartRpcs();
+  }
+  if (!status.ok()) FailUnstarted(status);
 }
 
 absl::Status ApiCall::CheckHeaders() {
@@ -95,21 +182,18 @@ absl::Status ApiCall::ReadRequest() {
   memory_.emplace(context_->calls->memory, registration_->connection_bytes());
   request_bytes_ = static_cast<int64_t>(request.body.size());
   QT_RETURN_IF_ERROR(memory_->Resize(kBytesPerRequestByte * request_bytes_));
-  nlohmann::json body = nlohmann::json::object();
   if (request.method == "POST") {
     absl::StatusOr<nlohmann::json> parsed = ParseJson(request.body, "body", kMaxDepth);
     if (!parsed.ok()) return WithoutQuote(parsed.status());
-    body = *std::move(parsed);
+    body_ = *std::move(parsed);
     std::string().swap(request.body);
-    QT_RETURN_IF_ERROR(CheckKnownFields(*route_, body));
+    QT_RETURN_IF_ERROR(CheckKnownFields(*route_, body_));
   }
-  if (const auto id = body.is_object() ? body.find("request_id") : body.end();
-      id != body.end() && id->is_string() && IsRequestId(id->get_ref<const std::string&>())) {
+  if (const auto id = body_.is_object() ? body_.find("request_id") : body_.end();
+      id != body_.end() && id->is_string() && IsRequestId(id->get_ref<const std::string&>())) {
     request_id_ = id->get<std::string>();
   }
   if (request_id_.empty()) request_id_ = absl::StrCat("q", context_->calls->next_id.fetch_add(1));
-  QT_ASSIGN_OR_RETURN(translation_,
-                      route_->translate({request, body, request_id_, *context_->calls}));
   return absl::OkStatus();
 }
 
@@ -128,7 +212,11 @@ absl::Status ApiCall::StartRpcs() {
   options.open = &context_->calls->rpcs;
   options.timeouts = context_->timeouts;
   options.max_priority = max_priority_;
-  options.timeout_us = timeout_us_;
+  if (timeout_us_.has_value()) {  // less the time that the request has waited for its model
+    const int64_t waited_us = MonotonicMicros() - arrival_us_;
+    options.timeout_us = std::max<int64_t>(0, *timeout_us_ - waited_us);
+  }
+  options.binding = binding_;
   std::vector<Part> parts(count);
   std::vector<std::shared_ptr<RpcHandler>> handlers;
   for (size_t i = 0; i < count; ++i) {
@@ -352,6 +440,7 @@ void ApiCall::OnDone(bool) {
     std::lock_guard<std::mutex> lock(mutex_);
     finished_ = true;
   }
+  StopWaiting();
   CancelAll();
   // For RPCs whose end could not be posted because memory was short.
   Advance();

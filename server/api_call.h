@@ -66,7 +66,15 @@ class ApiCall final : public HttpHandler,
   void Translate();
   absl::Status ReadRequest();
   absl::Status CheckHeaders();
+  // Takes the version of the model that all RPCs of the request use. Returns false if it waits for
+  // one; OnHost is called then.
+  absl::StatusOr<bool> BindModel();
+  void OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host);
+  void StopWaiting();
+  // Translates the request and starts its RPCs.
+  void Run();
   absl::Status StartRpcs();
+  void FailUnstarted(const absl::Status& status);
   // Forgets the RPCs from `first` on, which have not started for lack of memory.
   void DropUnstarted(size_t first);
   // Handles RPCs that have ended since the last call.
@@ -87,13 +95,18 @@ class ApiCall final : public HttpHandler,
   const ApiRoute* const route_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::string request_id_;
+  nlohmann::json body_ = nlohmann::json::object();
+  int64_t arrival_us_ = 0;
   std::optional<int64_t> timeout_us_;
+  ModelBinding binding_;
   Priority max_priority_ = Priority::kHigh;
   std::optional<RpcRegistry::Registration> registration_;  // of the first RPC, until it starts
   std::optional<MemoryReservation> memory_;  // for the JSON of the request, then of the response
 
   std::mutex mutex_;
-  std::shared_ptr<ApiCall> self_;  // set while RPCs are open
+  uint64_t wait_ticket_ = 0;        // of ServedModel::Wait; 0: the request does not wait
+  Admission::Reservation waiting_;  // room in the queue of the model meanwhile
+  std::shared_ptr<ApiCall> self_;   // set while RPCs are open
   std::unique_ptr<Translation> translation_;
   std::vector<Part> parts_;  // constant size once RPCs have started
   size_t open_ = 0;          // RPCs that are not closed

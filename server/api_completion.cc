@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Translation>> CompletionTranslation::Create(
   proto.mutable_call()->set_request_id(request.request_id);
   fields.ReadCall(proto.mutable_call());
   QT_RETURN_IF_ERROR(fields.status());
-  const absl::StatusOr<ModelHost*> host = request.context.Find(proto.call().model());
+  const absl::StatusOr<std::shared_ptr<ModelHost>> host = request.Find(proto.call().model());
   if (host.ok()) {
     made->host_ = *host;
     made->model_ = (*host)->options().name;
@@ -106,7 +106,7 @@ void CompletionTranslation::ReadOptions(JsonFields* fields, v1::GenerateRequest*
   if (decoding->has_skip_special_tokens()) skip_special_tokens_ = decoding->skip_special_tokens();
   if (decoding->has_num_return_sequences()) {
     sequences_ = decoding->num_return_sequences();
-  } else if (host_ != nullptr && host_->ready()) {
+  } else if (host_ != nullptr) {
     const int64_t usual = host_->defaults().num_return_sequences.value_or(1);
     sequences_ = static_cast<size_t>(std::max<int64_t>(usual, 1));
   }

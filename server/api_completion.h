@@ -50,7 +50,7 @@ class CompletionTranslation final : public Translation {
   const std::string id_;
   const int64_t created_;
   std::string model_;
-  const ModelHost* host_ = nullptr;  // null: unknown model, which the RPC rejects
+  std::shared_ptr<const ModelHost> host_;  // null: unknown model, which the RPC rejects
   JsonNames aliases_;
   size_t sequences_ = 1;  // number of choices per prompt
   bool token_ids_ = false, skip_special_tokens_ = true, include_usage_ = false;

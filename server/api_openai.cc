@@ -113,11 +113,18 @@ class ModelsTranslation final : public Translation {
   }
 
   static Json ModelJson(const v1::ServedModel& model) {
+    constexpr absl::string_view kStatePrefix = "MODEL_STATE_";
     static const int64_t started = absl::ToUnixSeconds(absl::Now());
-    Json json = {{"id", model.model()},   {"object", "model"},      {"created", started},
-                 {"owned_by", "quintet"}, {"ready", model.ready()}, {"device", model.device()},
+    Json json = {{"id", model.model()},
+                 {"object", "model"},
+                 {"created", started},
+                 {"owned_by", "quintet"},
+                 {"ready", model.ready()},
+                 {"state", v1::ModelState_Name(model.state()).substr(kStatePrefix.size())},
+                 {"version", model.version()},
+                 {"device", model.device()},
                  {"dtype", model.dtype()}};
-    if (!model.ready()) return json;
+    if (model.version() == 0) return json;
     json["parameters"] = model.parameters();
     json["family"] = model.family();
     json["head"] = model.head();

@@ -56,7 +56,7 @@ absl::Status PairTranslation::AddTargets(const ModelHost& host, const Pair& pair
 absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::CallOptions& call,
                                        const std::vector<Pair>& pairs,
                                        const std::vector<Names>& names, bool only_templates) {
-  QT_ASSIGN_OR_RETURN(ModelHost * host, request.context.Find(call.model()));
+  QT_ASSIGN_OR_RETURN(const std::shared_ptr<ModelHost> host, request.Find(call.model()));
   const TextTemplates& templates = host->options().templates;
   pairs_ = pairs.size();
   if (templates.rerank.empty()) {
@@ -80,7 +80,6 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
     return absl::OkStatus();
   }
   // The targets need the tokenizer. A model that has loaded keeps it.
-  if (!host->ready()) return absl::UnavailableError("the model is loading or shutting down");
   if (host->tokenizer() == nullptr) {
     return absl::FailedPreconditionError("this model has no tokenizer");
   }

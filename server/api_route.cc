@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "google/protobuf/descriptor.h"
+#include "kernels/base/status_macros.h"
 
 namespace quintet {
 namespace {
@@ -31,6 +32,12 @@ const char* TypeOf(const FieldDescriptor& field) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<ModelHost>> ApiRequest::Find(const std::string& model) const {
+  QT_ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> found, context.models->Find(model));
+  if (binding.model == found && binding.host != nullptr) return binding.host;
+  return absl::UnavailableError("the model is not loaded");
+}
 
 std::vector<ApiField> CallFields() {
   return {{"model", "string", "Name of a served model. Default: the only one."},

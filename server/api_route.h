@@ -77,6 +77,11 @@ struct ApiRequest {
   const nlohmann::json& body;  // an empty object for GET
   std::string request_id;      // for CallOptions.request_id and ids of responses
   const CallContext& context;
+  const ModelBinding& binding;  // the version that all RPCs of the request use
+
+  // Returns the version of the named model that the RPCs use. UNAVAILABLE if there is none;
+  // otherwise the errors of ModelDirectory::Find.
+  absl::StatusOr<std::shared_ptr<ModelHost>> Find(const std::string& model) const;
 };
 
 // A member of the JSON object of requests, for checks and for /openapi.json.

@@ -47,7 +47,7 @@ class GenerateTranslation final : public Translation {
     if (parameters != nullptr && options.status().ok()) options.Fail(Unknown(*parameters, options));
     fields.Fail(options.status());
     QT_RETURN_IF_ERROR(fields.status());
-    if (const auto host = request.context.Find(call->model()); host.ok()) made->host_ = *host;
+    if (const auto host = request.Find(call->model()); host.ok()) made->host_ = *host;
     *proto.mutable_input() = std::move(inputs[0]);
     if (proto.input().has_text() && made->full_text_) made->prompt_ = proto.input().text();
     made->stream_ = stream;
@@ -219,7 +219,7 @@ class GenerateTranslation final : public Translation {
     return details;
   }
 
-  const ModelHost* host_ = nullptr;
+  std::shared_ptr<const ModelHost> host_;
   std::string prompt_;  // before the generated text; empty unless return_full_text
   bool details_ = false, full_text_ = false, list_ = false;
   size_t streamed_ = 0;
@@ -230,8 +230,8 @@ class GenerateTranslation final : public Translation {
 Made Compatible(const ApiRequest& request) {
   const auto model = request.body.is_object() ? request.body.find("model") : request.body.end();
   const bool named = model != request.body.end() && model->is_string();
-  const auto host = request.context.Find(named ? model->get<std::string>() : "");
-  if (host.ok() && (*host)->ready() && !CheckHead(RequestKind::kGenerate, (*host)->config()).ok()) {
+  const auto host = request.Find(named ? model->get<std::string>() : "");
+  if (host.ok() && !CheckHead(RequestKind::kGenerate, (*host)->config()).ok()) {
     return TeiEmbed(request);
   }
   return GenerateTranslation::Create(request, /*stream=*/false, /*list=*/true);

@@ -25,18 +25,6 @@ constexpr int64_t kParsedBytes = 10;
 // Bytes of memory per byte of input text, during tokenization.
 constexpr int64_t kTokenizedBytes = 48;
 
-// Returns names of the models for error messages, at most 512 bytes.
-std::string ServedNames(const std::vector<ModelHost*>& hosts) {
-  constexpr size_t kMostBytes = 512;
-  std::string names;
-  for (const ModelHost* host : hosts) {
-    const std::string& name = host->options().name;
-    if (names.size() + name.size() > kMostBytes) return absl::StrCat(names, ", ...");
-    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-  }
-  return names;
-}
-
 FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
   if (result.ok()) {
     return result->sequences.empty() ? FinishReason::kDone : result->sequences[0].finish_reason;
@@ -47,20 +35,6 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 }
 
 }  // namespace
-
-absl::StatusOr<ModelHost*> CallContext::Find(const std::string& model) const {
-  if (model.empty()) {
-    if (hosts.size() == 1) return hosts[0];
-    return absl::InvalidArgumentError(
-        absl::StrCat("call.model: must name one of the ", hosts.size(),
-                     " models served, got none; served: ", ServedNames(hosts)));
-  }
-  for (ModelHost* host : hosts) {
-    if (host->options().name == model) return host;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("call.model: no model of this name is served; served: ", ServedNames(hosts)));
-}
 
 absl::StatusOr<Priority> CallContext::Authorize(
     std::optional<absl::string_view> authorization) const {
@@ -132,15 +106,14 @@ void Call::Start(const v1::CallOptions& options, const CallSize& size) {
     request_id_ = options.request_id().empty()
                       ? absl::StrCat("q", context_->next_id.fetch_add(1, std::memory_order_relaxed))
                       : options.request_id();
-    if (absl::Status status = Admit(size); !status.ok()) return End(status);
-    context_->preparation->Post({.priority = priority_, .cost_bytes = size.inputs.bytes},
-                                [this] { PrepareAndSubmit(); });
+    size_ = size;
+    if (absl::Status status = Admit(); !status.ok()) return End(status);
   } catch (const std::bad_alloc&) {
     EndOutOfMemory();
   }
 }
 
-absl::Status Call::Admit(const CallSize& size) {
+absl::Status Call::Admit() {
   QT_RETURN_IF_ERROR(CheckCallOptions(options_));
   const Priority highest = rpc_->max_priority();
   if (options_.priority() == v1::PRIORITY_UNSPECIFIED) {
@@ -149,34 +122,102 @@ absl::Status Call::Admit(const CallSize& size) {
     priority_ = PriorityFromProto(options_.priority());
     QT_RETURN_IF_ERROR(CheckPriority(priority_, highest));
   }
-  if (!needs_model()) return ReserveMemory(ResponseBound());
-  QT_ASSIGN_OR_RETURN(host_, context_->Find(options_.model()));
-  if (!host_->ready()) {
-    const bool loading = host_->state() == ModelHost::State::kLoading;
-    return absl::UnavailableError(loading ? "the model is loading" : "the server is shutting down");
-  }
-  const int64_t most = host_->options().engine.max_queue_requests;
-  if (size.requests > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size.requests));
+  if (!needs_model()) {
+    QT_RETURN_IF_ERROR(ReserveMemory(ResponseBound()));
+    PostPreparation();
+    return absl::OkStatus();
   }
   // Read once, on arrival, so that later changes of the wall clock have no effect.
   deadline_us_ = arrival_us_ + std::min(rpc_->remaining_us().value_or(context_->default_timeout_us),
                                         context_->max_timeout_us);
-  // The estimated token count is capped at max_tokens per input. A longer text is rejected after
-  // tokenization; until then it must not reserve more of the queue than a valid text can.
-  const int64_t tokens =
-      std::min(size.inputs.bytes / 3, size.requests * input_limits().max_tokens) + size.requests;
-  queue_reservation_ = host_->admission().TryReserve(size.requests, tokens, priority_);
-  if (queue_reservation_.held()) {
-    return ReserveMemory(std::max(kTokenizedBytes * size.inputs.text_bytes, ResponseBound()));
+  QT_ASSIGN_OR_RETURN(model_, context_->models->Find(options_.model()));
+  std::shared_ptr<ModelHost> host = rpc_->binding().host;
+  if (host == nullptr || rpc_->binding().model != model_) {
+    QT_ASSIGN_OR_RETURN(host, model_->Acquire());
   }
-  const Admission& admission = host_->admission();
+  QT_RETURN_IF_ERROR(ReserveQueue(host.get()));
+  if (host == nullptr) {
+    WaitForModel();
+    return absl::OkStatus();
+  }
+  QT_RETURN_IF_ERROR(Bind(std::move(host)));
+  PostPreparation();
+  return absl::OkStatus();
+}
+
+absl::Status Call::ReserveQueue(const ModelHost* host) {
+  const std::shared_ptr<const HostOptions> configured =
+      host == nullptr ? model_->view().options : nullptr;
+  const HostOptions& options = host == nullptr ? *configured : host->options();
+  const int64_t most = options.engine.max_queue_requests;
+  if (size_.requests > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
+  }
+  // A call without engine requests holds room for one while it waits for the model.
+  const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
+  // The estimated token count is capped at the longest input, for each input. A longer text is
+  // rejected after tokenization; until then it must not reserve more of the queue than a valid text
+  // can.
+  const int64_t longest =
+      host == nullptr ? int64_t{options.decoding.max_input_tokens} : MaxInputTokens(*host);
+  const int64_t tokens =
+      std::min(size_.inputs.bytes / 3, size_.requests * longest) + size_.requests;
+  queue_reservation_ = model_->admission().TryReserve(requests, tokens, priority_);
+  if (queue_reservation_.held()) return absl::OkStatus();
+  const Admission& admission = model_->admission();
   return absl::ResourceExhaustedError(absl::StrCat(
       "queue full: ", admission.requests(), " requests (about ", admission.tokens(),
-      " tokens) waiting; limits: ", most, " requests, ", host_->options().engine.max_queue_tokens,
-      " tokens (75 % of both for low priority); this call: requests ", size.requests, ", tokens ",
+      " tokens) waiting; limits: ", most, " requests, ", options.engine.max_queue_tokens,
+      " tokens (75 % of both for low priority); this call: requests ", requests, ", tokens ",
       tokens));
+}
+
+void Call::WaitForModel() {
+  const uint64_t ticket = model_->Wait(
+      deadline_us_, [self = shared_from_this()](absl::StatusOr<std::shared_ptr<ModelHost>> host) {
+        self->OnHost(std::move(host));
+      });
+  bool cancelled;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wait_ticket_ = ticket;
+    cancelled = cancelled_;
+  }
+  if (cancelled) Cancel();
+}
+
+void Call::OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host) {
+  try {
+    if (!host.ok()) return End(host.status());
+    // A short task: the thread that has loaded the model must not do the work of its calls.
+    context_->preparation->Post({.priority = priority_, .cost_bytes = size_.inputs.bytes},
+                                [this, version = *std::move(host)]() mutable {
+                                  try {
+                                    const absl::Status status = Bind(std::move(version));
+                                    if (!status.ok()) return End(status);
+                                  } catch (const std::bad_alloc&) {
+                                    return EndOutOfMemory();
+                                  }
+                                  PrepareAndSubmit();
+                                });
+  } catch (const std::bad_alloc&) {
+    EndOutOfMemory();
+  }
+}
+
+absl::Status Call::Bind(std::shared_ptr<ModelHost> host) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    host_ = std::move(host);
+    if (size_.requests == 0) queue_reservation_.Release();
+  }
+  return ReserveMemory(std::max(kTokenizedBytes * size_.inputs.text_bytes, ResponseBound()));
+}
+
+void Call::PostPreparation() {
+  context_->preparation->Post({.priority = priority_, .cost_bytes = size_.inputs.bytes},
+                              [this] { PrepareAndSubmit(); });
 }
 
 InputLimits Call::input_limits() const {
@@ -262,12 +303,13 @@ absl::StatusOr<RequestId> Call::SubmitOne(Request request) {
 }
 
 void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
-  ModelHost* const host = host_;
+  std::shared_ptr<ModelHost> host;
   Executor* const completion = context_->completion;
   bool complete;
   std::vector<RequestId> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    host = host_;
     const FinishReason reason = ReasonOfResult(result);
     host->metrics().Finished(reason, result.ok() ? &*result : nullptr,
                              {max_new_tokens_[index], tokenized_us_ - arrival_us_});
@@ -333,6 +375,7 @@ void Call::EndOutOfMemory() { EndWith(OutOfMemoryOutcome(), kReasonOutOfMemory);
 
 void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
   std::shared_ptr<Call> self;
+  std::shared_ptr<ModelHost> host;  // released at the end
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return;
@@ -340,9 +383,12 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     queue_reservation_.Release();
     // The call is not freed if it was abandoned, because the engine may still use it.
     if (!abandoned_) self = std::move(self_);
+    // After a failed allocation the engine may still have requests of the call, whose results use
+    // the version. It is then released with the call.
+    if (!abandoned_ && pending_ == 0) host = std::move(host_);
   }
   if (!outcome.status.ok() && ids_.empty()) {
-    host_ != nullptr ? host_->metrics().Rejected(reason) : context_->refusals->Rejected(reason);
+    model_ != nullptr ? model_->metrics()->Rejected(reason) : context_->refusals->Rejected(reason);
   }
   LogAccess(outcome, reason);
   Ended(std::move(outcome));
@@ -353,7 +399,7 @@ void Call::LogAccess(const RpcOutcome& outcome, const std::string& reason) {
   const int64_t now = MonotonicMicros();
   AccessRecord record;
   if (IsRequestId(request_id_)) record.request_id = request_id_;
-  if (host_ != nullptr) record.model = host_->options().name;
+  if (model_ != nullptr) record.model = model_->name();
   record.method = name_;
   record.code = outcome.status.error_code();
   record.reason = reason;
@@ -370,15 +416,23 @@ void Call::LogAccess(const RpcOutcome& outcome, const std::string& reason) {
 }
 
 void Call::Cancel() {
+  const std::shared_ptr<Call> self = shared_from_this();
+  uint64_t ticket = 0;
   for (size_t i = 0;; ++i) {
     RequestId id;
+    std::shared_ptr<ModelHost> host;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       cancelled_ = true;
-      if (i >= ids_.size()) return;
+      ticket = wait_ticket_;
+      host = host_;
+      if (host == nullptr || i >= ids_.size()) break;
       id = ids_[i];
     }
-    host_->engine().Cancel(id);
+    host->engine().Cancel(id);
+  }
+  if (ticket != 0 && model_->StopWaiting(ticket)) {
+    End(absl::CancelledError("the call was cancelled"));
   }
 }
 
@@ -396,6 +450,7 @@ void Call::Abandon() {
 
 void Call::FillInfo(const std::vector<Result>& results, v1::CallInfo* info) const {
   info->set_model(host_->options().name);
+  info->set_model_version(host_->version());
   info->set_request_id(request_id_);
   for (const Result& result : results) WriteInfo(result, info);
   v1::Timing* timing = info->mutable_timing();

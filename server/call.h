@@ -23,6 +23,7 @@
 #include "server/errors.h"
 #include "server/executor.h"
 #include "server/memory_budget.h"
+#include "server/model_directory.h"
 #include "server/model_host.h"
 #include "server/proto_conversion.h"
 #include "server/rpc.h"
@@ -32,7 +33,7 @@ namespace quintet {
 
 // State shared by all calls. Owned by the server.
 struct CallContext {
-  std::vector<ModelHost*> hosts;
+  ModelDirectory* models = nullptr;
   Executor* preparation = nullptr;  // tokenizes requests
   Executor* completion = nullptr;   // builds response messages from engine results
   Executor* writer = nullptr;       // a single thread that passes chunks of streams to gRPC
@@ -47,10 +48,6 @@ struct CallContext {
   RefusalMetrics* refusals = nullptr;
   const AccessLog* access_log = nullptr;  // null: off
 
-  // Returns the host of the named model. An empty name stands for the only model. NOT_FOUND: no
-  // model has this name. INVALID_ARGUMENT: the name is empty and several models are served. The
-  // messages list names of the models that are served.
-  absl::StatusOr<ModelHost*> Find(const std::string& model) const;
   // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of
   // its authorization header; unset: none. UNAUTHENTICATED: no key was sent. PERMISSION_DENIED: the
   // key is unknown.
@@ -128,8 +125,16 @@ class Call : public std::enable_shared_from_this<Call> {
  private:
   class Sink;
 
-  // Runs all checks that do not look at the inputs, and reserves queue space and memory.
-  absl::Status Admit(const CallSize& size);
+  // Runs all checks that do not look at the inputs, finds the model, and reserves queue space.
+  absl::Status Admit();
+  // Reserves queue space. `host`: the version that the call will run on; null: not known yet.
+  absl::Status ReserveQueue(const ModelHost* host);
+  // Waits for a version of the model, which is being loaded.
+  void WaitForModel();
+  void OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host);
+  // Binds the call to a version of the model, and reserves memory.
+  absl::Status Bind(std::shared_ptr<ModelHost> host);
+  void PostPreparation();
   void PrepareAndSubmit();
   void Submit(std::vector<Request> requests);
   absl::StatusOr<RequestId> SubmitOne(Request request);
@@ -143,7 +148,10 @@ class Call : public std::enable_shared_from_this<Call> {
   const char* const name_;
   v1::CallOptions options_;
   std::string request_id_;
-  ModelHost* host_ = nullptr;
+  CallSize size_;
+  std::shared_ptr<ServedModel> model_;  // null: not found yet, or the call needs none
+  // The version that the call runs on, from its admission until it ends. It is not freed before.
+  std::shared_ptr<ModelHost> host_;
   Priority priority_ = Priority::kNormal;
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;
 
@@ -152,6 +160,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Call> self_;  // set from Start until the call ends
 
   std::mutex mutex_;
+  uint64_t wait_ticket_ = 0;                  // of ServedModel::Wait; 0: the call has not waited
   Admission::Reservation queue_reservation_;  // held until the engine has started the last request
   size_t not_started_ = 0;                    // number of requests that the engine has not started
   size_t pending_ = 0;  // number of missing results, plus one while requests are submitted

@@ -14,13 +14,15 @@ namespace quintet {
 namespace {
 
 constexpr unsigned kRefreshSeconds = 1;
+constexpr char kAdminListen[] = "--admin-listen";
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options) {
   std::vector<std::pair<const char*, Address>> addresses;
   for (const auto& [flag, text] : {std::pair("--listen", &options.listen),
-                                   std::pair("--http-api-listen", &options.http_api_listen)}) {
+                                   std::pair("--http-api-listen", &options.http_api_listen),
+                                   std::pair(kAdminListen, &options.admin_listen)}) {
     if (text->empty()) continue;
     QT_ASSIGN_OR_RETURN(Address address, ParseAddress(flag, *text));
     addresses.emplace_back(flag, std::move(address));
@@ -35,7 +37,12 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerO
     return absl::InvalidArgumentError("--tls-client-ca: needs --tls-cert and --tls-key");
   }
   for (const auto& [flag, address] : addresses) {
-    if (IsLoopback(address) || options.allow_plaintext) continue;
+    if (IsLoopback(address)) continue;
+    if (flag == kAdminListen) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": an address other than loopback needs --tls-cert and --tls-key"));
+    }
+    if (options.allow_plaintext) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(flag,
                      ": an address other than loopback needs --tls-cert and --tls-key, or "

@@ -13,8 +13,8 @@ namespace quintet {
 
 // Opens the TLS files that the options name; null means plaintext. The returned object must outlive
 // the gRPC server that uses the credentials. INVALID_ARGUMENT: the address is invalid, a file is
-// unusable, or an address of gRPC or of the HTTP API needs TLS files because it is not loopback and
-// --allow-plaintext is not given.
+// unusable, or an address of gRPC, of administration or of the HTTP API needs TLS files because it
+// is not loopback and --allow-plaintext, which does not hold for administration, is not given.
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options);
 
 // Returns TLS credentials (TLS 1.2 or newer) for `files`, or plaintext credentials if `files` is

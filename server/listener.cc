@@ -27,8 +27,6 @@ constexpr int kReservedDescriptors = 64;
 constexpr int kPollMs = 50;  // upper bound of the delay of Stop
 constexpr auto kPause = std::chrono::milliseconds(50);
 
-constexpr char kFlag[] = "--listen";
-
 int PortOf(int fd) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
@@ -64,15 +62,15 @@ Listener::Socket::~Socket() {
 
 Listener::~Listener() { Stop(); }
 
-absl::Status Listener::Bind(const std::string& text) {
-  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress(kFlag, text));
+absl::Status Listener::Bind(const std::string& flag, const std::string& text) {
+  QT_ASSIGN_OR_RETURN(const Address address, ParseAddress(flag, text));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return ListenError(kFlag, text, gai_strerror(error));
+  if (error != 0) return ListenError(flag, text, gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -85,11 +83,11 @@ absl::Status Listener::Bind(const std::string& text) {
         // Accepted connections inherit TCP_NODELAY.
         setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0 &&
         bind(socket.fd, one->ai_addr, one->ai_addrlen) == 0 && listen(socket.fd, SOMAXCONN) == 0;
-    if (!bound) return ListenError(kFlag, text, std::strerror(errno));
+    if (!bound) return ListenError(flag, text, std::strerror(errno));
     port_ = PortOf(socket.fd);
     sockets_.push_back(std::move(socket));
   }
-  if (sockets_.empty()) return ListenError(kFlag, text, "no such address");
+  if (sockets_.empty()) return ListenError(flag, text, "no such address");
   return absl::OkStatus();
 }
 

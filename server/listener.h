@@ -1,4 +1,4 @@
-// The listening sockets of the gRPC port. The server accepts connections itself and passes them to
+// The listening sockets of a gRPC port. The server accepts connections itself and passes them to
 // gRPC.
 //
 // The listener of gRPC 1.51 stops forever if accept() fails for lack of file descriptors. This
@@ -29,8 +29,8 @@ class Listener {
 
   // Binds every address that HOST:PORT resolves to ("127.0.0.1:50051", "[::1]:0", "localhost:0").
   // The port is not shared with other processes. Clients that connect wait until Start.
-  // INVALID_ARGUMENT: the address does not exist or is in use.
-  absl::Status Bind(const std::string& text);
+  // INVALID_ARGUMENT, which names `flag`: the address does not exist or is in use.
+  absl::Status Bind(const std::string& flag, const std::string& text);
   // Starts a thread that passes connections to `acceptor` until Stop. Must be called once, after
   // the gRPC server has started.
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);

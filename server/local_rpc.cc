@@ -8,6 +8,7 @@ LocalRpc::LocalRpc(const Options& options, RpcRegistry::Registration registratio
                    LocalClient* client, size_t index)
     : Rpc(options.open, std::move(registration), options.timeouts, options.max_priority),
       timeout_us_(options.timeout_us),
+      binding_(options.binding),
       client_(client),
       index_(index) {}
 

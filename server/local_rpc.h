@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "server/model_directory.h"
 #include "server/rpc.h"
 
 namespace quintet {
@@ -33,6 +34,7 @@ class LocalRpc final : public Rpc {
     ClientTimeouts timeouts;
     Priority max_priority = Priority::kHigh;
     std::optional<int64_t> timeout_us;  // time until the deadline of the client, from now
+    ModelBinding binding;
   };
   // `client` must outlive the RPC, which OnEnded ends.
   LocalRpc(const Options& options, RpcRegistry::Registration registration, LocalClient* client,
@@ -44,6 +46,7 @@ class LocalRpc final : public Rpc {
   void TryCancel() override { client_->OnCutOff(); }
   std::optional<int64_t> remaining_us() const override { return timeout_us_; }
   bool has_metadata(absl::string_view, absl::string_view) const override { return false; }
+  const ModelBinding& binding() const override { return binding_; }
 
  private:
   void StartRead(grpc::ByteBuffer* message) override;
@@ -51,6 +54,7 @@ class LocalRpc final : public Rpc {
   void StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) override;
 
   const std::optional<int64_t> timeout_us_;
+  const ModelBinding binding_;
   LocalClient* const client_;
   const size_t index_;
   grpc::ByteBuffer* read_into_ = nullptr;

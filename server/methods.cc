@@ -175,12 +175,14 @@ class ListModelsCall final : public UnaryCall<v1::ListModelsRequest, v1::ListMod
   bool needs_model() const override { return false; }
   int64_t ResponseBound() override {
     constexpr int64_t kBytesPerModel = 1024;  // the message and its serialized form
-    return kBytesPerModel * static_cast<int64_t>(context().hosts.size());
+    return kBytesPerModel * static_cast<int64_t>(context().models->size());
   }
   CallSize Size(const v1::ListModelsRequest&) const override { return {0, {}}; }
   absl::StatusOr<std::vector<Request>> Prepare() override { return std::vector<Request>(); }
   void Write(const std::vector<Result>&, v1::ListModelsResponse* response) override {
-    for (const ModelHost* host : context().hosts) WriteServedModel(*host, response->add_models());
+    for (const auto& model : context().models->models()) {
+      WriteServedModel(*model, response->add_models());
+    }
   }
 };
 

@@ -4,7 +4,6 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "prometheus/family.h"
 
 namespace quintet {
 namespace {
@@ -20,6 +19,7 @@ const std::vector<double> kRequestTimeBuckets = {
     5,    10,    15,   20,  30,   40,  50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kTokenBuckets = {1,   2,    5,    10,   20,    50,    100,   200,
                                            500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const std::vector<double> kLoadBuckets = {.1, .25, .5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640};
 const std::vector<double> kBatchBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 prometheus::Labels Merged(prometheus::Labels labels, const prometheus::Labels& more) {
@@ -61,6 +61,14 @@ std::string VllmReason(FinishReason reason) {
 
 }  // namespace
 
+template <typename Metric, typename... Arguments>
+Metric* MetricFactory::AddTo(prometheus::Family<Metric>* family, const prometheus::Labels& labels,
+                             Arguments&&... arguments) {
+  Metric* const metric = &family->Add(labels, std::forward<Arguments>(arguments)...);
+  series_->removals.push_back([family, metric] { family->Remove(metric); });
+  return metric;
+}
+
 template <typename Metric, typename Add>
 AliasedMetric<Metric> MetricFactory::Make(const std::string& name, const Aliases& aliases,
                                           Add add) {
@@ -76,11 +84,8 @@ MetricFactory::Counters MetricFactory::Counter(const std::string& name, const st
                                                const prometheus::Labels& labels,
                                                const prometheus::Labels& alias_labels) {
   return Make<prometheus::Counter>(name, aliases, [&](const std::string& full, bool alias) {
-    return &prometheus::BuildCounter()
-                .Name(full)
-                .Help(help)
-                .Register(*registry_)
-                .Add(Merged(labels_, alias ? alias_labels : labels));
+    return AddTo(&prometheus::BuildCounter().Name(full).Help(help).Register(*registry_),
+                 Merged(labels_, alias ? alias_labels : labels));
   });
 }
 
@@ -88,11 +93,8 @@ MetricFactory::Gauges MetricFactory::Gauge(const std::string& name, const std::s
                                            const Aliases& aliases,
                                            const prometheus::Labels& labels) {
   return Make<prometheus::Gauge>(name, aliases, [&](const std::string& full, bool) {
-    return &prometheus::BuildGauge()
-                .Name(full)
-                .Help(help)
-                .Register(*registry_)
-                .Add(Merged(labels_, labels));
+    return AddTo(&prometheus::BuildGauge().Name(full).Help(help).Register(*registry_),
+                 Merged(labels_, labels));
   });
 }
 
@@ -100,15 +102,12 @@ MetricFactory::Histograms MetricFactory::Histogram(const std::string& name, cons
                                                    const std::vector<double>& buckets,
                                                    const Aliases& aliases) {
   return Make<prometheus::Histogram>(name, aliases, [&](const std::string& full, bool) {
-    return &prometheus::BuildHistogram()
-                .Name(full)
-                .Help(help)
-                .Register(*registry_)
-                .Add(labels_, buckets);
+    return AddTo(&prometheus::BuildHistogram().Name(full).Help(help).Register(*registry_), labels_,
+                 buckets);
   });
 }
 
-RefusalMetrics::RefusalMetrics(MetricFactory maker) {
+RefusalMetrics::RefusalMetrics(MetricFactory maker) : maker_(maker) {
   for (const char* reason : {"INVALID_FIELD", "MODEL_NOT_FOUND", "HEAD_MISSING", "QUEUE_FULL",
                              "NOT_READY", "QUEUED", "AUTH", "NO_METHOD", "OUT_OF_MEMORY", "BUG"}) {
     rejected_[reason] = maker.Counter(
@@ -124,6 +123,7 @@ void RefusalMetrics::Rejected(const std::string& reason) {
 
 LogMetrics::LogMetrics(MetricFactory maker, std::function<int64_t()> dropped)
     : dropped_(std::move(dropped)),
+      maker_(maker),
       counter_(maker.Counter("log_lines_dropped_total",
                              "Log lines that were lost because the log was blocked or full.")) {}
 
@@ -138,7 +138,8 @@ void LogMetrics::Collect() {
 ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registry)
     : make_(options.model_name, options.vllm_names, registry),
       refusals_(make_),
-      gap_increments_(kPerTokenBuckets.size() + 1) {
+      options_(options),
+      registry_(registry) {
   running_ = make_.Gauge("requests_running", "Requests that are being encoded or decoded.",
                          {"num_requests_running"});
   waiting_ = make_.Gauge("requests_waiting", "Requests that are accepted but not started.",
@@ -149,6 +150,19 @@ ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registr
   queue_tokens_ = make_.Gauge("queue_tokens", "Input tokens of waiting requests.");
   ready_ = make_.Gauge("ready", "1 while the model accepts requests, otherwise 0.");
   Set(make_.Gauge("build_info", "Always 1.", {}, {{"version", options.version}}), 1);
+  version_ = make_.Gauge("model_version", "Number of the version that serves; 0: none.");
+  retired_ = make_.Gauge("model_versions_retired",
+                         "Versions that no longer serve new calls and are not freed yet.");
+  const auto loads = [&](const char* outcome) {
+    return make_.Counter("model_loads_total", "Loads of the model, by outcome.", {},
+                         {{"outcome", outcome}});
+  };
+  loads_ = loads("loaded");
+  failed_loads_ = loads("failed");
+  unloads_ = make_.Counter("model_unloads_total",
+                           "How often the model was unloaded, replacements not counted.");
+  load_seconds_ = make_.Histogram("model_load_seconds", "Seconds that a load took, with warm-up.",
+                                  kLoadBuckets);
 
   for (const char* rpc : {"Generate", "GenerateStream", "Encode", "EncodeStream", "Score",
                           "Classify", "ModelInfer", "ModelStreamInfer"}) {
@@ -215,29 +229,47 @@ void ModelMetrics::MakeHistograms() {
   batch_size_ = make_.Histogram("step_batch_size", "Sequences per decoder step.", kBatchBuckets);
 }
 
-void ModelMetrics::Loaded(int64_t page_size, int64_t pages) {
-  Set(make_.Gauge(
-          "cache_config_info",
-          "Always 1. KV cache: number of pages and tokens per page, as labels.",
-          {"cache_config_info"},
-          {{"block_size", std::to_string(page_size)}, {"num_gpu_blocks", std::to_string(pages)}}),
+void ModelMetrics::Loaded(const LoadedVersion& loaded) {
+  Increment(loads_);
+  Observe(load_seconds_, loaded.seconds);
+  Set(version_, static_cast<double>(loaded.version));
+  std::lock_guard<std::mutex> lock(mutex_);
+  serving_.reset();  // before metrics with perhaps the same labels are made
+  serving_.emplace(options_.model_name, options_.vllm_names, registry_);
+  Set(serving_->Gauge("cache_config_info",
+                      "Always 1. KV cache: number of pages and tokens per page, as labels.",
+                      {"cache_config_info"},
+                      {{"block_size", std::to_string(loaded.page_size)},
+                       {"num_gpu_blocks", std::to_string(loaded.pages)}}),
       1);
-}
-
-void ModelMetrics::SetGpuMemory(const MemoryPlan& plan) {
+  if (loaded.gpu == nullptr) return;
+  const MemoryPlan& plan = *loaded.gpu;
   const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
                                                    {"cache", plan.model.cache},
                                                    {"workspace", plan.model.workspace},
                                                    {"search", plan.search},
                                                    {"runtime", plan.runtime}};
   for (const auto& [kind, bytes] : kinds) {
-    Set(make_.Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
-                    {{"kind", kind}}),
+    Set(serving_->Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
+                        {{"kind", kind}}),
         static_cast<double>(bytes));
   }
 }
 
-void ModelMetrics::Ready(bool ready) { Set(ready_, ready ? 1 : 0); }
+void ModelMetrics::LoadFailed() { Increment(failed_loads_); }
+
+void ModelMetrics::Unloaded() { Increment(unloads_); }
+
+void ModelMetrics::NotServing() {
+  Set(version_, 0);
+  std::lock_guard<std::mutex> lock(mutex_);
+  serving_.reset();
+}
+
+void ModelMetrics::SetState(bool ready, int64_t retired) {
+  Set(ready_, ready ? 1 : 0);
+  Set(retired_, static_cast<double>(retired));
+}
 
 void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
 
@@ -294,36 +326,40 @@ ModelMetrics::Totals ModelMetrics::totals() const {
   return totals;
 }
 
-void ModelMetrics::OnStep(const StepReport& report) {
+void ModelMetrics::OnStep(const StepReport& report, std::vector<double>* increments) {
   if (report.sequences > 0) Observe(batch_size_, static_cast<double>(report.sequences));
   if (report.token_gaps_us.empty()) return;
-  std::fill(gap_increments_.begin(), gap_increments_.end(), 0.0);
+  std::fill(increments->begin(), increments->end(), 0.0);
   double sum = 0.0;
   for (const int64_t gap_us : report.token_gaps_us) {
     const double seconds = Seconds(gap_us);
     const auto bucket = std::lower_bound(kPerTokenBuckets.begin(), kPerTokenBuckets.end(), seconds);
-    gap_increments_[static_cast<size_t>(bucket - kPerTokenBuckets.begin())] += 1.0;
+    (*increments)[static_cast<size_t>(bucket - kPerTokenBuckets.begin())] += 1.0;
     sum += seconds;
   }
-  inter_token_.Each([&](auto& histogram) { histogram.ObserveMultiple(gap_increments_, sum); });
+  inter_token_.Each([&](auto& histogram) { histogram.ObserveMultiple(*increments, sum); });
 }
 
-void ModelMetrics::Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens) {
-  Set(running_, static_cast<double>(counters.running));
+StepMetrics::StepMetrics(ModelMetrics* metrics)
+    : metrics_(metrics), increments_(kPerTokenBuckets.size() + 1) {}
+
+void ModelMetrics::Count(const EngineCounters& now, const EngineCounters& before) {
+  const auto raise = [](const Counters& metric, int64_t increment) {
+    metric.Each([&](auto& counter) { counter.Increment(static_cast<double>(increment)); });
+  };
+  raise(prompt_tokens_, now.prompt_tokens - before.prompt_tokens);
+  raise(generation_tokens_, now.generated_tokens - before.generated_tokens);
+  raise(cache_queries_, now.encoder_cache_queries - before.encoder_cache_queries);
+  raise(cache_hits_, now.encoder_cache_hits - before.encoder_cache_hits);
+}
+
+void ModelMetrics::SetGauges(const EngineCounters& sum, int64_t waiting, int64_t queue_tokens) {
+  Set(running_, static_cast<double>(sum.running));
   Set(waiting_, static_cast<double>(waiting));
   Set(queue_tokens_, static_cast<double>(queue_tokens));
-  Set(cache_usage_, counters.pages_total == 0 ? 0.0
-                                              : static_cast<double>(counters.pages_used) /
-                                                    static_cast<double>(counters.pages_total));
-  const auto raise = [](const Counters& metric, int64_t now, int64_t* before) {
-    metric.Each([&](auto& counter) { counter.Increment(static_cast<double>(now - *before)); });
-    *before = now;
-  };
-  std::lock_guard<std::mutex> lock(mutex_);
-  raise(prompt_tokens_, counters.prompt_tokens, &collected_.prompt_tokens);
-  raise(generation_tokens_, counters.generated_tokens, &collected_.generated_tokens);
-  raise(cache_queries_, counters.encoder_cache_queries, &collected_.encoder_cache_queries);
-  raise(cache_hits_, counters.encoder_cache_hits, &collected_.encoder_cache_hits);
+  Set(cache_usage_, sum.pages_total == 0 ? 0.0
+                                         : static_cast<double>(sum.pages_used) /
+                                               static_cast<double>(sum.pages_total));
 }
 
 }  // namespace quintet

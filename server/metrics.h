@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "prometheus/counter.h"
+#include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
@@ -40,8 +43,9 @@ class AliasedMetric {
 // Prometheus treats an empty label as a missing one.
 inline constexpr char kNoModel[] = "none";
 
-// Creates the metrics of one model in a registry. The registry must outlive this object and the
-// metrics.
+// Creates the metrics of one model in a registry. The metrics are removed from the registry with
+// the last copy of this object. The registry must outlive it, and no two factories may make metrics
+// of equal names and labels at the same time.
 class MetricFactory {
  public:
   using Counters = AliasedMetric<prometheus::Counter>;
@@ -52,7 +56,8 @@ class MetricFactory {
   MetricFactory(const std::string& model_name, bool vllm_names, prometheus::Registry* registry)
       : registry_(registry),
         labels_{{"model_name", model_name}, {"engine", "0"}},
-        vllm_names_(vllm_names) {}
+        vllm_names_(vllm_names),
+        series_(std::make_shared<Series>()) {}
 
   // `labels` are added to the metric with the native name, `alias_labels` to those with vLLM names.
   Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
@@ -64,12 +69,25 @@ class MetricFactory {
                        const std::vector<double>& buckets, const Aliases& aliases = {});
 
  private:
+  // The metrics that were made. The destructor removes them from the registry.
+  struct Series {
+    ~Series() {
+      for (const std::function<void()>& remove : removals) remove();
+    }
+    std::vector<std::function<void()>> removals;
+  };
+
   template <typename Metric, typename Add>
   AliasedMetric<Metric> Make(const std::string& name, const Aliases& aliases, Add add);
+  // Adds a metric to `family`.
+  template <typename Metric, typename... Arguments>
+  Metric* AddTo(prometheus::Family<Metric>* family, const prometheus::Labels& labels,
+                Arguments&&... arguments);
 
   prometheus::Registry* registry_;
   prometheus::Labels labels_;
   bool vllm_names_;
+  std::shared_ptr<Series> series_;
 };
 
 // Counters of requests that were rejected before they reached the engine, by ErrorInfo.reason.
@@ -79,6 +97,7 @@ class RefusalMetrics {
   void Rejected(const std::string& reason);
 
  private:
+  const MetricFactory maker_;  // keeps the counters
   std::map<std::string, MetricFactory::Counters> rejected_;
 };
 
@@ -92,12 +111,15 @@ class LogMetrics {
 
  private:
   const std::function<int64_t()> dropped_;
+  const MetricFactory maker_;  // keeps the counter
   const MetricFactory::Counters counter_;
   std::mutex mutex_;
   int64_t collected_ = 0;  // the value of counter_
 };
 
-class ModelMetrics : public StepObserver {
+// The metrics of one model. All its versions share them, so that counters and histograms continue
+// when a version is replaced, and while the model is unloaded.
+class ModelMetrics {
  public:
   struct Options {
     std::string model_name;
@@ -106,12 +128,21 @@ class ModelMetrics : public StepObserver {
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  // Exports the configuration of the KV cache: `pages` pages of `page_size` tokens. Called once,
-  // after the model is loaded.
-  void Loaded(int64_t page_size, int64_t pages);
-  // Exports the planned GPU memory of the model. It is planned at load and does not grow.
-  void SetGpuMemory(const MemoryPlan& plan);
-  void Ready(bool ready);
+  // A version serves from now on: exports its number, the configuration of its KV cache and, if
+  // `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
+  struct LoadedVersion {
+    uint64_t version = 0;
+    int64_t page_size = 0, pages = 0;
+    const MemoryPlan* gpu = nullptr;
+    double seconds = 0;
+  };
+  void Loaded(const LoadedVersion& loaded);
+  void LoadFailed();
+  void Unloaded();
+  // No version serves any more.
+  void NotServing();
+  // Whether calls are accepted, and the number of versions that are retired and not freed.
+  void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
   struct RequestStats {
@@ -121,7 +152,8 @@ class ModelMetrics : public StepObserver {
   // Called once for every accepted request, before its response is sent. `result` is null if the
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
-  void OnStep(const StepReport& report) override;
+  // A step of a version's engine. `increments` is its scratch memory.
+  void OnStep(const StepReport& report, std::vector<double>* increments);
 
   // Sums over all requests since the start, from the metrics. Durations are those of requests that
   // succeeded.
@@ -135,10 +167,12 @@ class ModelMetrics : public StepObserver {
     int64_t last_finished_ms = 0;  // when the last request succeeded, since 1970; 0: none yet
   };
   Totals totals() const;
-  // Copies the counters of the engine into gauges and counters. `waiting` and `queue_tokens`: the
-  // requests that wait in the queue of admission control, and their input tokens. Called before
-  // each scrape.
-  void Collect(const EngineCounters& counters, int64_t waiting, int64_t queue_tokens);
+  // Adds what an engine has counted from `before` to `now`.
+  void Count(const EngineCounters& now, const EngineCounters& before);
+  // Sets the gauges. `sum`: running requests and KV cache pages of all versions; `waiting` and
+  // `queue_tokens`: the requests that wait in the queue of admission control, and their input
+  // tokens. Called before each scrape.
+  void SetGauges(const EngineCounters& sum, int64_t waiting, int64_t queue_tokens);
 
  private:
   using Counters = MetricFactory::Counters;
@@ -150,17 +184,31 @@ class ModelMetrics : public StepObserver {
 
   MetricFactory make_;
   RefusalMetrics refusals_;
-  std::mutex mutex_;          // guards collected_
-  EngineCounters collected_;  // values that the counters below already include
+  const Options options_;
+  prometheus::Registry* const registry_;
+  std::mutex mutex_;                      // guards serving_
+  std::optional<MetricFactory> serving_;  // metrics of the version that serves
   std::atomic<int64_t> last_finished_ms_{0};
 
-  Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_;
+  Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_, version_, retired_;
+  Counters loads_, failed_loads_, unloads_;
+  Histograms load_seconds_;
   std::map<std::string, Counters> accepted_, finished_;
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;
   Histograms prompt_length_, generation_length_, max_generation_length_, batch_size_;
-  std::vector<double> gap_increments_;  // scratch buffer of OnStep; [buckets + 1]
+};
+
+// Passes the steps of one engine to the metrics of its model.
+class StepMetrics final : public StepObserver {
+ public:
+  explicit StepMetrics(ModelMetrics* metrics);
+  void OnStep(const StepReport& report) override { metrics_->OnStep(report, &increments_); }
+
+ private:
+  ModelMetrics* const metrics_;
+  std::vector<double> increments_;  // [buckets + 1]
 };
 
 }  // namespace quintet

@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +13,7 @@
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/safetensors.h"
+#include "server/admission.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
@@ -23,27 +24,43 @@ constexpr int64_t kIdleWaitUs = 100'000;
 
 }  // namespace
 
-ModelHost::ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry* registry)
+bool SameSettings(const HostOptions& a, const HostOptions& b) {
+  const auto settings = [](const HostOptions& host) {
+    const LimitRequest& limits = host.limits;
+    const EngineLimits& engine = host.engine;
+    const DecodingLimits& decoding = host.decoding;
+    const TextTemplates& text = host.templates;
+    const auto model =
+        std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
+                 host.placement.device, host.placement.dtype, host.ignore_generation_fields,
+                 host.prompts, host.default_prompt, host.idle_unload_us);
+    const auto sizes =
+        std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
+                 limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
+                 engine.prefill_share, engine.encoder_cache_bytes, decoding.max_new_tokens,
+                 decoding.max_beams, decoding.max_samples, decoding.max_input_tokens);
+    const auto templates = std::tie(text.chat_message, text.chat_end, text.rerank, text.rerank_true,
+                                    text.rerank_false, text.rerank_target);
+    return std::tuple_cat(model, sizes, templates);
+  };
+  return settings(a) == settings(b);
+}
+
+ModelHost::ModelHost(HostOptions options, ThreadPool* pool, std::shared_ptr<ModelMetrics> metrics)
     : options_(std::move(options)),
       pool_(pool),
-      admission_(options_.engine.max_queue_requests, options_.engine.max_queue_tokens),
-      registry_(registry) {
-  ModelMetrics::Options metrics;
-  metrics.model_name = options_.name;
-  metrics.vllm_names = options_.vllm_metrics;
-  metrics.version = options_.version;
-  metrics_ = std::make_unique<ModelMetrics>(metrics, registry_);
-}
+      metrics_(std::move(metrics)),
+      step_metrics_(metrics_.get()) {}
 
 ModelHost::~ModelHost() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
+  EngineCounters last;
+  CollectMetrics(&last);
 }
 
 absl::StatusOr<ModelHostMemory> ModelHost::Prepare() {
-  absl::StatusOr<ModelHostMemory> memory = CatchOutOfMemory([this] { return ReadFiles(); });
-  if (!memory.ok()) state_.store(State::kFailed, std::memory_order_release);
-  return memory;
+  return CatchOutOfMemory([this] { return ReadFiles(); });
 }
 
 absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
@@ -68,7 +85,6 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
   QT_ASSIGN_OR_RETURN(plan_, MeasureMemory(options_.directory, load_, pool_));
   spdlog::info("model {}: {}", options_.name, DescribeLimits(options_.limits, load_, config));
-  if (load_.device != nullptr) metrics_->SetGpuMemory(plan_);
   ModelHostMemory memory;
   memory.weights_bytes = plan_.host_weights;
   memory.cache_bytes = plan_.host_cache;
@@ -95,17 +111,8 @@ absl::Status ModelHost::AddPrompts(const ModelConfig& config) {
 
 absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
   const int64_t begin_us = MonotonicMicros();
-  const absl::Status status = CatchOutOfMemory([&] { return LoadEngine(encoder_cache_bytes); });
-  if (!status.ok()) {
-    state_.store(State::kFailed, std::memory_order_release);
-    return status;
-  }
+  QT_RETURN_IF_ERROR(CatchOutOfMemory([&] { return LoadEngine(encoder_cache_bytes); }));
   load_seconds_ = static_cast<double>(MonotonicMicros() - begin_us) / 1e6;
-  // If draining has started while the model was loading, the state stays kDraining and the model
-  // never becomes ready.
-  State expected = State::kLoading;
-  state_.compare_exchange_strong(expected, State::kReady, std::memory_order_acq_rel);
-  metrics_->Ready(ready());
   return absl::OkStatus();
 }
 
@@ -159,8 +166,7 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,
-                                              MonotonicMicros, metrics_.get()));
-  metrics_->Loaded(model_->limits().page_size, model_->limits().cache_pages);
+                                              MonotonicMicros, &step_metrics_));
   weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
   thread_ = std::thread([this] { RunEngine(); });
   pthread_setname_np(thread_.native_handle(), "engine");
@@ -177,25 +183,20 @@ void ModelHost::RunEngine() {
   }
 }
 
-void ModelHost::Drain() {
-  state_.store(State::kDraining, std::memory_order_release);
-  metrics_->Ready(false);
-}
-
 std::optional<uint64_t> ModelHost::heartbeats() const {
   const uint64_t heartbeats = heartbeats_.load(std::memory_order_relaxed);
   return heartbeats > 0 ? std::optional<uint64_t>(heartbeats) : std::nullopt;
 }
 
-bool ModelHost::idle() const {
-  if (engine_ == nullptr) return true;
-  const EngineCounters counters = engine_->counters();
-  return counters.running == 0 && counters.waiting == 0 && admission_.requests() == 0;
-}
-
-void ModelHost::CollectMetrics() {
-  if (engine_ == nullptr || !(state() == State::kReady || state() == State::kDraining)) return;
-  metrics_->Collect(engine_->counters(), admission_.requests(), admission_.tokens());
+void ModelHost::CollectMetrics(EngineCounters* sum) {
+  if (engine_ == nullptr) return;
+  std::lock_guard<std::mutex> lock(collect_mutex_);
+  const EngineCounters now = engine_->counters();
+  metrics_->Count(now, collected_);
+  collected_ = now;
+  sum->running += now.running;
+  sum->pages_used += now.pages_used;
+  sum->pages_total += now.pages_total;
 }
 
 }  // namespace quintet

@@ -1,5 +1,6 @@
-// One served model: its weights, tokenizer, engine, engine thread, admission control and metrics.
-// The model is loaded in the background and drained at shutdown.
+// One version of a served model: its weights, tokenizer, engine and engine thread, as loaded once.
+// A call runs on one version from its admission to its end. Versions come and go while the server
+// runs (model_loader.h); what they share is in ServedModel (served_model.h).
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,7 +20,6 @@
 #include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
-#include "server/admission.h"
 #include "server/metrics.h"
 #include "server/server_memory.h"
 #include "server/text_templates.h"
@@ -49,38 +50,41 @@ struct HostOptions {
   TextTemplates templates;    // for the HTTP API
   bool vllm_metrics = false;  // also export the metrics under their vLLM names
   std::string version;        // version of this program, for the metric build_info
+  // After this time without a call the model is unloaded; the next call loads it again. 0: never.
+  int64_t idle_unload_us = 0;
 };
+
+// Whether two models are configured alike, so that a new configuration does not replace the one by
+// the other. limits.models is not compared: it depends on the other models.
+bool SameSettings(const HostOptions& a, const HostOptions& b);
 
 class ModelHost {
  public:
-  enum class State : uint8_t { kLoading, kReady, kDraining, kStopped, kFailed };
-
-  // `pool` and `registry` must outlive the host.
-  ModelHost(HostOptions options, ThreadPool* pool, prometheus::Registry* registry);
+  // `pool` must outlive the host. All versions of a model share its metrics.
+  ModelHost(HostOptions options, ThreadPool* pool, std::shared_ptr<ModelMetrics> metrics);
   // Stops the engine thread. Calls that are still running end with CANCELLED.
   ~ModelHost();
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
 
   // Reads the configuration and the tokenizer and opens the device, but does not read the weights.
-  // Returns how many bytes of host memory Load will take. Must be called once. An error sets the
-  // state to kFailed.
+  // Returns how many bytes of host memory Load will take. Must be called once.
   absl::StatusOr<ModelHostMemory> Prepare();
-  // Loads the weights and starts the engine thread. Must be called once, after Prepare; blocks.
-  // `encoder_cache_bytes` must not exceed the value in the options. Afterwards the state is kReady
-  // or kFailed, or kDraining if Drain was called meanwhile.
+  // Loads the weights, warms the model up and starts the engine thread. Must be called once, after
+  // Prepare has succeeded; blocks. `encoder_cache_bytes` must not exceed the value in the options.
   absl::Status Load(int64_t encoder_cache_bytes);
 
   // Returns one line for the log: device, weight type, time that loading took, memory and capacity.
   std::string Summary() const;
 
   const HostOptions& options() const { return options_; }
-  State state() const { return state_.load(std::memory_order_acquire); }
-  bool ready() const { return state() == State::kReady; }
-  // Rejects all calls that arrive from now on. Calls that are running continue.
-  void Drain();
-  // Returns true if the engine has no request and admission control holds none.
-  bool idle() const;
+  // The number of this version of the model (model_state.h). Set before calls use the host.
+  uint64_t version() const { return version_; }
+  void set_version(uint64_t version) { version_ = version; }
+  // What Prepare has planned: memory, and the limits of batches and of the KV cache.
+  const MemoryPlan& plan() const { return plan_; }
+  const ModelLimits& planned_limits() const { return load_.limits; }
+  double load_seconds() const { return load_seconds_; }
 
   // The functions below must not be called before Load has succeeded. For thread safety see the
   // classes that they return.
@@ -94,7 +98,6 @@ class ModelHost {
   // The pooling and later modules of a sentence-transformers directory. Null if the model directory
   // has no modules.json.
   const SentenceModules* modules() const { return modules_.get(); }
-  Admission& admission() { return admission_; }
   ModelMetrics& metrics() { return *metrics_; }
   const ModelMetrics& metrics() const { return *metrics_; }
 
@@ -102,8 +105,9 @@ class ModelHost {
   // computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
-  // Copies the counters of the engine into the metrics.
-  void CollectMetrics();
+  // Adds what the engine has counted since the last call to the metrics, and its gauges (running
+  // requests, KV cache pages) to *sum.
+  void CollectMetrics(EngineCounters* sum);
   // Number of iterations of the engine thread. It grows at least every 100 ms unless a step takes
   // longer. Unset until the thread has started.
   std::optional<uint64_t> heartbeats() const;
@@ -124,13 +128,14 @@ class ModelHost {
   LoadOptions load_;  // options_.load, completed by Prepare
   MemoryPlan plan_;   // set by Prepare
   double load_seconds_ = 0;
+  uint64_t version_ = 0;
   ThreadPool* const pool_;
-  std::atomic<State> state_{State::kLoading};
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> heartbeats_{0};
-  Admission admission_;
-  std::unique_ptr<ModelMetrics> metrics_;
-  prometheus::Registry* const registry_;
+  const std::shared_ptr<ModelMetrics> metrics_;
+  StepMetrics step_metrics_;
+  std::mutex collect_mutex_;
+  EngineCounters collected_;  // values that the metrics already include; guarded by collect_mutex_
   std::unique_ptr<Device> device_;  // null: the model runs on the CPU
   std::unique_ptr<Model> model_;
   std::unique_ptr<const Tokenizer> tokenizer_;

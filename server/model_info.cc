@@ -47,6 +47,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
         std::min<int64_t>(modules->max_tokens, std::numeric_limits<uint32_t>::max())));
   }
   response->set_device(host.options().placement.device);
+  response->set_model_version(host.version());
   const HostOptions& options = host.options();
   v1::Limits* limits = response->mutable_limits();
   limits->set_max_queue_requests(static_cast<uint32_t>(options.engine.max_queue_requests));
@@ -66,12 +67,37 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   limits->set_max_timeout_ms(static_cast<uint32_t>(context.max_timeout_us / 1000));
 }
 
-void WriteServedModel(const ModelHost& host, v1::ServedModel* model) {
-  model->set_model(host.options().name);
-  model->set_device(host.options().placement.device);
-  model->set_dtype(WeightTypeName(host.options().load.weights));
-  if (!host.ready()) return;
-  model->set_ready(true);
+v1::ModelState StateToProto(ModelState state) {
+  switch (state) {
+    case ModelState::kUnloaded:
+      return v1::MODEL_STATE_UNLOADED;
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kServing:
+      return v1::MODEL_STATE_SERVING;
+    case ModelState::kReplacing:
+      return v1::MODEL_STATE_REPLACING;
+    case ModelState::kDraining:
+      return v1::MODEL_STATE_DRAINING;
+    case ModelState::kIdle:
+      return v1::MODEL_STATE_IDLE;
+    case ModelState::kFailed:
+      return v1::MODEL_STATE_FAILED;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+void WriteServedModel(const ServedModel& served, v1::ServedModel* model) {
+  const ServedModel::View view = served.view();
+  const HostOptions& options = view.host != nullptr ? view.host->options() : *view.options;
+  model->set_model(served.name());
+  model->set_device(options.placement.device);
+  model->set_dtype(WeightTypeName(options.load.weights));
+  model->set_ready(view.accepts);
+  model->set_state(StateToProto(view.state));
+  model->set_version(view.version);
+  if (view.host == nullptr) return;
+  const ModelHost& host = *view.host;
   const ModelConfig& config = host.config();
   model->set_family(FamilyName(config.family));
   model->set_head(HeadName(config.head));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "server/model_directory.h"
 
 namespace quintet {
 namespace {
@@ -23,6 +24,11 @@ RpcOutcome IdleOutcome(bool first) {
 }
 
 }  // namespace
+
+const ModelBinding& Rpc::binding() const {
+  static const ModelBinding* const none = new ModelBinding();
+  return *none;
+}
 
 Rpc::Rpc(RpcRegistry* open, RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
          Priority max_priority)

@@ -25,6 +25,8 @@
 
 namespace quintet {
 
+struct ModelBinding;
+
 // The next output of an RPC: a message, the final status, or a message followed by the final
 // status.
 struct RpcOutput {
@@ -87,6 +89,8 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
+  // The version of a model that the calls of this RPC use; null: each takes the one that serves.
+  virtual const ModelBinding& binding() const;
 
   Priority max_priority() const { return max_priority_; }
   std::shared_ptr<ConnectionBytes> connection_bytes() const {

@@ -1,14 +1,11 @@
 #include "server/server.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <future>
+#include <mutex>
 #include <new>
-#include <optional>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -18,11 +15,10 @@
 #include "engine/clock.h"
 #include "google/protobuf/stubs/common.h"  // and logging.h, before version 22
 #include "grpcpp/grpcpp.h"
-#include "grpcpp/resource_quota.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
-#include "models/tokenizers/unicode.h"
 #include "server/address.h"
+#include "server/admin_server.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
 #include "server/grpc_release.h"
@@ -32,10 +28,10 @@
 #include "server/http_endpoints.h"
 #include "server/kserve/methods.h"
 #include "server/listener.h"
-#include "server/proto_conversion.h"
+#include "server/model_loader.h"
 #include "server/reflection.h"
-#include "server/server_memory.h"
 #include "server/service.h"
+#include "server/transport_limits.h"
 #include "server/watchdog.h"
 #include "spdlog/spdlog.h"
 
@@ -47,8 +43,6 @@ constexpr int64_t kWatchIntervalUs = 1'000'000;          // for work that is not
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
-constexpr int kMaxMetadataBytes = 16 << 10;  // per RPC
-constexpr int kMaxConcurrentStreams = 1024;  // per connection
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
 
 class ServerProcess {
@@ -68,9 +62,12 @@ class ServerProcess {
   absl::Status ListenApi();
   // Closes the connections of the HTTP API and waits until their calls have ended.
   void CloseApi();
-  void SetTransportLimits(grpc::ServerBuilder* builder) const;
+  absl::Status ListenAdmin();
   absl::Status LoadModels();
-  void SetServing(bool serving);
+  // Reports to health_ whether calls are accepted. Thread-safe.
+  void UpdateServing();
+  // Re-reads API keys and the configuration of the models.
+  void Reload();
   bool Healthy() const;
   // Calls Tick every kTick, and returns when the signal to stop has arrived.
   void Watch();
@@ -100,18 +97,23 @@ class ServerProcess {
   absl::Status certificates_status_;                // result of the last refresh
   // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
   std::unique_ptr<Executor> preparation_, completion_, writer_;
-  std::vector<std::unique_ptr<ModelHost>> hosts_;
+  ModelDirectory directory_;
   const AccessLog access_log_{options_.access_log};
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
-  std::atomic<bool> draining_{false};  // Drain has begun
+  std::mutex serving_mutex_;              // held by UpdateServing
+  std::atomic<bool> draining_{false};     // Drain has begun
+  std::atomic<bool> loaded_{false};       // the models of the start are loaded
+  std::atomic<bool> load_failed_{false};  // or one of them could not be loaded
+  std::unique_ptr<ModelLoader> loader_;   // uses directory_, memory_ and health_
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<HttpApi> api_;  // null: off
-  Listener listener_;             // declared after server_, so that it is destroyed first
+  std::unique_ptr<AdminServer> admin_;  // null: off
+  std::unique_ptr<HttpApi> api_;        // null: off
+  Listener listener_;                   // declared after server_, so that it is destroyed first
   HeapTrimmer heap_trimmer_;
   int64_t last_watch_us_ = 0;
 };
@@ -131,27 +133,8 @@ void LogMalformedRequestsOnce() {
 #endif
 }
 
-absl::Status CheckNames(const std::vector<HostOptions>& models) {
-  std::set<std::string> names;
-  for (const HostOptions& model : models) {
-    if (model.name.empty() || model.name.size() > kMaxModelNameBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--model: a name has 1 to ", kMaxModelNameBytes, " bytes, got ", model.name.size()));
-    }
-    if (!IsUtf8(model.name)) {
-      return absl::InvalidArgumentError(
-          "--model: a name must be UTF-8, or no client could read an answer");
-    }
-    if (!names.insert(model.name).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--model: the name ", model.name, " is given twice"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ServerProcess::Start() {
-  QT_RETURN_IF_ERROR(CheckNames(options_.models));
+  QT_RETURN_IF_ERROR(CheckModelNames(options_.models));
   QT_ASSIGN_OR_RETURN(certificates_, OpenCertificates(options_));
   if (!options_.api_key_file.empty()) {
     QT_RETURN_IF_ERROR(api_keys_.Load(options_.api_key_file));
@@ -162,10 +145,17 @@ absl::Status ServerProcess::Start() {
   completion_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
   writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
-  for (const HostOptions& model : options_.models) {
-    hosts_.push_back(std::make_unique<ModelHost>(model, &pool_, &registry_));
-    context_.hosts.push_back(hosts_.back().get());
-  }
+  ModelLoader::Options loader;
+  loader.directory = &directory_;
+  loader.pool = &pool_;
+  loader.registry = &registry_;
+  loader.memory = &memory_;
+  loader.max_message_bytes = options_.max_message_bytes;
+  loader.read_models = options_.read_models;
+  loader.changed = [this] { UpdateServing(); };
+  loader_ = std::make_unique<ModelLoader>(std::move(loader));
+  loader_->Configure(options_.models);
+  context_.models = &directory_;
   context_.preparation = preparation_.get();
   context_.completion = completion_.get();
   context_.writer = writer_.get();
@@ -185,6 +175,7 @@ absl::Status ServerProcess::Start() {
   QT_RETURN_IF_ERROR(ListenHttp());
   LogGrpcRelease(options_.listen);
   QT_RETURN_IF_ERROR(ListenGrpc());
+  QT_RETURN_IF_ERROR(ListenAdmin());
   return ListenApi();
 }
 
@@ -225,7 +216,7 @@ absl::Status ServerProcess::ListenHttp() {
   HttpEndpoints::Options http;
   http.listen = options_.http_listen;
   http.collect = [this] {
-    for (const auto& host : hosts_) host->CollectMetrics();
+    loader_->CollectMetrics();
     log_metrics_.Collect();
     open_calls_.Each(
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
@@ -240,7 +231,7 @@ absl::Status ServerProcess::ListenHttp() {
 }
 
 absl::Status ServerProcess::ListenGrpc() {
-  QT_RETURN_IF_ERROR(listener_.Bind(options_.listen));
+  QT_RETURN_IF_ERROR(listener_.Bind("--listen", options_.listen));
   const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
     service_->Add(ReflectionMethods({kServiceName, kKserveService, "grpc.health.v1.Health"}));
@@ -248,78 +239,46 @@ absl::Status ServerProcess::ListenGrpc() {
   LogMalformedRequestsOnce();
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
-  SetTransportLimits(&builder);
+  SetTransportLimits(options_, &builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       MakeCredentials(certificates_.get()));
   builder.RegisterCallbackGenericService(service_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
-  SetServing(false);
+  health_.SetServing(false);
   listener_.Start(std::move(acceptor));
   spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, listener_.port(),
                options_.http_listen.empty() ? "nothing" : options_.http_listen);
   return absl::OkStatus();
 }
 
-void ServerProcess::SetTransportLimits(grpc::ServerBuilder* builder) const {
-  const auto set = [builder](const char* name, int value) {
-    builder->AddChannelArgument(name, value);
-  };
-  builder->SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
-  // A compressed message could inflate to a thousand times its size before the server sees it.
-  // Therefore compressed messages are rejected with UNIMPLEMENTED.
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  set(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
-  set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
-  set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options_.max_timeout_us / 1000));
-  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // Closes connections whose peer does not answer pings: it has gone or does not read its socket.
-  set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  const int64_t quota = GrpcQuotaBytes(ReadProcessMemory(), options_.max_message_bytes);
-  builder->SetResourceQuota(grpc::ResourceQuota("quintet").Resize(static_cast<size_t>(quota)));
-}
-
-absl::Status ServerProcess::LoadModels() {
-  const auto named = [](const ModelHost& host, const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat("model ", host.options().name, ": ", host.options().directory,
-                                     ": ", status.message()));
-  };
-  std::vector<ModelHostMemory> models;
-  for (const auto& host : hosts_) {
-    const absl::StatusOr<ModelHostMemory> memory = host->Prepare();
-    if (!memory.ok()) return named(*host, memory.status());
-    models.push_back(*memory);
-  }
-  QT_ASSIGN_OR_RETURN(ServerMemoryPlan plan,
-                      PlanServerMemory(ReadProcessMemory(), models, options_.max_message_bytes));
-  spdlog::info("{}", plan.summary);
-  memory_.SetLimit(plan.request_budget_bytes);
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    const absl::Status status = hosts_[i]->Load(plan.encoder_cache_bytes[i]);
-    if (!status.ok()) return named(*hosts_[i], status);
-    spdlog::info("model {}: {}", hosts_[i]->options().name, hosts_[i]->Summary());
-  }
+absl::Status ServerProcess::ListenAdmin() {
+  if (options_.admin_listen.empty()) return absl::OkStatus();
+  QT_ASSIGN_OR_RETURN(
+      admin_, AdminServer::Start(options_, context_, loader_.get(), &health_, certificates_.get()));
+  spdlog::info("listening on {} (administration, port {})", options_.admin_listen, admin_->port());
   return absl::OkStatus();
 }
 
-void ServerProcess::SetServing(bool serving) { health_.SetServing(serving); }
-
-bool ServerProcess::Healthy() const {
-  const bool failed = std::any_of(hosts_.begin(), hosts_.end(), [](const auto& host) {
-    return host->state() == ModelHost::State::kFailed;
-  });
-  return !failed && !watchdog_.stalled();
+absl::Status ServerProcess::LoadModels() {
+  absl::Status status = loader_->LoadAll();
+  load_failed_ = !status.ok();
+  return status;
 }
 
+void ServerProcess::UpdateServing() {
+  // Changes of two threads must not overtake each other.
+  std::lock_guard<std::mutex> lock(serving_mutex_);
+  const bool serving = loaded_ && !draining_ && directory_.accepts();
+  if (serving != health_.serving()) health_.SetServing(serving);
+}
+
+bool ServerProcess::Healthy() const { return !load_failed_ && !watchdog_.stalled(); }
+
 void ServerProcess::EndStalled() {
-  SetServing(false);
+  draining_ = true;
+  UpdateServing();
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
   context_.rpcs.AbandonAll();
   std::this_thread::sleep_for(kFlush);
@@ -346,29 +305,39 @@ void ServerProcess::Tick() {
 }
 
 void ServerProcess::DoPeriodicWork() {
-  std::vector<std::optional<uint64_t>> heartbeats;
-  for (const auto& host : hosts_) heartbeats.push_back(host->heartbeats());
-  const int64_t paused_us = watchdog_.Tick(heartbeats);
+  const int64_t paused_us = watchdog_.Tick(loader_->heartbeats());
   if (watchdog_.stalled()) EndStalled();
   const int64_t now = MonotonicMicros();
+  directory_.ExpireWaits(now);
   // After the process was suspended, clients get one second before their time limits are checked.
   if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
   context_.rpcs.Check(now);
+  if (admin_ != nullptr) admin_->Check(now);
   heap_trimmer_.Tick(now);
   RefreshCertificates();
   if (const int signal = signals_->ignored.exchange(0); signal != 0) {
     spdlog::warn("SIG{} has no meaning here: ignored", sigabbrev_np(signal));
   }
-  if (signals_->reload.exchange(false) && context_.api_keys != nullptr) {
-    const absl::Status status = api_keys_.Load(options_.api_key_file);
+  if (signals_->reload.exchange(false)) Reload();
+}
+
+void ServerProcess::Reload() {
+  const auto read = [](const char* what, ApiKeys* keys, const std::string& path) {
+    const absl::Status status = keys->Load(path);
     if (status.ok()) {
-      spdlog::info("API keys reloaded");
+      spdlog::info("{} reloaded", what);
     } else {
-      spdlog::error("API keys were not reloaded: {}", std::string(status.message()));
+      spdlog::error("{} were not reloaded: {}", what, std::string(status.message()));
     }
+  };
+  if (context_.api_keys != nullptr) read("API keys", &api_keys_, options_.api_key_file);
+  if (admin_ != nullptr) {
+    read("API keys of administrators", admin_->keys(), options_.admin_api_key_file);
   }
+  // A request that arrives while the models of the start load is handled afterwards.
+  if (options_.read_models != nullptr) loader_->ReloadConfiguration(nullptr);
 }
 
 void ServerProcess::Watch() {
@@ -389,10 +358,11 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 void ServerProcess::Drain() {
   draining_ = true;
   // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
-  SetServing(false);
+  UpdateServing();
+  loader_->Drain();
   spdlog::info("draining: {} calls open", context_.rpcs.working());
   WaitFor(options_.drain_delay_us, [] { return false; });
-  for (const auto& host : hosts_) host->Drain();
+  directory_.Drain();
   context_.rpcs.Drain();
   if (api_ != nullptr) api_->Drain();
   WaitFor(options_.drain_timeout_us,
@@ -405,6 +375,7 @@ void ServerProcess::Drain() {
   });
   while (closed.wait_for(kTick) != std::future_status::ready) Tick();
   CloseApi();
+  admin_.reset();
 }
 
 ServeOutcome ServerProcess::Run() {
@@ -425,17 +396,24 @@ ServeOutcome ServerProcess::Run() {
     CloseApi();
     return {kExitModel, status};
   }
-  SetServing(true);
+  loaded_ = true;
+  UpdateServing();
+  loader_->Start();
   spdlog::info("serving");
   Watch();
   Drain();
+  if (!loader_->Stop()) {
+    spdlog::info("stopped while a model was loading");
+    spdlog::default_logger()->flush();
+    std::_Exit(0);  // the load cannot be interrupted
+  }
   http_.reset();
   writer_.reset();
-  // The executors end before the hosts, because tasks use engines, and preparation_ ends before
+  // The executors end before the models, because tasks use engines, and preparation_ ends before
   // completion_, because a preparation task may post a completion task.
   preparation_.reset();
   completion_.reset();
-  hosts_.clear();
+  loader_.reset();
   spdlog::info("stopped");
   return {};
 }

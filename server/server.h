@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/access_log.h"
 #include "server/client_timeouts.h"
 #include "server/model_host.h"
@@ -32,7 +33,12 @@ struct ServerOptions {
   bool allow_plaintext = false;
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files; re-read when they change
   std::string api_key_file;                      // empty: no API key is required
-  AccessLog::WriteLine access_log;               // receives the lines of the access log; null: off
+  std::string admin_listen;        // empty: no administration; needs admin_api_key_file
+  std::string admin_api_key_file;  // keys of administrators
+  // Reads the configuration of the models again (SIGHUP, ReloadConfiguration). Called from one
+  // thread at a time. Null: it cannot be read again.
+  std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
+  AccessLog::WriteLine access_log;  // receives the lines of the access log; null: off
   // Returns the number of log lines that were lost so far.
   std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };
@@ -41,7 +47,7 @@ struct ServerOptions {
 struct ServerSignals {
   std::atomic<bool> terminate{false};   // drain, then stop
   std::atomic<bool> skip_drain{false};  // while draining: end all open RPCs now
-  std::atomic<bool> reload{false};      // re-read the API keys
+  std::atomic<bool> reload{false};      // re-read the API keys and the models' configuration
   std::atomic<int> ignored{0};          // number of a received signal that has no meaning; logged
 };
 

@@ -59,6 +59,16 @@ absl::Status CheckIsaVariable() {
       "QUINTET_CPU_ISA: expected baseline, avx2, avx512, avx512vnni or best, got \"", value, "\""));
 }
 
+// Adds subcommands without flags for those of `from` that `to` lacks.
+void AddNames(const CLI::App* from, CLI::App* to) {
+  for (const CLI::App* command : from->get_subcommands({})) {
+    const std::string& name = command->get_name();
+    const std::vector<CLI::App*> known =
+        to->get_subcommands([&](const CLI::App* app) { return app->get_name() == name; });
+    AddNames(command, known.empty() ? to->add_subcommand(name) : known.front());
+  }
+}
+
 std::string VersionText() {
   return absl::StrCat("quintet ", Version(), " (", Commit(), ")\nCUDA: ", CudaBuild(),
                       "\nCPU instruction sets: ", CompiledIsaNames(),
@@ -131,6 +141,8 @@ void CommandLine::AddCommonFlags(CLI::App* command, Common* common) {
 }
 
 int CommandLine::Run(int argc, char** argv) {
+  argc_ = argc;
+  argv_ = argv;
   for (CLI::App* command : AllCommands(&app_)) AddCommonFlags(command, &commands_[command]);
   if (argc > 1 && std::string(argv[1]) == "help") return ShowHelp({argv + 2, argv + argc});
   try {
@@ -149,6 +161,20 @@ int CommandLine::Run(int argc, char** argv) {
     return kExitUsage;
   }
   return RunParsed(chosen);
+}
+
+absl::Status CommandLine::ResolveAgain(const CommandLine& first) {
+  for (CLI::App* command : AllCommands(&app_)) AddCommonFlags(command, &commands_[command]);
+  AddNames(&first.app_, &app_);
+  try {
+    app_.parse(first.argc_, first.argv_);
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(FlagErrorMessage(error));
+  }
+  CLI::App* chosen = &app_;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  QT_RETURN_IF_ERROR(Resolve(chosen, &commands_[chosen]));
+  return CheckRequired(chosen);
 }
 
 int CommandLine::ShowHelp(const std::vector<std::string>& path) {
@@ -209,6 +235,16 @@ absl::Status CommandLine::Resolve(CLI::App* command, Common* common) {
   return common->take_sections(common->sections);
 }
 
+absl::Status CommandLine::CheckRequired(const CLI::App* command) const {
+  for (const CLI::Option* option : required_) {
+    const std::vector<const CLI::Option*> own = command->get_options();
+    if (std::find(own.begin(), own.end(), option) == own.end() || option->count() > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(CommandPath(*command, " "), ": ", option->get_name(), " is required"));
+  }
+  return absl::OkStatus();
+}
+
 int CommandLine::RunParsed(CLI::App* command) {
   Common& common = commands_[command];
   if (absl::Status status = Resolve(command, &common); !status.ok()) {
@@ -221,13 +257,7 @@ int CommandLine::RunParsed(CLI::App* command) {
     if (!note.empty()) std::fprintf(stdout, "# %s\n", note.c_str());
     return kExitDone;
   }
-  for (const CLI::Option* option : required_) {
-    const std::vector<CLI::Option*> own = command->get_options();
-    if (std::find(own.begin(), own.end(), option) == own.end() || option->count() > 0) continue;
-    return Fail(kExitUsage,
-                absl::InvalidArgumentError(absl::StrCat(CommandPath(*command, " "), ": ",
-                                                        option->get_name(), " is required")));
-  }
+  if (absl::Status status = CheckRequired(command); !status.ok()) return Fail(kExitUsage, status);
   if (absl::Status isa = CheckIsaVariable(); !isa.ok()) return Fail(kExitUsage, isa);
   SetUpLogging(common.log_format, common.log_level);
   for (const std::string& misspelt : MisspeltVariables(&app_)) spdlog::warn("{}", misspelt);

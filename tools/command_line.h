@@ -64,6 +64,11 @@ class CommandLine {
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
+  // Parses the arguments that `first` was run with and resolves the flags of the subcommand again,
+  // with the --config file as it is now, but does not run the subcommand. This command line needs
+  // to have only that one; the others of `first` are known by their names. INVALID_ARGUMENT: a
+  // value is invalid or missing.
+  absl::Status ResolveAgain(const CommandLine& first);
 
  private:
   struct Common {
@@ -79,6 +84,7 @@ class CommandLine {
   // Sets each flag of `command` that argv does not set, from its environment variable or the
   // --config file.
   static absl::Status Resolve(CLI::App* command, Common* common);
+  absl::Status CheckRequired(const CLI::App* command) const;
   int RunParsed(CLI::App* command);
   int ReportUnknown(CLI::App* command, const std::string& word);
   // Prints the help of the subcommand `path`, for example for `quintet help bench serve`.
@@ -87,6 +93,8 @@ class CommandLine {
   CLI::App app_;
   std::map<const CLI::App*, Common> commands_;
   std::vector<CLI::Option*> required_;
+  int argc_ = 0;  // the arguments of Run
+  char** argv_ = nullptr;
 };
 
 // Each of these functions adds one subcommand and is defined in the file named after the subcommand
@@ -99,6 +107,7 @@ void AddConvertCommand(CommandLine& line);
 void AddInspectCommand(CommandLine& line);
 void AddServeCommand(CommandLine& line);
 void AddHealthCommand(CommandLine& line);
+void AddAdminCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
 void AddBenchServeCommand(CommandLine& line);   // after AddBenchCommand
 void AddBenchEngineCommand(CommandLine& line);  // after AddBenchCommand

@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   quintet::AddInspectCommand(line);
   quintet::AddServeCommand(line);
   quintet::AddHealthCommand(line);
+  quintet::AddAdminCommand(line);
   quintet::AddBenchCommand(line);
   quintet::AddBenchServeCommand(line);
   quintet::AddBenchEngineCommand(line);

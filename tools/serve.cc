@@ -4,8 +4,12 @@
 
 #include <csignal>
 #include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "kernels/base/status_macros.h"
 #include "server/grpc_log.h"
 #include "server/server.h"
 #include "spdlog/spdlog.h"
@@ -58,7 +62,36 @@ void DisableLockOrderChecks() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
-int Run(const ServeFlags& flags) {
+bool SameServerSettings(const ServerOptions& a, const ServerOptions& b) {
+  const auto settings = [](const ServerOptions& o) {
+    return std::tie(o.listen, o.http_listen, o.http_api_listen, o.admin_listen, o.threads,
+                    o.max_message_bytes, o.default_timeout_us, o.max_timeout_us, o.drain_delay_us,
+                    o.drain_timeout_us, o.stall_timeout_us, o.allow_plaintext, o.tls_cert,
+                    o.tls_key, o.tls_client_ca, o.api_key_file, o.admin_api_key_file);
+  };
+  return settings(a) == settings(b);
+}
+
+// Reads the configuration of the models again: the arguments of `first`, the environment and the
+// --config file as it is now.
+absl::StatusOr<std::vector<HostOptions>> ReadModels(const CommandLine& first,
+                                                    const ServerOptions& running) {
+  CommandLine line;
+  ServeFlags flags;
+  AddServeFlags(line, line.AddCommand({.name = "serve", .description = "", .example = ""}, nullptr),
+                &flags);
+  QT_RETURN_IF_ERROR(line.ResolveAgain(first));
+  QT_ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
+  QT_RETURN_IF_ERROR(CheckModelSections(flags, options));
+  if (!SameServerSettings(options, running)) {
+    spdlog::warn(
+        "settings of the server other than its models have changed: restart it to apply "
+        "them");
+  }
+  return std::move(options.models);
+}
+
+int Run(const ServeFlags& flags, const CommandLine& line) {
   BoundHeaps();
   BoundStacks();
   DisableLockOrderChecks();
@@ -72,6 +105,7 @@ int Run(const ServeFlags& flags) {
   }
   options.log_lines_dropped = LogLinesDropped;
   if (flags.access_log) options.access_log = LogLine;
+  options.read_models = [&line, &options] { return ReadModels(line, options); };
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
   for (const HostOptions& model : options.models) {
@@ -102,8 +136,9 @@ void AddServeCommand(CommandLine& line) {
        .details =
            "SIGTERM or SIGINT (Ctrl-C) drains the server: it accepts calls for --drain-delay "
            "and then gives running calls\n--drain-timeout to finish. A second SIGINT cancels "
-           "them at once. SIGHUP reloads --api-key-file."},
-      [flags] { return Run(*flags); });
+           "them at once. SIGHUP reloads the API keys and the configuration: models that the "
+           "--config file adds,\nremoves or changes are loaded, unloaded or replaced."},
+      [flags, &line] { return Run(*flags, line); });
   AddServeFlags(line, command, flags.get());
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/cores.h"
 #include "models/checkpoint/find_model.h"
@@ -86,12 +87,15 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   host.templates = flags.templates;
   host.vllm_metrics = flags.metrics_compat == "vllm";
   host.version = Version();
+  host.idle_unload_us = flags.idle_unload_us;
   return host;
 }
 
 constexpr char kModel[] = "Model", kLimits[] = "Limits";
 // Key of a section [models.NAME] without a flag: the prompt before every text of Encode.
 constexpr char kDefaultPromptName[] = "default-prompt-name";
+// The same: how long the model may be unused before it is unloaded.
+constexpr char kIdleUnload[] = "idle-unload";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   line.Require(
@@ -183,6 +187,21 @@ void AddCallLimitFlags(CLI::App* command, ServeFlags* flags) {
            "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
 }
 
+// Parses a time such as "10m" or "1h30m"; 0: never.
+absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
+  constexpr absl::Duration kLeast = absl::Seconds(1), kMost = absl::Hours(24 * 365);
+  absl::Duration time;
+  if (absl::ParseDuration(setting.value, &time) &&
+      (time == absl::ZeroDuration() || (time >= kLeast && time <= kMost))) {
+    return absl::ToInt64Microseconds(time);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(setting.where,
+                   ": expected \"0\" or a time from 1s to 8760h, such as \"10m\", "
+                   "got \"",
+                   setting.value, "\""));
+}
+
 enum class Settings : uint8_t { kAll, kInEffect };
 
 // Sets the flags of one model. kAll: also overridden settings, to check them.
@@ -197,6 +216,10 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
       flags->default_prompt = setting.value;
       continue;
     }
+    if (setting.key == kIdleUnload) {
+      QT_ASSIGN_OR_RETURN(flags->idle_unload_us, ParseIdleUnload(setting));
+      continue;
+    }
     if (std::string* const text = TemplateSetting(setting.key, &flags->templates)) {
       *text = setting.value;
       continue;
@@ -205,6 +228,7 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
     if (option == nullptr || setting.key == "help") {
       std::vector<std::string> known = FlagNames(command);
       known.push_back(absl::StrCat("--", kDefaultPromptName));
+      known.push_back(absl::StrCat("--", kIdleUnload));
       for (const char* name : kTemplateSettings) known.push_back(absl::StrCat("--", name));
       const std::string nearest = Nearest("--" + setting.key, known);
       return absl::InvalidArgumentError(absl::StrCat(
@@ -273,6 +297,11 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
       "API keys; the file mode must be 0600. Reloaded on SIGHUP. Each line holds the SHA-256 "
       "digest of a key in hexadecimal and optionally the highest priority of its calls: low, "
       "normal or high (default).");
+  add("--admin-listen", &server->admin_listen, "HOST:PORT",
+      "Address of the administration service, which loads, replaces and unloads models (server/"
+      "ADMIN.md); empty = off. Needs --admin-api-key-file; any address except loopback needs TLS.");
+  add("--admin-api-key-file", &server->admin_api_key_file, "FILE",
+      "API keys of administrators, in the format of --api-key-file. Reloaded on SIGHUP.");
   command
       ->add_flag("--allow-plaintext", server->allow_plaintext,
                  "Allow listening without TLS on addresses other than loopback.")

@@ -34,6 +34,7 @@ struct ServeFlags {
   std::map<std::string, std::string> prompts;  // set by a model's section
   std::optional<std::string> default_prompt;   // set by a model's section
   TextTemplates templates;                     // set by a model's section
+  int64_t idle_unload_us = 0;                  // set by a model's section
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);

@@ -115,7 +115,7 @@ class ModelsCall : public UnaryCall<RequestProto, ResponseProto> {
   bool needs_model() const override { return false; }
   CallSize Size(const RequestProto&) const override { return {0, {}}; }
   int64_t ResponseBound() override {
-    return kInfoBytes * static_cast<int64_t>(this->context().hosts.size());
+    return kInfoBytes * static_cast<int64_t>(this->context().models->size());
   }
 };
 
@@ -131,20 +131,28 @@ class ModelStatisticsCall final
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     QT_RETURN_IF_ERROR(CheckVersion(request_.version(), "version"));
-    for (const ModelHost* host : context().hosts) {
-      if (request_.name().empty() && host->ready()) hosts_.push_back(host);
+    std::vector<std::shared_ptr<ServedModel>> models = context().models->models();
+    if (!request_.name().empty()) {
+      QT_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> model,
+                          context().models->Find(request_.name()));
+      models = {std::move(model)};
     }
-    if (request_.name().empty()) return std::vector<Request>();
-    QT_ASSIGN_OR_RETURN(const ModelHost* const host, context().Find(request_.name()));
-    if (!host->ready()) return absl::UnavailableError("the model is not ready");
-    hosts_.push_back(host);
+    for (const auto& model : models) {
+      std::shared_ptr<const ModelHost> host = model->view().host;
+      if (host != nullptr) {
+        hosts_.push_back(std::move(host));
+      } else if (!request_.name().empty()) {
+        return absl::UnavailableError("the model is not loaded");
+      }
+    }
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, kserve::ModelStatisticsResponse* response) override {
-    for (const ModelHost* host : hosts_) WriteStatistics(*host, response->add_model_stats());
+    for (const auto& host : hosts_) WriteStatistics(*host, response->add_model_stats());
+    hosts_.clear();
   }
 
-  std::vector<const ModelHost*> hosts_;
+  std::vector<std::shared_ptr<const ModelHost>> hosts_;
 };
 
 class RepositoryIndexCall final
@@ -160,8 +168,9 @@ class RepositoryIndexCall final
         "repository_name: must be empty: the server has no named repositories");
   }
   void Write(const std::vector<Result>&, kserve::RepositoryIndexResponse* response) override {
-    for (const ModelHost* host : context().hosts) {
-      if (host->ready() || !request_.ready()) WriteIndex(*host, response->add_models());
+    for (const auto& model : context().models->models()) {
+      const ServedModel::View view = model->view();
+      if (view.accepts || !request_.ready()) WriteIndex(*model, view, response->add_models());
     }
   }
 };
@@ -249,8 +258,8 @@ std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& opti
               "ModelReady",
               [context, draining = options.draining](const kserve::ModelReadyRequest& request,
                                                      kserve::ModelReadyResponse* response) {
-                const absl::StatusOr<ModelHost*> host = context->Find(request.name());
-                response->set_ready(host.ok() && (*host)->ready() && !draining() &&
+                const auto model = context->models->Find(request.name());
+                response->set_ready(model.ok() && (*model)->accepts() && !draining() &&
                                     CheckVersion(request.version(), "version").ok());
               })};
 }

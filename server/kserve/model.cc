@@ -84,17 +84,27 @@ void WriteDuration(const ModelMetrics::Totals::Duration& duration, kserve::Stati
   to->set_ns(static_cast<uint64_t>(std::llround(std::max(duration.seconds, 0.0) * 1e9)));
 }
 
-const char* StateName(ModelHost::State state) {
-  switch (state) {
-    case ModelHost::State::kLoading:
-      return "LOADING";
-    case ModelHost::State::kReady:
-      return "READY";
-    case ModelHost::State::kDraining:
-      return "UNLOADING";
-    default:
-      return "UNAVAILABLE";
+// The state of Triton's repository index, and why it is not READY.
+std::pair<const char*, const char*> StateOf(const ServedModel::View& view) {
+  switch (view.state) {
+    case ModelState::kServing:
+    case ModelState::kReplacing:
+      if (!view.accepts) return {"UNLOADING", "the server is shutting down"};
+      return {"READY", ""};
+    case ModelState::kIdle:
+      return {"READY", "idle: the next call loads the model"};
+    case ModelState::kLoading:
+      return {"LOADING",
+              view.accepts ? "the model is loading, and calls wait" : "the model is loading"};
+    case ModelState::kDraining:
+      return {"UNLOADING", view.accepts ? "the model is being replaced, and calls wait"
+                                        : "calls in progress end before the model is unloaded"};
+    case ModelState::kFailed:
+      return {"UNAVAILABLE", "the model was not loaded"};
+    case ModelState::kUnloaded:
+      return {"UNAVAILABLE", "unloaded"};
   }
+  return {"UNAVAILABLE", ""};
 }
 
 void AddInstance(const ModelHost& host, kserve::ModelConfig* config) {
@@ -266,14 +276,13 @@ void WriteStatistics(const ModelHost& host, kserve::ModelStatistics* statistics)
   inference->mutable_cache_miss()->set_count(static_cast<uint64_t>(misses));
 }
 
-void WriteIndex(const ModelHost& host, kserve::RepositoryIndexResponse::ModelIndex* index) {
-  index->set_name(host.options().name);
+void WriteIndex(const ServedModel& model, const ServedModel::View& view,
+                kserve::RepositoryIndexResponse::ModelIndex* index) {
+  index->set_name(model.name());
   index->set_version(kModelVersion);
-  const ModelHost::State state = host.state();
-  index->set_state(StateName(state));
-  if (state == ModelHost::State::kLoading) index->set_reason("the model is loading");
-  if (state == ModelHost::State::kDraining) index->set_reason("the server is shutting down");
-  if (state == ModelHost::State::kFailed) index->set_reason("the model was not loaded");
+  const auto [state, reason] = StateOf(view);
+  index->set_state(state);
+  index->set_reason(reason);
 }
 
 }  // namespace quintet

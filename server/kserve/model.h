@@ -13,7 +13,7 @@
 
 namespace quintet {
 
-// The only version of every model.
+// The only version of every model that clients can name, whichever version of quintet.v1 serves.
 inline constexpr char kModelVersion[] = "1";
 
 // An input or output of a model.
@@ -38,8 +38,6 @@ const std::vector<TensorInfo>& CommonOutputs();
 // Whether some model, perhaps one with another head, has an output of this name.
 bool IsKnownOutput(absl::string_view name);
 
-// The two functions below need a model that has been loaded.
-//
 // The operations that the model can run, the default one first.
 std::vector<OperationInfo> OperationsOf(const ModelHost& host);
 // The inputs of all operations of the model.
@@ -51,12 +49,12 @@ int MaxBatch(const ModelHost& host);
 // NOT_FOUND unless `version` is empty or kModelVersion. `field` names it in the error.
 absl::Status CheckVersion(const std::string& version, const char* field);
 
-// The model must be ready.
 void WriteMetadata(const ModelHost& host, kserve::ModelMetadataResponse* response);
 void WriteConfig(const ModelHost& host, kserve::ModelConfig* config);
 void WriteStatistics(const ModelHost& host, kserve::ModelStatistics* statistics);
 
 // The model may be in any state.
-void WriteIndex(const ModelHost& host, kserve::RepositoryIndexResponse::ModelIndex* index);
+void WriteIndex(const ServedModel& model, const ServedModel::View& view,
+                kserve::RepositoryIndexResponse::ModelIndex* index);
 
 }  // namespace quintet

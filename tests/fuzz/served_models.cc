@@ -1,5 +1,6 @@
 #include "tests/fuzz/served_models.h"
 
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,10 @@ const ModelHost& ServedModel(uint8_t which) {
       options.name = directory;
       options.directory = absl::StrCat(QUINTET_SOURCE_DIR, "/", directory);
       options.limits.cache_bytes = 1 << 20;
-      loaded.push_back(new ModelHost(options, pool, registry));
+      loaded.push_back(
+          new ModelHost(options, pool,
+                        std::make_shared<ModelMetrics>(
+                            ModelMetrics::Options{.model_name = options.name}, registry)));
       QT_CHECK(loaded.back()->Prepare().ok());
       QT_CHECK(loaded.back()->Load(/*encoder_cache_bytes=*/0).ok());
     }

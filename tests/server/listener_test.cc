@@ -89,7 +89,7 @@ Fate FateOf(int fd, int patience_ms = kPatienceMs) {
 
 TEST_CASE("A listener binds its port exclusively and rejects invalid addresses") {
   Listener listener;
-  REQUIRE(listener.Bind("127.0.0.1:0").ok());
+  REQUIRE(listener.Bind("--listen", "127.0.0.1:0").ok());
   REQUIRE(listener.port() > 0);
   Listener second;
   const std::string taken = absl::StrCat("127.0.0.1:", listener.port());
@@ -97,18 +97,18 @@ TEST_CASE("A listener binds its port exclusively and rejects invalid addresses")
        {taken, std::string("nonsense"), std::string("127.0.0.1:"), std::string("127.0.0.1:65536"),
         std::string("127.0.0.1:-1"), std::string("256.0.0.1:1"), std::string(":x")}) {
     INFO(address);
-    const absl::Status status = second.Bind(address);
+    const absl::Status status = second.Bind("--listen", address);
     CHECK(absl::IsInvalidArgument(status));
     CHECK_THAT(std::string(status.message()), Catch::Matchers::ContainsSubstring(address));
   }
   listener.Stop();
-  CHECK(second.Bind(taken).ok());
+  CHECK(second.Bind("--listen", taken).ok());
 }
 
 TEST_CASE("A client that connects before the start is accepted") {
   Holder holder;
   Listener listener;
-  REQUIRE(listener.Bind("localhost:0").ok());
+  REQUIRE(listener.Bind("--listen", "localhost:0").ok());
   const int early = Connect(listener.port());
   CHECK(FateOf(early, 20) == Fate::kWaiting);
   listener.Start(holder.acceptor());
@@ -119,7 +119,7 @@ TEST_CASE("A client that connects before the start is accepted") {
 TEST_CASE("Near the file descriptor limit connections are closed at once, later accepted again") {
   Holder holder;
   Listener listener;
-  REQUIRE(listener.Bind("127.0.0.1:0").ok());
+  REQUIRE(listener.Bind("--listen", "127.0.0.1:0").ok());
   listener.Start(holder.acceptor());
   const LoweredFileLimit limit(256);
   std::vector<int> clients;
@@ -141,7 +141,7 @@ TEST_CASE("Near the file descriptor limit connections are closed at once, later 
 TEST_CASE("Without file descriptors connections wait until one is free") {
   Holder holder;
   Listener listener;
-  REQUIRE(listener.Bind("127.0.0.1:0").ok());
+  REQUIRE(listener.Bind("--listen", "127.0.0.1:0").ok());
   listener.Start(holder.acceptor());
   const LoweredFileLimit limit(256);
   const int client = socket(AF_INET, SOCK_STREAM, 0);

@@ -61,11 +61,26 @@ TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics
   CHECK(server.Metric("quintet_request_prompt_tokens_sum") ==
         response.info().usage().input_tokens());
   const std::string text = server.Get("/metrics");
-  for (const char* name :
-       {"requests_running", "requests_waiting", "kv_cache_usage_ratio", "queue_tokens", "ready",
-        "cache_config_info", "build_info", "requests_accepted_total", "requests_finished_total",
-        "requests_rejected_total", "preemptions_total", "encoder_cache_queries_total",
-        "encoder_cache_hits_total", "open_calls", "log_lines_dropped_total"}) {
+  for (const char* name : {"requests_running",
+                           "requests_waiting",
+                           "kv_cache_usage_ratio",
+                           "queue_tokens",
+                           "ready",
+                           "cache_config_info",
+                           "build_info",
+                           "model_version",
+                           "model_versions_retired",
+                           "model_loads_total",
+                           "model_load_seconds_count",
+                           "model_unloads_total",
+                           "requests_accepted_total",
+                           "requests_finished_total",
+                           "requests_rejected_total",
+                           "preemptions_total",
+                           "encoder_cache_queries_total",
+                           "encoder_cache_hits_total",
+                           "open_calls",
+                           "log_lines_dropped_total"}) {
     INFO(name);
     CHECK(absl::StrContains(text, absl::StrCat("\nquintet_", name, "{")));
   }
@@ -90,11 +105,18 @@ TEST_CASE("GPU memory is one gauge per use", "[metrics]") {
     return found;
   };
   CHECK(kinds().empty());  // no GPU memory is exported on a CPU
-  metrics.SetGpuMemory(
-      {.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1});
-  CHECK(kinds() ==
-        std::map<std::string, double>{
-            {"cache", 4}, {"runtime", 1}, {"search", 2}, {"weights", 5}, {"workspace", 3}});
+  metrics.Loaded({.version = 1, .page_size = 16, .pages = 8});
+  CHECK(kinds().empty());
+  MemoryPlan plan{.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1};
+  metrics.Loaded({.version = 2, .page_size = 16, .pages = 8, .gpu = &plan});
+  const std::map<std::string, double> planned = {
+      {"cache", 4}, {"runtime", 1}, {"search", 2}, {"weights", 5}, {"workspace", 3}};
+  CHECK(kinds() == planned);
+  plan.search = 7;
+  metrics.Loaded({.version = 3, .page_size = 16, .pages = 8, .gpu = &plan});
+  CHECK(kinds()["search"] == 7);
+  metrics.NotServing();
+  CHECK(kinds().empty());
 }
 
 TEST_CASE("With --metrics-compat=vllm the aliases have the same values", "[metrics]") {

@@ -228,7 +228,7 @@ struct Host {
   prometheus::Registry registry;
   RefusalMetrics refusals{MetricFactory(kNoModel, /*vllm_names=*/false, &registry)};
   MemoryBudget memory{int64_t{64} << 20};
-  std::unique_ptr<ModelHost> model;
+  ModelDirectory directory;
   CallContext context;
   HealthStatus health;
   std::vector<Method> methods;
@@ -239,10 +239,16 @@ struct Host {
   Host() {
     HostOptions options = TestOptions().models[0];
     UseStub(&options, control);
-    model = std::make_unique<ModelHost>(options, &pool, &registry);
+    const auto served = std::make_shared<ServedModel>(
+        options,
+        std::make_shared<ModelMetrics>(ModelMetrics::Options{.model_name = "g2p"}, &registry));
+    const auto model = std::make_shared<ModelHost>(options, &pool, served->metrics());
+    REQUIRE(served->BeginLoad().ok());
     REQUIRE(model->Prepare().ok());
     REQUIRE(model->Load(/*encoder_cache_bytes=*/0).ok());
-    context.hosts = {model.get()};
+    served->Loaded(model, /*on_gpu=*/false);
+    directory.Set({served});
+    context.models = &directory;
     context.preparation = &preparation;
     context.completion = &completion;
     context.writer = &writer;

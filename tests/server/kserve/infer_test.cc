@@ -26,7 +26,10 @@ const std::vector<const ModelHost*>& Hosts() {
       HostOptions options = TestOptions().models[0];
       options.name = absl::StrCat("model", loaded->size());
       options.directory = absl::StrCat(QUINTET_SOURCE_DIR, "/", directory);
-      auto* const host = new ModelHost(options, pool, registry);
+      auto* const host =
+          new ModelHost(options, pool,
+                        std::make_shared<ModelMetrics>(
+                            ModelMetrics::Options{.model_name = options.name}, registry));
       REQUIRE(host->Prepare().ok());
       REQUIRE(host->Load(/*encoder_cache_bytes=*/0).ok());
       loaded->push_back(host);

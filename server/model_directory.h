@@ -1,0 +1,47 @@
+// The models of a server by name, in the order of its configuration. ModelLoader adds and removes
+// them. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/served_model.h"
+
+namespace quintet {
+
+class ModelDirectory {
+ public:
+  using Models = std::vector<std::shared_ptr<ServedModel>>;
+
+  Models models() const;
+  size_t size() const;
+  void Set(Models models);
+
+  // Returns the named model. An empty name stands for the only model. NOT_FOUND: no model has this
+  // name. INVALID_ARGUMENT: the name is empty and several models are served. The messages list
+  // names of the models that are served.
+  absl::StatusOr<std::shared_ptr<ServedModel>> Find(const std::string& model) const;
+
+  // Whether calls of at least one model are accepted.
+  bool accepts() const;
+  // Ends the waits of calls for a model whose deadline has passed.
+  void ExpireWaits(int64_t now_us) const;
+  // Makes all models reject calls from now on.
+  void Drain() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Models models_;
+};
+
+// A version of a model that all parts of one request use: those of an HTTP request, which runs as
+// several calls. Null: the request has none yet, and each call takes the version that serves.
+struct ModelBinding {
+  std::shared_ptr<ServedModel> model;
+  std::shared_ptr<ModelHost> host;
+};
+
+}  // namespace quintet

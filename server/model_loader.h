@@ -1,0 +1,177 @@
+// Loads, replaces and unloads the models of a server while it runs: a thread that executes one
+// operation after the other, plans the memory of all versions, and frees versions that nobody uses.
+//
+// A replacement is loaded beside the version that serves if both fit into memory, and takes over at
+// once. If they do not fit, versions that are retired already are waited for; if there are none,
+// the serving version is retired first, calls wait meanwhile, and if the load then fails the old
+// configuration is loaded again. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/process_memory.h"
+#include "server/memory_budget.h"
+#include "server/model_directory.h"
+#include "server/server_memory.h"
+
+namespace quintet {
+
+struct ModelOutcome {
+  absl::Status status;         // its message names no directories
+  uint64_t version = 0;        // that serves afterwards; 0: none
+  bool drained_first = false;  // the old version was retired before the load
+  double load_seconds = 0;     // of the version that serves
+};
+using ModelDone = std::function<void(const ModelOutcome&)>;
+
+// What a new configuration has changed for one model.
+struct ModelChange {
+  enum class Action : uint8_t { kUnchanged, kConfigured, kLoaded, kReplaced, kUnloaded };
+  std::string model;
+  Action action = Action::kUnchanged;
+  ModelOutcome outcome;
+};
+// An error: the configuration is invalid, and nothing has changed.
+using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
+
+// INVALID_ARGUMENT unless the names are different and 1 to kMaxModelNameBytes bytes of UTF-8.
+absl::Status CheckModelNames(const std::vector<HostOptions>& models);
+
+class ModelLoader {
+ public:
+  struct Options {
+    ModelDirectory* directory = nullptr;
+    ThreadPool* pool = nullptr;
+    prometheus::Registry* registry = nullptr;
+    MemoryBudget* memory = nullptr;  // its limit follows the plan
+    int64_t max_message_bytes = 0;
+    // Reads the configuration again. Null: there is none.
+    std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
+    std::function<void()> changed;  // called after a model has changed its state
+  };
+  // All pointers must outlive the loader, and so must calls.
+  explicit ModelLoader(Options options);
+  // Frees all versions. No call may run.
+  ~ModelLoader();
+  ModelLoader(const ModelLoader&) = delete;
+  ModelLoader& operator=(const ModelLoader&) = delete;
+
+  // Puts the models into the directory. Must be called once, before LoadAll.
+  void Configure(const std::vector<HostOptions>& models);
+  // Loads all models; blocks. The error names the model that could not be loaded.
+  absl::Status LoadAll();
+  // Starts the thread. Must be called once, after LoadAll has succeeded.
+  void Start();
+  // Makes the thread end after the load in progress. Returns false, without waiting, if there is
+  // one.
+  bool Stop();
+  // Refuses operations from now on.
+  void Drain();
+
+  // The operations. `done` is called once, perhaps before they return. Errors: NOT_FOUND if the
+  // configuration has no such model; ABORTED if another operation on it is in progress;
+  // FAILED_PRECONDITION with the reason LOAD_FAILED; RESOURCE_EXHAUSTED if memory is short.
+  //
+  // Loads the model unless it is loaded.
+  void Load(const std::string& model, ModelDone done);
+  // Replaces the version that serves; loads the model if it is not loaded.
+  void Reload(const std::string& model, ModelDone done);
+  // Unloads the model unless it is not loaded. Calls in progress end first.
+  void Unload(const std::string& model, ModelDone done);
+  // Reads the configuration again and loads, replaces and unloads the models that differ. `done`
+  // may be null.
+  void ReloadConfiguration(ConfigurationDone done);
+
+  // Heartbeats of the engines of all versions, each at a constant index until it is freed.
+  std::vector<std::optional<uint64_t>> heartbeats() const;
+  // Updates the metrics of all models.
+  void CollectMetrics() const;
+
+ private:
+  struct Operation;
+  struct Version;
+  struct Signal;
+  struct Configuration;
+
+  enum class Wish : uint8_t { kLoad, kReload, kUnload };
+
+  void Run();
+  void Begin(Wish wish, const std::string& name, ModelDone done);
+  // Takes *done if it has begun an operation, which will call it.
+  absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
+                                                        ModelDone* done);
+  static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
+  void Push(std::unique_ptr<Operation> operation);
+  bool AdvanceOperations();
+  // Executes what can be executed of an operation. Unset: it is blocked until a version is freed.
+  std::optional<ModelOutcome> Advance(Operation* operation);
+  std::optional<ModelOutcome> AdvanceReplacement(Operation* operation);
+  std::optional<ModelOutcome> AdvanceAfterDrain(Operation* operation);
+  void Finish(Operation* operation, ModelOutcome outcome);
+  // Loads a version. `beside`: the version that serves meanwhile, or null. *alone: it would fit
+  // without that one.
+  absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
+  void Publish(std::unique_ptr<Version> version);
+  // Plans the memory of all versions but `without`, and of `next` if it is not null.
+  absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
+                                        const ModelHost* without) const;
+  // RESOURCE_EXHAUSTED unless `next` can be loaded beside `serving` without reducing any limit.
+  absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
+  int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
+  void FreeUnused();
+  // Whether the operation failed for lack of memory that retired versions will free.
+  bool IsBlocked(const absl::Status& status, Operation* operation) const;
+  void StartDemanded();
+  void UnloadIdle();
+  void ApplyConfiguration();
+  void ApplyModels(const std::vector<HostOptions>& models,
+                   const std::shared_ptr<Configuration>& configuration);
+  // Applies the options of one model; null: the configuration has no such model any more. `load`:
+  // loads it even if it is unloaded.
+  void ApplyModel(const std::shared_ptr<ServedModel>& model,
+                  std::shared_ptr<const HostOptions> options,
+                  const std::shared_ptr<Configuration>& configuration, bool load);
+  // Needs mutex_. Begins the operation of a change; false: it needs none. ABORTED: another
+  // operation is in progress.
+  absl::StatusOr<bool> BeginChange(const std::shared_ptr<ServedModel>& model,
+                                   ModelChange::Action action,
+                                   const std::shared_ptr<const HostOptions>& options,
+                                   const std::shared_ptr<Configuration>& configuration);
+  std::shared_ptr<ServedModel> MakeModel(const HostOptions& options);
+  void Remove(const ServedModel* model);
+
+  const Options options_;
+  const std::shared_ptr<Signal> signal_;
+  ProcessMemory at_start_;  // memory of the process before the models were loaded
+  std::map<std::string, std::weak_ptr<ModelMetrics>> metrics_;  // series of a name exist once
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Version>> versions_;  // null: a free index
+  std::list<std::unique_ptr<Operation>> operations_;
+  std::vector<ConfigurationDone> reloads_;  // requested and not begun
+  // Changes of a configuration for models with an operation in progress. Null options: removed.
+  struct Deferred {
+    std::shared_ptr<const HostOptions> options;
+    std::shared_ptr<Configuration> configuration;
+  };
+  std::map<std::string, Deferred> deferred_;
+  bool draining_ = false;
+  int64_t freed_ = 0;  // number of versions freed so far; only the loader's thread uses it
+
+  std::atomic<bool> stop_{false}, loading_{false}, ended_{false};
+  std::thread thread_;
+};
+
+}  // namespace quintet

@@ -1,0 +1,75 @@
+// Parts of ModelLoader that model_loader.cc and model_configuration.cc share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "server/model_loader.h"
+
+namespace quintet {
+
+struct ModelLoader::Operation {
+  enum class Kind : uint8_t { kLoad, kReplace, kUnload };
+  Kind kind = Kind::kLoad;
+  std::shared_ptr<ServedModel> model;
+  std::shared_ptr<const HostOptions> options;   // of the version to load
+  std::shared_ptr<const HostOptions> previous;  // kReplace: those of the version that serves
+  ModelDone done;                               // may be null
+  bool remove = false;      // kUnload: the configuration has no such model any more
+  bool drained = false;     // kReplace: the serving version was retired before the load
+  bool restoring = false;   // kReplace: the load has failed; `previous` is loaded again
+  int64_t blocked_at = -1;  // it needs memory: not tried again while freed_ has this value
+  absl::Status failure;     // why it restores
+};
+
+// One loaded version. It is in ModelLoader::versions_ from Publish until it is freed.
+struct ModelLoader::Version {
+  std::shared_ptr<ServedModel> model;
+  std::unique_ptr<ModelHost> host;
+  ModelHostMemory memory;  // as planned; encoder_cache_bytes: the size that it got
+  // Set when nobody holds the version any more. A flag, because the release of the last reference
+  // must happen before the version is freed.
+  std::shared_ptr<std::atomic<bool>> unused;
+};
+
+// Wakes the thread of the loader.
+struct ModelLoader::Signal {
+  void Notify() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      set = true;
+    }
+    condition.notify_one();
+  }
+  // Returns after Notify, which may have been called before, or after `limit`.
+  void Wait(std::chrono::milliseconds limit) {
+    std::unique_lock<std::mutex> lock(mutex);
+    condition.wait_for(lock, limit, [this] { return set; });
+    set = false;
+  }
+
+  std::mutex mutex;
+  std::condition_variable condition;
+  bool set = false;
+};
+
+// The changes of one new configuration. Only the loader's thread uses it.
+struct ModelLoader::Configuration {
+  ConfigurationDone done;
+  std::vector<ModelChange> changes;  // in the order of the configuration
+  size_t pending = 0;                // changes whose outcome is not known
+
+  size_t Add(const std::string& model) {
+    ++pending;
+    changes.push_back({model, ModelChange::Action::kUnchanged, {}});
+    return changes.size() - 1;
+  }
+  void Changed(const std::string& model, ModelChange::Action action, ModelOutcome outcome);
+};
+
+}  // namespace quintet

@@ -1,0 +1,86 @@
+// The state machine of one served model: its states, the events that change them, and which version
+// of the model serves. Pure: it knows no threads, clocks, files or engines. ServedModel
+// (served_model.h) drives it and holds the versions themselves.
+//
+//   state      calls                     events
+//   UNLOADED   rejected                  BeginLoad -> LOADING
+//   LOADING    rejected, or they wait    Loaded -> SERVING, LoadFailed -> FAILED
+//   SERVING    run                       BeginReplace -> REPLACING, BeginUnload -> DRAINING,
+//                                        GoIdle -> IDLE
+//   REPLACING  run on the old version    Loaded, LoadFailed -> SERVING, BeginDrain -> DRAINING
+//   DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired version is
+//              they wait (a replacement) left
+//   IDLE       wait and start a load     Demand, BeginLoad -> LOADING, BeginUnload -> UNLOADED
+//   FAILED     rejected                  BeginLoad, Demand -> LOADING, BeginUnload -> UNLOADED
+//
+// A version is one load of the model. Versions are numbered from 1. A version that no longer serves
+// is retired: it runs the calls that it has admitted, and is freed afterwards.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace quintet {
+
+enum class ModelState : uint8_t {
+  kUnloaded,
+  kLoading,
+  kServing,
+  kReplacing,
+  kDraining,
+  kIdle,
+  kFailed
+};
+
+// "UNLOADED", "LOADING", ...
+const char* ModelStateName(ModelState state);
+
+// Not thread-safe. An event that returns a status is one that a caller outside the server causes:
+// FAILED_PRECONDITION if the state does not allow it, ABORTED if another operation is in progress.
+// Such an error changes nothing. The other events must be allowed (QT_CHECK).
+class ModelLifecycle {
+ public:
+  ModelState state() const { return state_; }
+  // The version that new calls run on. 0: none.
+  uint64_t version() const { return serving_; }
+  // The number of the version that was loaded last; 0 before the first.
+  uint64_t last_version() const { return last_version_; }
+  // Number of versions that are retired and not freed.
+  int64_t retired() const { return retired_; }
+  // Whether calls that find no version wait for a load in progress, or start one (IDLE).
+  bool calls_wait() const { return calls_wait_; }
+  // Whether calls are accepted: they run at once or wait.
+  bool accepts() const { return serving_ != 0 || calls_wait_; }
+  // Whether an operation is in progress.
+  bool busy() const;
+
+  absl::Status BeginLoad();
+  absl::Status BeginReplace();
+  absl::Status BeginUnload();
+  // A call has arrived for a model that no version serves; a load begins, for which calls wait.
+  absl::Status Demand();
+  // Retires the version of a model that nobody uses. The next call loads it again.
+  absl::Status GoIdle();
+
+  // Retires the serving version before its replacement is loaded, because both do not fit into
+  // memory. Calls wait.
+  void BeginDrain();
+  // The load in progress has succeeded: its version serves, and the one before is retired.
+  void Loaded();
+  // The load in progress has failed. The version that serves goes on, if there is one.
+  void LoadFailed();
+  // A retired version has been freed.
+  void Freed();
+
+ private:
+  void Retire();
+  absl::Status CheckNotBusy() const;
+
+  ModelState state_ = ModelState::kUnloaded;
+  uint64_t serving_ = 0, last_version_ = 0;
+  int64_t retired_ = 0;
+  bool calls_wait_ = false;
+};
+
+}  // namespace quintet

@@ -1,0 +1,115 @@
+// One model that the server serves by name, over all its versions: its state, the version that
+// serves, the calls that wait for one, and what its versions share: admission control and metrics.
+//
+// A call takes a version with Acquire and holds it until it ends. A version is freed when nobody
+// holds it any more; therefore a call always ends on the version that admitted it. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/admission.h"
+#include "server/metrics.h"
+#include "server/model_host.h"
+#include "server/model_state.h"
+
+namespace quintet {
+
+class ServedModel {
+ public:
+  // Receives the version that serves, or why there is none. Must not block.
+  using OnHost = std::function<void(absl::StatusOr<std::shared_ptr<ModelHost>>)>;
+
+  ServedModel(HostOptions options, std::shared_ptr<ModelMetrics> metrics);
+  ServedModel(const ServedModel&) = delete;
+  ServedModel& operator=(const ServedModel&) = delete;
+
+  const std::string& name() const { return name_; }
+  Admission& admission() { return admission_; }
+  const std::shared_ptr<ModelMetrics>& metrics() const { return metrics_; }
+
+  struct View {
+    ModelState state = ModelState::kUnloaded;
+    uint64_t version = 0;                        // 0: none serves
+    int64_t retired = 0;                         // versions that still run calls
+    bool accepts = false;                        // calls run or wait
+    std::shared_ptr<ModelHost> host;             // the version that serves, or null
+    std::shared_ptr<const HostOptions> options;  // the configuration of the next load
+    std::string failure;                         // why the last load failed; empty: it did not
+  };
+  View view() const;
+  bool accepts() const;
+
+  // For calls.
+  //
+  // Returns the version that serves. Null: calls wait for a load in progress, which this call has
+  // started if the model was idle. UNAVAILABLE: the model is not loaded.
+  absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
+  // Calls `on_host` once, perhaps before it returns: with the version that serves, when the load
+  // has failed, or when `deadline_us` has passed. Returns a ticket.
+  uint64_t Wait(int64_t deadline_us, OnHost on_host);
+  // Returns true if `on_host` of this ticket was not called and will not be.
+  bool StopWaiting(uint64_t ticket);
+  // Ends the waits whose deadline has passed.
+  void ExpireWaits(int64_t now_us);
+  int64_t waiting() const;
+
+  // For ModelLoader. The first four are the events of ModelLifecycle of the same name.
+  absl::Status BeginLoad();
+  absl::Status BeginReplace();
+  absl::Status BeginUnload();
+  void BeginDrain();
+  // Makes `host` the version that serves. Calls that wait get it.
+  void Loaded(std::shared_ptr<ModelHost> host, bool on_gpu);
+  // Calls that wait get an error, unless a version serves. `why` is for the operator; it may name
+  // files.
+  void LoadFailed(const absl::Status& why, int64_t now_us);
+  // Records that a replacement has failed, after the old version was loaded again.
+  void NoteFailure(const absl::Status& why);
+  void Freed();
+  // Sets the options of the next load.
+  void Configure(std::shared_ptr<const HostOptions> options);
+  // Unloads the model if nobody has used it for its idle_unload_us. Returns whether it did.
+  bool UnloadIfIdle(int64_t now_us);
+  // Returns whether a call has started a load (Acquire) since the last call.
+  bool TakeDemand();
+  // Called by Acquire after it has started a load. Must not block. Set before calls arrive.
+  void set_on_demand(std::function<void()> on_demand) { on_demand_ = std::move(on_demand); }
+  // The server drains: calls are rejected from now on.
+  void Drain();
+
+ private:
+  struct Waiter {
+    uint64_t ticket;
+    int64_t deadline_us;
+    OnHost on_host;
+  };
+
+  // The functions below need mutex_.
+  absl::Status NotServing() const;
+  void Changed();
+  std::shared_ptr<ModelHost> Unpublish();
+
+  const std::string name_;
+  const std::shared_ptr<ModelMetrics> metrics_;
+  Admission admission_;
+  std::function<void()> on_demand_;
+
+  mutable std::mutex mutex_;
+  ModelLifecycle lifecycle_;
+  std::shared_ptr<ModelHost> host_;  // the version that serves
+  std::shared_ptr<const HostOptions> options_;
+  std::string failure_;
+  std::list<Waiter> waiters_;
+  uint64_t next_ticket_ = 1;
+  int64_t used_us_ = 0;   // when a call has used the model, as far as UnloadIfIdle has seen
+  int64_t retry_us_ = 0;  // FAILED: a call starts another load after this time; 0: none does
+  bool demanded_ = false, draining_ = false;
+};
+
+}  // namespace quintet
