@@ -110,7 +110,7 @@ absl::Status ApiCall::ReadRequest() {
   if (request_id_.empty()) request_id_ = absl::StrCat("q", context_->calls->next_id.fetch_add(1));
   QT_ASSIGN_OR_RETURN(translation_,
                       route_->translate({request, body, request_id_, *context_->calls}));
-  return absl::OkStatus();
+  return memory_->Resize(kBytesPerRequestByte * request_bytes_ + translation_->MessageBytes());
 }
 
 absl::Status ApiCall::StartRpcs() {
@@ -296,9 +296,9 @@ void ApiCall::Fail(const RpcOutcome& outcome, size_t index) {
   try {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
-    static const JsonNames no_names;
-    const JsonNames& names = translation_ == nullptr ? no_names : translation_->names(index);
-    const std::string message = WithJsonNames(outcome.status.error_message(), names);
+    const std::string message =
+        WithJsonNames(outcome.status.error_message(),
+                      translation_ == nullptr ? FieldRenames() : translation_->names(index));
     if (begun_) {
       exchange_->Write(translation_->OnError(ErrorJson(route_->style, outcome, message)));
       exchange_->End();
