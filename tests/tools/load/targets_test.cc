@@ -123,7 +123,7 @@ TEST_CASE("the targets of all protocols and of the engine process the same reque
   }
 }
 
-TEST_CASE("texts, by every protocol") {
+TEST_CASE("texts are sent by every protocol") {
   Served served;
   LoadShape shape;
   shape.lines = {"wagner", "bach \"quoted\" \\ back", "caf\xc3\xa9"};
