@@ -147,7 +147,8 @@ void ApiCall::Run() {
       std::lock_guard<std::mutex> lock(mutex_);
       translation_ = *std::move(translation);
     }
-    status = StartRpcs();
+    status = memory_->Resize(kBytesPerRequestByte * request_bytes_ + translation_->MessageBytes());
+    if (status.ok()) status = StartRpcs();
   }
   if (!status.ok()) FailUnstarted(status);
 }
@@ -384,9 +385,9 @@ void ApiCall::Fail(const RpcOutcome& outcome, size_t index) {
   try {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
-    static const JsonNames no_names;
-    const JsonNames& names = translation_ == nullptr ? no_names : translation_->names(index);
-    const std::string message = WithJsonNames(outcome.status.error_message(), names);
+    const std::string message =
+        WithJsonNames(outcome.status.error_message(),
+                      translation_ == nullptr ? FieldRenames() : translation_->names(index));
     if (begun_) {
       exchange_->Write(translation_->OnError(ErrorJson(route_->style, outcome, message)));
       exchange_->End();

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "engine/text_stream.h"
 #include "kernels/base/status_macros.h"
@@ -219,6 +220,9 @@ void CompletionTranslation::AddPrompts(const std::vector<v1::Input>& prompts, bo
   // More sequences than the RPC permits are an error of the RPC.
   sequences_ = std::min<size_t>(sequences_, 1024);
   streamed_.resize(prompts.size() * sequences_);
+  chunk_head_ = JsonText(Head(chat_ ? "chat.completion.chunk" : "text_completion"));
+  chunk_head_.pop_back();  // the closing brace
+  chunk_head_ = absl::StrCat("data: ", chunk_head_, R"(,"choices":[{"index":)");
 }
 
 Json CompletionTranslation::Head(const char* object) const {
@@ -259,18 +263,19 @@ Json CompletionTranslation::LogProbs(const v1::Sequence& sequence) const {
           {"text_offset", TextOffsets(sequence, *tokenizer, skip_special_tokens_)}};
 }
 
-Json CompletionTranslation::Choice(size_t index, const v1::Sequence* sequence) const {
-  Json choice = {{"index", index}};
-  choice["logprobs"] = sequence == nullptr ? Json() : LogProbs(*sequence);
-  choice["finish_reason"] =
-      sequence == nullptr ? Json() : Json(FinishName(sequence->finish_reason()));
-  if (sequence == nullptr) return choice;
-  const std::string& stop = sequence->matched_stop();
+Json CompletionTranslation::Choice(size_t index, const v1::Sequence& sequence,
+                                   size_t sent_tokens) const {
+  Json choice = {{"index", index},
+                 {"logprobs", LogProbs(sequence)},
+                 {"finish_reason", FinishName(sequence.finish_reason())}};
+  const std::string& stop = sequence.matched_stop();
   choice["stop_reason"] = stop.empty() ? Json() : Json(stop);
-  if (sequence->has_score()) choice["score"] = sequence->score();
-  if (token_ids_)
-    choice["token_ids"] =
-        std::vector<uint32_t>(sequence->token_ids().begin(), sequence->token_ids().end());
+  if (sequence.has_score()) choice["score"] = sequence.score();
+  if (token_ids_) {
+    const auto& ids = sequence.token_ids();
+    const auto rest = static_cast<int>(std::min<size_t>(sent_tokens, ids.size()));
+    choice["token_ids"] = std::vector<uint32_t>(ids.begin() + rest, ids.end());
+  }
   return choice;
 }
 
@@ -294,7 +299,7 @@ absl::StatusOr<std::string> CompletionTranslation::Body(
     const auto response = Parsed<v1::GenerateResponse>(responses[rpc]);
     Count(response);
     for (const v1::Sequence& sequence : response.sequences()) {
-      Json choice = Choice(rpc * sequences_ + sequence.index(), &sequence);
+      Json choice = Choice(rpc * sequences_ + sequence.index(), sequence, /*sent_tokens=*/0);
       if (chat_) {
         choice["message"] = {{"role", "assistant"}, {"content", sequence.text()}};
       } else {
@@ -311,15 +316,43 @@ absl::StatusOr<std::string> CompletionTranslation::Body(
   return JsonText(body);
 }
 
-std::string CompletionTranslation::ChoiceEvent(size_t index, const std::string& text,
-                                               const v1::Sequence* sequence) {
-  Json choice = Choice(index, sequence);
+std::string CompletionTranslation::OnChunk(size_t rpc, const v1::GenerateChunk& chunk) {
+  if (chunk.text().empty() && (!token_ids_ || chunk.token_ids().empty())) return "";
+  const size_t index = rpc * sequences_ + chunk.index();
+  if (index >= streamed_.size()) return "";
+  // Streams have one such event per token, so it is written without a JSON library.
+  std::string event = absl::StrCat(chunk_head_, index, R"(,"logprobs":null,"finish_reason":null)");
+  Streamed& streamed = streamed_[index];
+  streamed.text_bytes += chunk.text().size();
+  streamed.tokens += static_cast<size_t>(chunk.token_ids_size());
+  if (chat_) {
+    const bool role = !std::exchange(streamed.role, true);
+    absl::StrAppend(&event, R"(,"delta":{)", role ? R"("role":"assistant",)" : "", R"("content":)");
+  } else {
+    absl::StrAppend(&event, R"(,"text":)");
+  }
+  AppendJsonString(chunk.text(), &event);
+  if (chat_) event += '}';
+  if (token_ids_) {
+    absl::StrAppend(&event, R"(,"token_ids":[)", absl::StrJoin(chunk.token_ids(), ","), "]");
+  }
+  absl::StrAppend(&event, include_usage_ ? R"(}],"usage":null})" : "}]}", "\n\n");
+  return event;
+}
+
+std::string CompletionTranslation::LastEvent(size_t index, const v1::Sequence& sequence) {
+  Streamed none;
+  Streamed& streamed = index < streamed_.size() ? streamed_[index] : none;
+  Json choice = Choice(index, sequence, streamed.tokens);
+  // Sequences of a beam search are complete only now.
+  const std::string rest =
+      sequence.text().substr(std::min(streamed.text_bytes, sequence.text().size()));
   if (!chat_) {
-    choice["text"] = text;
+    choice["text"] = rest;
   } else {
     choice["delta"] = Json::object();
-    if (index < streamed_.size() && streamed_[index] == 0) choice["delta"]["role"] = "assistant";
-    if (sequence == nullptr || !text.empty()) choice["delta"]["content"] = text;
+    if (!std::exchange(streamed.role, true)) choice["delta"]["role"] = "assistant";
+    if (!rest.empty()) choice["delta"]["content"] = rest;
   }
   Json event = Head(chat_ ? "chat.completion.chunk" : "text_completion");
   event["choices"] = Json::array({std::move(choice)});
@@ -327,23 +360,11 @@ std::string CompletionTranslation::ChoiceEvent(size_t index, const std::string& 
   return Event(event);
 }
 
-std::string CompletionTranslation::OnChunk(size_t rpc, const v1::GenerateChunk& chunk) {
-  if (chunk.text().empty()) return "";
-  const size_t index = rpc * sequences_ + chunk.index();
-  std::string event = ChoiceEvent(index, chunk.text(), nullptr);
-  if (index < streamed_.size()) streamed_[index] += chunk.text().size();
-  return event;
-}
-
 std::string CompletionTranslation::OnComplete(size_t rpc, const v1::GenerateResponse& response) {
   Count(response);
   std::string events;
   for (const v1::Sequence& sequence : response.sequences()) {
-    const size_t index = rpc * sequences_ + sequence.index();
-    const size_t streamed = index < streamed_.size() ? streamed_[index] : 0;
-    // Sequences of a beam search are complete only now.
-    const std::string rest = sequence.text().substr(std::min(streamed, sequence.text().size()));
-    events += ChoiceEvent(index, rest, &sequence);
+    events += LastEvent(rpc * sequences_ + sequence.index(), sequence);
   }
   return events;
 }

@@ -38,10 +38,10 @@ class CompletionTranslation final : public Translation {
 
   // The members that all objects of the response share.
   Json Head(const char* object) const;
-  // A choice without its text.
-  Json Choice(size_t index, const v1::Sequence* sequence) const;
-  // One event with one choice.
-  std::string ChoiceEvent(size_t index, const std::string& text, const v1::Sequence* sequence);
+  // A choice without its text, and without the first `sent_tokens` token ids.
+  Json Choice(size_t index, const v1::Sequence& sequence, size_t sent_tokens) const;
+  // The last event of a choice, with the text and the token ids that have not been sent.
+  std::string LastEvent(size_t index, const v1::Sequence& sequence);
   Json LogProbs(const v1::Sequence& sequence) const;
   void Count(const v1::GenerateResponse& response);
   Json UsageJson() const;
@@ -51,11 +51,16 @@ class CompletionTranslation final : public Translation {
   const int64_t created_;
   std::string model_;
   std::shared_ptr<const ModelHost> host_;  // null: unknown model, which the RPC rejects
-  JsonNames aliases_;
+  FieldRenames aliases_;
   size_t sequences_ = 1;  // number of choices per prompt
   bool token_ids_ = false, skip_special_tokens_ = true, include_usage_ = false;
   uint64_t prompt_tokens_ = 0, completion_tokens_ = 0;
-  std::vector<size_t> streamed_;  // bytes of text sent, by choice
+  std::string chunk_head_;  // of the event of a chunk: all before the index of its choice
+  struct Streamed {
+    size_t text_bytes = 0, tokens = 0;
+    bool role = false;  // the role of a chat's message has been sent
+  };
+  std::vector<Streamed> streamed_;  // what has been sent, by choice
 };
 
 }  // namespace quintet

@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -40,13 +39,6 @@ const char* HuggingFaceType(int status) {
   if (status == 404) return "not_found";
   if (status == 401 || status == 403) return "unauthorized";
   return status < 500 ? "validation" : "backend";
-}
-
-// The name of the field that a message begins with ("max_tokens: must be ..."), or "".
-absl::string_view FieldOf(absl::string_view message) {
-  const size_t colon = message.find(": ");
-  if (colon == absl::string_view::npos || !IsFieldPath(message.substr(0, colon))) return "";
-  return message.substr(0, colon);
 }
 
 std::string ObjectOf(ErrorStyle style, int status, const std::string& message,
@@ -91,21 +83,9 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
-std::string WithJsonNames(absl::string_view message, const JsonNames& names) {
-  absl::string_view path = FieldOf(message);
-  if (path.empty()) return std::string(message);
-  const absl::string_view rest = message.substr(path.size());
-  for (const absl::string_view end : {".text", ".token_ids"}) absl::ConsumeSuffix(&path, end);
-  for (const auto& [from, to] : names) {
-    absl::string_view tail = path;
-    if (!absl::ConsumePrefix(&tail, from)) continue;
-    if (!tail.empty() && tail.front() != '[' && tail.front() != '.') continue;
-    return absl::StrCat(to, tail, rest);
-  }
-  for (const absl::string_view prefix : {"decoding.", "call.", "options."}) {
-    if (absl::ConsumePrefix(&path, prefix)) break;
-  }
-  return absl::StrCat(path, rest);
+std::string WithJsonNames(absl::string_view message, FieldRenames names) {
+  for (const char* prefix : {"decoding.", "call.", "options."}) names.emplace_back(prefix, "");
+  return RenamedField(message, names);
 }
 
 std::string ErrorJson(ErrorStyle style, const RpcOutcome& outcome, const std::string& message) {

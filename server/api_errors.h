@@ -2,12 +2,11 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/errors.h"
+#include "server/field_names.h"
 #include "server/http_server.h"
 
 namespace quintet {
@@ -22,14 +21,9 @@ enum class ErrorStyle : uint8_t { kOpenAi, kHuggingFace };
 // RESOURCE_EXHAUSTED, 499 CANCELLED, 503 UNAVAILABLE, 504 DEADLINE_EXCEEDED, otherwise 500.
 int HttpStatusOf(absl::StatusCode code);
 
-// Names of request fields in quintet.v1 and in the JSON of a route, for errors:
-// {"decoding.max_new_tokens", "max_tokens"}. A longer path keeps its end: "inputs[3].text" becomes
-// "input[3]" by {"inputs", "input"}.
-using JsonNames = std::vector<std::pair<std::string, std::string>>;
-
-// Returns the message of an RPC with the name of its field replaced. Prefixes of quintet.v1
-// (decoding., call., options.) are removed from names that `names` does not have.
-std::string WithJsonNames(absl::string_view message, const JsonNames& names);
+// Returns the message of an RPC with the field named as in the JSON of a route (`names`). Without a
+// name of its own, an option has the name of its field in quintet.v1.
+std::string WithJsonNames(absl::string_view message, FieldRenames names);
 
 // The error object of an RPC that has failed. It has no line breaks. `message` replaces the one of
 // the status.

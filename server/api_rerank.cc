@@ -58,6 +58,9 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
                                        const std::vector<Names>& names, bool only_templates) {
   QT_ASSIGN_OR_RETURN(const std::shared_ptr<ModelHost> host, request.Find(call.model()));
   const TextTemplates& templates = host->options().templates;
+  size_t bytes = 0;
+  for (const Pair& pair : pairs) bytes += pair.query.size() + pair.document.size();
+  QT_RETURN_IF_ERROR(CheckRepeatedText(request.context, names[0].query, bytes));
   pairs_ = pairs.size();
   if (templates.rerank.empty()) {
     if (only_templates) {
@@ -71,7 +74,7 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
       proto.add_inputs()->set_text(pair.query);
       proto.add_inputs()->set_text(pair.document);
     }
-    names_ = {JsonNames()};
+    names_ = {FieldRenames()};
     for (size_t i = 0; i < names.size(); ++i) {
       names_[0].push_back({absl::StrCat("inputs[", 2 * i, "]"), names[i].query});
       names_[0].push_back({absl::StrCat("inputs[", 2 * i + 1, "]"), names[i].document});

@@ -39,6 +39,20 @@ absl::StatusOr<std::shared_ptr<ModelHost>> ApiRequest::Find(const std::string& m
   return absl::UnavailableError("the model is not loaded");
 }
 
+int64_t Translation::MessageBytes() const {
+  int64_t bytes = 0;
+  for (const RpcOfRequest& rpc : rpcs_) bytes += static_cast<int64_t>(rpc.message.Length());
+  return bytes;
+}
+
+absl::Status CheckRepeatedText(const CallContext& context, absl::string_view field, size_t bytes) {
+  const int64_t limit = 2 * context.max_message_bytes;
+  if (static_cast<int64_t>(bytes) <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": is part of every text to score, which are together at most ", limit,
+                   " bytes, got ", bytes, "; send fewer texts in one request"));
+}
+
 std::vector<ApiField> CallFields() {
   return {{"model", "string", "Name of a served model. Default: the only one."},
           {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
@@ -77,7 +91,7 @@ absl::Status CheckKnownFields(const ApiRoute& route, const nlohmann::json& body)
   if (!body.is_object()) return absl::OkStatus();  // JsonFields reports it
   for (const auto& [name, value] : body.items()) {
     const auto is_this = [&name = name](const ApiField& field) { return field.name == name; };
-    if (std::any_of(route.fields.begin(), route.fields.end(), is_this)) continue;
+    if (value.is_null() || std::any_of(route.fields.begin(), route.fields.end(), is_this)) continue;
     std::string shown = name.substr(0, 64);
     std::replace_if(
         shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
@@ -102,7 +116,12 @@ std::string JsonText(const nlohmann::ordered_json& value) {
 }
 
 void AppendJsonString(absl::string_view text, std::string* to) {
-  to->append(JsonText(std::string(text)));
+  const auto plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), plain)) {
+    absl::StrAppend(to, "\"", text, "\"");
+  } else {
+    to->append(JsonText(std::string(text)));
+  }
 }
 
 std::string Event(const nlohmann::ordered_json& value) {

@@ -48,8 +48,10 @@ class Translation {
 
   std::vector<RpcOfRequest>& rpcs() { return rpcs_; }
   bool stream() const { return stream_; }
-  // Names for an error of the RPC `index`.
-  const JsonNames& names(size_t index) const {
+  // The sum of the bytes of the messages of rpcs().
+  int64_t MessageBytes() const;
+  // Names for an error of the RPC `index`. Called only then.
+  virtual FieldRenames names(size_t index) const {
     return names_.size() == 1 ? names_[0] : names_[index];
   }
 
@@ -60,7 +62,7 @@ class Translation {
   }
 
   std::vector<RpcOfRequest> rpcs_;
-  std::vector<JsonNames> names_{JsonNames()};  // one for all RPCs, or one for each
+  std::vector<FieldRenames> names_{FieldRenames()};  // one for all RPCs, or one for each
   bool stream_ = false;
 };
 
@@ -71,6 +73,10 @@ Proto Parsed(grpc::ByteBuffer bytes) {
   QT_CHECK(FromBytes(&bytes, &proto));
   return proto;
 }
+
+// Checks the sum of the texts of all RPCs of one request, `bytes`, if some of its texts are part of
+// several: one large text must not become 64. `field` is the repeated text.
+absl::Status CheckRepeatedText(const CallContext& context, absl::string_view field, size_t bytes);
 
 struct ApiRequest {
   const HttpRequest& http;

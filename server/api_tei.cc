@@ -181,7 +181,9 @@ class PredictTranslation final : public Translation {
  public:
   static Made Create(const ApiRequest& request) {
     auto made = std::make_unique<PredictTranslation>();
-    JsonFields fields(request.body);
+    nlohmann::json body = request.body;
+    if (body.is_object() && body.contains("inputs")) Unwrap(&body["inputs"]);
+    JsonFields fields(body);
     v1::ClassifyRequest proto;
     ReadTeiCall(request, &fields, proto.mutable_call());
     fields.Read("raw_scores", &made->raw_);
@@ -221,6 +223,17 @@ class PredictTranslation final : public Translation {
   }
 
  private:
+  // Replaces each element of a list that is an array of one text by the text: TEI's clients send
+  // [["a"], ["b"]], because an array of two texts is a pair there. Pairs stay and are an error.
+  static void Unwrap(nlohmann::json* inputs) {
+    if (!inputs->is_array()) return;
+    for (nlohmann::json& one : *inputs) {
+      if (!one.is_array() || one.size() != 1 || !one[0].is_string()) continue;
+      nlohmann::json text = std::move(one[0]);
+      one = std::move(text);
+    }
+  }
+
   bool raw_ = false, list_ = false;
 };
 
@@ -332,7 +345,7 @@ class InfoTranslation final : public Translation {
       Json ids = Json::object(), labels = Json::object();
       for (int i = 0; i < info.labels_size(); ++i) {
         ids[absl::StrCat(i)] = info.labels(i);
-        labels[info.labels(i)] = absl::StrCat(i);
+        labels[info.labels(i)] = i;
       }
       type = {{"classifier", {{"id2label", ids}, {"label2id", labels}}}};
     } else if (info.head() == "language model") {
@@ -343,12 +356,22 @@ class InfoTranslation final : public Translation {
                      {"model_sha", info.weights_sha256()},
                      {"model_dtype", info.dtype()},
                      {"model_type", std::move(type)},
+                     {"family", info.family()},
+                     {"parameters", info.parameters()},
+                     {"vocab_size", info.vocab()},
+                     {"max_running_sequences", limits.max_running_sequences()},
+                     {"encoder_cache_bytes", limits.encoder_cache_bytes()},
                      {"max_concurrent_requests", limits.max_queue_requests()},
                      {"max_input_length", limits.max_input_tokens()},
                      {"max_batch_tokens", limits.max_queue_tokens()},
+                     {"max_batch_requests", nullptr},
                      {"max_client_batch_size", limits.max_inputs()},
                      {"max_total_tokens", limits.max_input_tokens() + limits.max_new_tokens()},
-                     {"version", info.version()}});
+                     {"tokenization_workers", nullptr},
+                     {"auto_truncate", false},
+                     {"version", info.version()},
+                     {"sha", nullptr},
+                     {"docker_label", nullptr}});
   }
 };
 

@@ -1,5 +1,6 @@
 // Routes of vLLM beyond OpenAI's, and of Jina's and Cohere's rerankers.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -163,6 +164,102 @@ class RerankTranslation final : public PairTranslation {
   std::string id_;
 };
 
+// Probabilities of the next token after the query and each item: one Score per item, whose targets
+// are the labels.
+class GenerativeScoringTranslation final : public Translation {
+ public:
+  static Made Create(const ApiRequest& request) {
+    auto made = std::make_unique<GenerativeScoringTranslation>();
+    JsonFields fields(request.body);
+    v1::ScoreRequest proto;
+    proto.mutable_call()->set_request_id(request.request_id);
+    fields.ReadCall(proto.mutable_call());
+    std::vector<v1::Input> query, items;
+    bool list = false, item_first = false;
+    fields.ReadInputs("query", &query, &list);
+    if (list) fields.Fail("query", "expected a string or an array of token ids");
+    fields.ReadInputs("items", &items, &list);
+    if (!list) fields.Fail("items", "expected an array of strings or of token ids");
+    fields.Read("item_first", &item_first);
+    fields.Read("apply_softmax", &made->softmax_);
+    made->ReadLabels(&fields, &proto);
+    QT_RETURN_IF_ERROR(fields.status());
+    size_t bytes = 0;
+    for (const v1::Input& item : items) bytes += query[0].ByteSizeLong() + item.ByteSizeLong();
+    QT_RETURN_IF_ERROR(CheckRepeatedText(request.context, "query", bytes));
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].content_case() != query[0].content_case()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("items[", i, "]: must be a string if query is one, otherwise token ids"));
+      }
+      *proto.mutable_input() = item_first ? items[i] : query[0];
+      Append(item_first ? query[0] : items[i], proto.mutable_input());
+      made->AddRpc("Score", proto);
+    }
+    made->id_ = "generative-scoring-" + request.request_id;
+    return made;
+  }
+
+  FieldRenames names(size_t index) const override {
+    FieldRenames names = {{"input", absl::StrCat("items[", index, "]")}};
+    for (size_t i = 0; i < labels_; ++i) {
+      names.emplace_back(absl::StrCat("targets[", i, "].token_ids.ids[0]"),
+                         absl::StrCat("label_token_ids[", i, "]"));
+    }
+    return names;
+  }
+
+  absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
+    uint64_t tokens = 0;
+    std::string model;
+    Json data = Json::array();
+    for (size_t i = 0; i < responses.size(); ++i) {
+      const auto response = Parsed<v1::ScoreResponse>(responses[i]);
+      tokens += response.info().usage().input_tokens();
+      model = response.info().model();
+      const double first = response.scores(0).log_prob();
+      // The inverse of the first label's share: the sum of all labels' exp(log_prob - first).
+      double sum = softmax_ ? 0.0 : std::exp(-first);
+      for (const v1::TargetScore& score : response.scores()) {
+        if (softmax_) sum += std::exp(score.log_prob() - first);
+      }
+      data.push_back({{"index", i}, {"object", "score"}, {"score", 1.0 / sum}});
+    }
+    Json body = ListHead(id_, model);
+    body["data"] = std::move(data);
+    body["usage"] = UsageOfTokens(tokens);
+    return JsonText(body);
+  }
+
+ private:
+  void ReadLabels(JsonFields* fields, v1::ScoreRequest* proto) {
+    const nlohmann::json* const value = fields->Find("label_token_ids");
+    v1::Input ids;
+    if (value == nullptr) return fields->Fail("label_token_ids", "missing: expected token ids");
+    if (value->is_array()) fields->Fail(ReadInput("label_token_ids", *value, &ids));
+    labels_ = static_cast<size_t>(ids.token_ids().ids_size());
+    if (fields->status().ok() && (labels_ == 0 || labels_ > kMaxTargets)) {
+      fields->Fail("label_token_ids",
+                   absl::StrCat("must be an array of 1 to ", kMaxTargets, " token ids, got ",
+                                value->is_array() ? absl::StrCat(labels_) : value->type_name()));
+    }
+    for (const uint32_t id : ids.token_ids().ids()) {
+      proto->add_targets()->mutable_token_ids()->add_ids(id);
+    }
+  }
+  static void Append(const v1::Input& from, v1::Input* to) {
+    if (from.has_text()) {
+      to->mutable_text()->append(from.text());
+    } else {
+      to->mutable_token_ids()->MergeFrom(from.token_ids());
+    }
+  }
+
+  bool softmax_ = true;
+  size_t labels_ = 0;
+  std::string id_;
+};
+
 class ClassifyTranslation final : public Translation {
  public:
   static Made Create(const ApiRequest& request) {
@@ -235,6 +332,18 @@ std::vector<ApiRoute> VllmRoutes() {
        std::vector<ApiField>{{"input", "any", "Text, or 1 to 64 of them.", true}, user} +
            CallFields(),
        false, ClassifyTranslation::Create});
+  routes.push_back(
+      {"POST", "/generative_scoring", "Probability of a next token (vLLM)", ErrorStyle::kOpenAi,
+       std::vector<ApiField>{
+           {"query", "any", "Text or token ids that are part of every input.", true},
+           {"items", "array", "1 to 64 texts, or arrays of token ids if query is one.", true},
+           {"label_token_ids", "array", "1 to 64 token ids. The score is that of the first.", true},
+           {"apply_softmax", "boolean",
+            "Probability among the labels (default true), or among all tokens."},
+           {"item_first", "boolean", "Item before query. Default false."},
+           user} +
+           CallFields(),
+       false, GenerativeScoringTranslation::Create});
   return routes;
 }
 

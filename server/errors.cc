@@ -5,7 +5,6 @@
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -81,20 +80,6 @@ std::string ReasonOf(const absl::Status& status) {
     default:
       return "BUG";
   }
-}
-
-absl::Status RenamedFields(const absl::Status& status, FieldNames names) {
-  const absl::string_view message = status.message();
-  if (!IsFieldPath(message.substr(0, message.find(": ")))) return status;
-  for (const auto& [from, to] : names) {
-    if (!absl::StartsWith(message, from)) continue;
-    absl::Status renamed(status.code(), absl::StrCat(to, message.substr(from.size())));
-    status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-      renamed.SetPayload(type, payload);
-    });
-    return renamed;
-  }
-  return status;
 }
 
 RpcOutcome ToRpcOutcome(const absl::Status& status, absl::string_view request_id,

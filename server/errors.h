@@ -3,9 +3,7 @@
 // API keys or messages of another library.
 #pragma once
 
-#include <initializer_list>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -28,12 +26,6 @@ absl::Status WithReason(absl::Status status, absl::string_view reason);
 // is the default of the status code ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and
 // CANCELLED.
 std::string ReasonOf(const absl::Status& status);
-
-// Replaces the beginning of the field path of an error message of the form "field: text": the first
-// of `names` whose first string the message begins with is replaced by its second string. Returns
-// other statuses unchanged. Used where a protocol has other field names than quintet.v1.
-using FieldNames = std::initializer_list<std::pair<absl::string_view, absl::string_view>>;
-absl::Status RenamedFields(const absl::Status& status, FieldNames names);
 
 // The final status of an RPC.
 struct RpcOutcome {

@@ -1,52 +1,61 @@
 // quintet bench serve: measures the performance of a running server as its clients see it.
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tools/conditions.h"
 #include "tools/flag_values.h"
 #include "tools/load/flags.h"
-#include "tools/load/grpc_target.h"
+#include "tools/load/server_target.h"
 
 namespace quintet {
 namespace {
 
 struct BenchServeFlags {
-  GrpcTarget::Options target;
+  ServerTargetOptions target;
   std::string priority = "normal", protocol = "grpc";
   LoadFlags load;
 };
 
-v1::Priority PriorityOf(const std::string& name) {
-  return name == "low"    ? v1::PRIORITY_LOW
-         : name == "high" ? v1::PRIORITY_HIGH
-                          : v1::PRIORITY_NORMAL;
+LoadPriority PriorityOf(const std::string& name) {
+  return name == "low"    ? LoadPriority::kLow
+         : name == "high" ? LoadPriority::kHigh
+                          : LoadPriority::kNormal;
 }
 
-nlohmann::ordered_json ServerConditions(const v1::GetModelInfoResponse& info) {
-  const v1::Limits& limits = info.limits();
-  return {{"model", info.model()},
-          {"version", info.version()},
-          {"family", info.family()},
-          {"dtype", info.dtype()},
-          {"parameters", info.parameters()},
-          {"max_queue_requests", limits.max_queue_requests()},
-          {"max_queue_tokens", limits.max_queue_tokens()},
-          {"max_running_sequences", limits.max_running_sequences()},
-          {"encoder_cache_bytes", limits.encoder_cache_bytes()}};
+std::vector<std::string> ProtocolNames() {
+  std::vector<std::string> names;
+  for (const Protocol& protocol : Protocols()) names.emplace_back(protocol.name);
+  return names;
+}
+
+std::string ProtocolHelp() {
+  std::string help = "Protocol of the requests:";
+  for (const Protocol& protocol : Protocols()) {
+    absl::StrAppend(&help, &protocol == &Protocols()[0] ? " " : ", ", protocol.name, " (",
+                    protocol.description, ")");
+  }
+  return help + ".";
 }
 
 int Run(BenchServeFlags flags) {
   if (absl::Status status = ValidateLoad(&flags.load); !status.ok()) {
     return Fail(kExitUsage, status);
   }
+  const Protocol& protocol = ProtocolOf(flags.protocol);
+  if (flags.target.attempts > 1 && !protocol.retries) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
+                                "--attempts: --protocol ", protocol.name, " does not retry")));
+  }
   flags.target.stream = !flags.load.unary;
   flags.target.priority = PriorityOf(flags.priority);
-  flags.target.kserve = flags.protocol == "kserve";
-  absl::StatusOr<std::unique_ptr<GrpcTarget>> target = GrpcTarget::Connect(flags.target);
+  absl::StatusOr<std::unique_ptr<ServerTarget>> target = protocol.connect(flags.target);
   if (!target.ok()) return Fail(kExitRemote, target.status());
-  const v1::GetModelInfoResponse& info = (*target)->info();
-  flags.load.shape.vocab = info.vocab();
+  const ServerInfo& info = (*target)->info();
+  flags.load.shape.vocab = info.vocab;
   nlohmann::ordered_json conditions = MachineConditions();
-  conditions["server"] = ServerConditions(info);
+  conditions["server"] = info.conditions;
   return RunAndReport(flags.load, target->get(), std::move(conditions),
                       {{"protocol", flags.protocol},
                        {"channels", flags.target.channels},
@@ -71,15 +80,15 @@ void AddBenchServeCommand(CommandLine& line) {
            "count responses received between the first measured request and\nthe last one sent."},
       [flags] { return Run(*flags); });
   constexpr char kGroup[] = "Server";
-  GrpcTarget::Options* target = &flags->target;
+  ServerTargetOptions* target = &flags->target;
   target->address = "127.0.0.1:50051";
-  command->add_option("--target", target->address, "Address of the gRPC server.")
+  command
+      ->add_option("--target", target->address,
+                   "Address of the server: of the gRPC port, or of the HTTP API.")
       ->type_name("HOST:PORT")
       ->group(kGroup);
-  command
-      ->add_option("--protocol", flags->protocol,
-                   "Protocol of the requests: grpc (quintet.v1) or kserve (KServe v2 over gRPC).")
-      ->check(CLI::IsMember({"grpc", "kserve"}))
+  command->add_option("--protocol", flags->protocol, ProtocolHelp())
+      ->check(CLI::IsMember(ProtocolNames()))
       ->type_name("PROTOCOL")
       ->group(kGroup);
   command
@@ -89,7 +98,8 @@ void AddBenchServeCommand(CommandLine& line) {
       ->group(kGroup);
   command
       ->add_option("--channels", target->channels,
-                   "Number of connections, used round-robin. Range [1, 10000].")
+                   "gRPC: number of connections, used round-robin; HTTP has one per request in "
+                   "flight. Range [1, 10000].")
       ->check(InRange(1, 10000))
       ->type_name("CHANNELS")
       ->group(kGroup);

@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "models/tokenizers/unicode.h"
 #include "server/errors.h"
+#include "server/field_names.h"
 #include "server/kserve/parameters.h"
 
 namespace quintet {
@@ -154,8 +154,8 @@ void InferTask::Read(const kserve::ModelInferRequest& request, const absl::Statu
 }
 
 absl::Status InferTask::Renamed(const absl::Status& status) {
-  return RenamedFields(status,
-                       {{"call.model", "model_name"}, {"call.priority", "parameters.priority"}});
+  return RenamedField(status,
+                      {{"call.model", "model_name"}, {"call.priority", "parameters.priority"}});
 }
 
 absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
@@ -394,24 +394,17 @@ absl::Status InferTask::InTermsOfTensors(const absl::Status& status, size_t row)
   const std::string of_row = absl::StrCat("[", row, "]");
   const std::string input = input_ids_ ? "input_ids" : "text_input";
   const std::string target = (target_ids_ ? "target_ids" : "target_text") + of_row;
-  // The handlers name the field of an input: input.text, input.token_ids.ids[3].
-  const size_t colon = std::min(status.message().find(": "), status.message().size());
-  const absl::Status short_path(
-      status.code(), absl::StrCat(absl::StrReplaceAll(status.message().substr(0, colon),
-                                                      {{".text", ""}, {".token_ids.ids", ""}}),
-                                  status.message().substr(colon)));
-  return RenamedFields(short_path, {{"inputs[", input + "["},
-                                    {"inputs: ", "inputs: "},
-                                    {"input", input + of_row},
-                                    {"pairs", "context"},
-                                    {"targets", target},
-                                    {"decoding.return_scores", "sequence_scores"},
-                                    {"decoding.logprobs", "output_log_probs"},
-                                    {"decoding.", "parameters."},
-                                    {"options.", "parameters."},
-                                    {"top_k", "parameters.top_k"},
-                                    {"sliding_window", "parameters.sliding_window"},
-                                    {"prefix_lm", "parameters.prefix_lm"}});
+  return RenamedField(status, {{"inputs[", input + "["},
+                               {"input", input + of_row},
+                               {"pairs", "context"},
+                               {"targets", target},
+                               {"decoding.return_scores", "sequence_scores"},
+                               {"decoding.logprobs", "output_log_probs"},
+                               {"decoding.", "parameters."},
+                               {"options.", "parameters."},
+                               {"top_k", "parameters.top_k"},
+                               {"sliding_window", "parameters.sliding_window"},
+                               {"prefix_lm", "parameters.prefix_lm"}});
 }
 
 void InferTask::WriteHead(const std::string& model, kserve::ModelInferResponse* response) const {

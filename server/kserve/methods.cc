@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "server/field_names.h"
 #include "server/kserve/infer.h"
 #include "server/kserve/model.h"
 #include "server/kserve/stream.h"
@@ -70,7 +71,7 @@ class ModelCall final : public UnaryCall<RequestProto, ResponseProto> {
   CallSize Size(const RequestProto&) const override { return {0, {}}; }
   int64_t ResponseBound() override { return kInfoBytes; }
   absl::Status Renamed(const absl::Status& status) const override {
-    return RenamedFields(status, {{"call.model", "name"}});
+    return RenamedField(status, {{"call.model", "name"}});
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     QT_RETURN_IF_ERROR(CheckVersion(this->request_.version(), "version"));
@@ -127,7 +128,7 @@ class ModelStatisticsCall final
 
  private:
   absl::Status Renamed(const absl::Status& status) const override {
-    return RenamedFields(status, {{"call.model", "name"}});
+    return RenamedField(status, {{"call.model", "name"}});
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     QT_RETURN_IF_ERROR(CheckVersion(request_.version(), "version"));

@@ -273,9 +273,34 @@ def make_http_json():
         "score": (17, {"text_1": "a", "text_2": ["b", "c"]}),
         "jina": (18, {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
         "classify": (19, {"input": ["a", "b"]}),
+        "next_token": (
+            20,
+            {"query": "a", "items": ["b", "c"], "label_token_ids": [3, 4], "item_first": True},
+        ),
     }
     for name, (route, body) in seeds.items():
         write("http_json", name, bytes([route]) + compact(body))
+
+
+def make_http_server():
+    """Byte 0 selects the sizes of the pieces in which the bytes are sent."""
+    post = "POST /p/x HTTP/1.1\r\nHost: a\r\n"
+    seeds = {
+        "get": (0, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n"),
+        "pieces": (129, "GET /a?b HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+        "head": (0, "HEAD /a HTTP/1.1\r\nHost: a\r\n\r\nGET /a HTTP/1.1\r\nHost: a\r\n\r\n"),
+        "body": (140, post + "Content-Length: 3\r\n\r\nabc"),
+        "chunked": (131, post + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+        "continue": (0, post + "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc"),
+        "smuggled": (0, post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        "stream": (0, "POST /s HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n" * 2),
+        "old_stream": (0, "POST /s HTTP/1.0\r\nContent-Length: 0\r\n\r\n"),
+        "large": (0, post + "Content-Length: 5000\r\n\r\n" + "a" * 5000),
+        "long_head": (0, "GET /a HTTP/1.1\r\nHost: a\r\nX: " + "b" * 9000 + "\r\n\r\n"),
+        "garbage": (200, "\0\1\2 / HTTP/9.9\r\n\r\n"),
+    }
+    for name, (pieces, text) in seeds.items():
+        write("http_server", name, bytes([pieces]) + text.encode())
 
 
 def make_request():
@@ -421,5 +446,6 @@ if __name__ == "__main__":
     make_sentencepiece()
     make_config()
     make_http_json()
+    make_http_server()
     make_request()
     make_kserve()

@@ -96,7 +96,10 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
         "-subj",
         "/CN=test authority",
     )
-    for name, alternative in (("server", "DNS:quintet.test"), ("client", "DNS:client.test")):
+    for name, alternative in (
+        ("server", "DNS:quintet.test,IP:127.0.0.1"),
+        ("client", "DNS:client.test"),
+    ):
         openssl(
             "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
         )

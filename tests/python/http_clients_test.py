@@ -216,6 +216,80 @@ def test_rerank_by_the_likelihood_of_the_query(server):
     assert found["score"] == score.log_prob / score.tokens
 
 
+def probabilities(client, prompts, labels, softmax) -> list[float]:
+    found = []
+    for prompt in prompts:
+        scores = client.score(prompt, [[label] for label in labels]).scores
+        shares = [math.exp(score.log_prob) for score in scores]
+        found.append(shares[0] / sum(shares) if softmax else shares[0])
+    return found
+
+
+@pytest.mark.parametrize("model", ["g2p", "gpt2"])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_generative_scoring(scoring, model, softmax):
+    """An encoder-decoder scores its first token, a causal model the one after the prompt."""
+    items, labels = ["bach", "mozart", "x"], [20, 7, 33]
+    with scoring.client(call={"model": model}) as client:
+        after = probabilities(client, [WORD + item for item in items], labels, softmax)
+        before = probabilities(client, [item + WORD for item in items], labels, softmax)
+        one = probabilities(client, [WORD + "x"], labels[:1], softmax)
+        ids = probabilities(client, [[5, 6, 7, 8], [5, 6, 9]], labels, softmax)
+        tokens = sum(len(client.tokenize(WORD + item).tokens) for item in items)
+    body = {"model": model, "query": WORD, "label_token_ids": labels, "apply_softmax": softmax}
+    answer = scoring.post(
+        "/generative_scoring", {**body, "items": items, "request_id": "r1"}
+    ).json()
+    assert (answer["object"], answer["model"]) == ("list", model)
+    assert answer["id"] == "generative-scoring-r1"
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2]
+    assert [one["score"] for one in answer["data"]] == pytest.approx(after, rel=1e-12)
+    assert answer["usage"]["prompt_tokens"] == tokens
+    answer = scoring.post("/generative_scoring", {**body, "items": items, "item_first": True})
+    assert [o["score"] for o in answer.json()["data"]] == pytest.approx(before, rel=1e-12)
+    single = {**body, "items": ["x"], "label_token_ids": labels[:1]}
+    (found,) = scoring.post("/generative_scoring", single).json()["data"]
+    assert found["score"] == pytest.approx(1.0 if softmax else one[0], rel=1e-12)
+    answer = scoring.post("/generative_scoring", {**body, "query": [5, 6], "items": [[7, 8], [9]]})
+    assert [o["score"] for o in answer.json()["data"]] == pytest.approx(ids, rel=1e-12)
+
+
+@pytest.fixture(scope="module")
+def scoring(tiny_models):
+    with HttpServer(G2P, tiny_models["gpt2"], tiny_models["t5-encoder"]) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "change, status, param",
+    [
+        ({"label_token_ids": []}, 400, "label_token_ids"),
+        ({"label_token_ids": None}, 400, "label_token_ids"),
+        ({"label_token_ids": 5}, 400, "label_token_ids"),
+        ({"label_token_ids": [5] * 65}, 400, "label_token_ids"),
+        ({"label_token_ids": [5, 128]}, 400, "label_token_ids[1]"),
+        ({"label_token_ids": [5, -1]}, 400, "label_token_ids[1]"),
+        ({"label_token_ids": ["a"]}, 400, "label_token_ids[0]"),
+        ({"items": []}, 400, "items"),
+        ({"items": "a"}, 400, "items"),
+        ({"items": ["a"] * 65}, 400, "items"),
+        ({"items": ["a", [5]]}, 400, "items[1]"),
+        ({"query": ["a"]}, 400, "query"),
+        ({"query": "a" * 4_000_000, "items": ["b"] * 64}, 400, "query"),
+        ({"query": "a" * (1 << 20), "items": ["b"]}, 400, "items[0]"),
+        ({"query": [5] * 4096, "items": [[5]]}, 400, "items[0]"),
+        ({"apply_softmax": 1}, 400, "apply_softmax"),
+        ({"model": "t5-encoder"}, 409, None),
+        ({"model": "none"}, 404, "model"),
+    ],
+)
+def test_bad_generative_scoring(scoring, change, status, param):
+    body = {"model": "g2p", "query": "a", "items": ["b"], "label_token_ids": [5], **change}
+    answer = scoring.post("/generative_scoring", body)
+    assert answer.status == status, answer.body
+    assert answer.json()["error"]["param"] == param, answer.body
+
+
 def test_score_of_embeddings_and_a_model_that_cannot_rerank(server, one):
     cosine = one.post("/similarity", {"inputs": {"source_sentence": WORD, "sentences": ["bach"]}})
     score = one.post("/score", {"text_1": WORD, "text_2": "bach"}).json()["data"][0]["score"]

@@ -110,6 +110,27 @@ def test_stream_equals_unary(api, client):
         assert len({event.id for event in events}) == 1
 
 
+def test_token_ids_of_a_stream(server, client):
+    """Each event has the new ids; together they are those of the whole answer."""
+    for options in ({}, {"num_beams": 3}, {"stop": ["AE1"]}, {"num_beams": 2, "n": 2}):
+        body = {"prompt": WORD, "return_token_ids": True, **options}
+        whole = server.post("/v1/completions", body).json()["choices"]
+        stream = server.post("/v1/completions", {**body, "stream": True}).body.decode()
+        ids = {choice["index"]: [] for choice in whole}
+        for line in stream.split("\n\n"):
+            if line.startswith("data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    ids[choice["index"]] += choice["token_ids"]
+        assert ids == {choice["index"]: choice["token_ids"] for choice in whole}, options
+    expected = list(client.generate(WORD).sequences[0].token_ids)
+    assert (
+        server.post("/v1/completions", {"prompt": WORD, "return_token_ids": True}).json()[
+            "choices"
+        ][0]["token_ids"]
+        == expected
+    )
+
+
 def test_a_stream_is_events_that_end_with_done(server):
     response = server.post("/v1/completions", {"prompt": WORD, "stream": True})
     assert response.status == 200

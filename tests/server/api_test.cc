@@ -52,7 +52,7 @@ TEST_CASE("Each RPC status has the HTTP status of the table", "[api]") {
 }
 
 TEST_CASE("Names of fields in errors become those of the JSON", "[api]") {
-  const JsonNames names = {{"decoding.max_new_tokens", "max_tokens"}, {"inputs", "input"}};
+  const FieldRenames names = {{"decoding.max_new_tokens", "max_tokens"}, {"inputs", "input"}};
   const std::pair<const char*, const char*> kMessages[] = {
       {"decoding.max_new_tokens: 0 is bad", "max_tokens: 0 is bad"},
       {"decoding.max_new_tokens_x: bad", "max_new_tokens_x: bad"},
@@ -60,7 +60,8 @@ TEST_CASE("Names of fields in errors become those of the JSON", "[api]") {
       {"call.model: must name one", "model: must name one"},
       {"options.pooling: must be 0", "pooling: must be 0"},
       {"inputs[3].text: too long", "input[3]: too long"},
-      {"inputs[3].token_ids.ids[7]: bad", "input[3].token_ids.ids[7]: bad"},
+      {"inputs[3].token_ids.ids[7]: bad", "input[3][7]: bad"},
+      {"decoding.decoder_prefix.token_ids.ids[7]: bad", "decoder_prefix[7]: bad"},
       {"queue full: 3 requests", "queue full: 3 requests"},
       {"no field", "no field"}};
   for (const auto& [from, to] : kMessages) CHECK(WithJsonNames(from, names) == to);

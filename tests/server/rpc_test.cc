@@ -25,8 +25,7 @@
 #include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/failing_allocation.h"
-#include "tests/server/running_server.h"
-#include "tests/server/stub_model.h"
+#include "tests/server/stub_host.h"
 
 namespace quintet {
 namespace {
@@ -221,50 +220,6 @@ class TestRpc final : public GrpcRpc {
   FakeStream* const stream_;
 };
 
-// The objects that the server's methods need, with a stub model.
-struct Host {
-  std::shared_ptr<StubControl> control = std::make_shared<StubControl>();
-  ThreadPool pool{1};
-  prometheus::Registry registry;
-  RefusalMetrics refusals{MetricFactory(kNoModel, /*vllm_names=*/false, &registry)};
-  MemoryBudget memory{int64_t{64} << 20};
-  ModelDirectory directory;
-  CallContext context;
-  HealthStatus health;
-  std::vector<Method> methods;
-  // The executors come last, so that they are destroyed first: their tasks use the members above.
-  Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}},
-      writer{{.name = "write"}};
-
-  Host() {
-    HostOptions options = TestOptions().models[0];
-    UseStub(&options, control);
-    const auto served = std::make_shared<ServedModel>(
-        options,
-        std::make_shared<ModelMetrics>(ModelMetrics::Options{.model_name = "g2p"}, &registry));
-    const auto model = std::make_shared<ModelHost>(options, &pool, served->metrics());
-    REQUIRE(served->BeginLoad().ok());
-    REQUIRE(model->Prepare().ok());
-    REQUIRE(model->Load(/*encoder_cache_bytes=*/0).ok());
-    served->Loaded(model, /*on_gpu=*/false);
-    directory.Set({served});
-    context.models = &directory;
-    context.preparation = &preparation;
-    context.completion = &completion;
-    context.writer = &writer;
-    context.memory = &memory;
-    context.refusals = &refusals;
-    for (auto& some : {InferenceMethods(&context), HealthMethods(&health),
-                       ReflectionMethods({"quintet.v1.Inference"}),
-                       KserveMethods(&context, {.live = [] { return true; },
-                                               .ready = [this] { return health.serving(); },
-                                               .draining = [] { return false; },
-                                               .version = "1"})}) {
-      methods.insert(methods.end(), some.begin(), some.end());
-    }
-  }
-};
-
 bool EndsWith(const std::string& path, const char* name) {
   return path.size() > std::strlen(name) &&
          path.compare(path.size() - std::strlen(name), std::string::npos, name) == 0;
@@ -362,7 +317,7 @@ struct Outcome {
   std::vector<std::string> violations;
   bool done = false, freed = false;
 };
-Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
+Outcome RunOne(StubHost* host, const Method& method, uint64_t seed, int threads) {
   std::mt19937_64 random(seed);
   std::vector<ByteBuffer> messages;
   for (uint64_t left = random() % 6; left > 0; --left) {
@@ -423,7 +378,7 @@ Outcome RunOne(Host* host, const Method& method, uint64_t seed, int threads) {
 }
 
 void RunMany(int threads, uint64_t seeds) {
-  Host host;
+  StubHost host;
   for (const Method& method : host.methods) {
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
       host.control->step_us = seed % 4 == 0 ? 200 : 0;
@@ -447,7 +402,7 @@ TEST_CASE("Every method follows gRPC's rules when events arrive on two threads",
   RunMany(2, 500);
 }
 
-const Method& Find(const Host& host, const char* name) {
+const Method& Find(const StubHost& host, const char* name) {
   for (const Method& method : host.methods) {
     if (EndsWith(method.path, name)) return method;
   }
@@ -456,7 +411,7 @@ const Method& Find(const Host& host, const char* name) {
 }
 
 TEST_CASE("A message that arrives after a stream has failed starts nothing", "[rpc]") {
-  Host host;
+  StubHost host;
   const Method& method = Find(host, "/EncodeStream");
   v1::EncodeStreamRequest bad;
   bad.set_item_id(1);
@@ -488,7 +443,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
 // one thread. `where` selects the thread: 0 is this thread, which acts as a gRPC thread; 1, 2 and 3
 // are a thread of the executor `preparation`, `completion` and `writer`. Returns whether an
 // allocation failed.
-bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message, int where,
+bool RunWithFailure(StubHost* host, const Method& method, const ByteBuffer& message, int where,
                     int64_t skip) {
   grpc::CallbackServerContext context;
   FakeStream stream({message});
@@ -532,7 +487,7 @@ bool RunWithFailure(Host* host, const Method& method, const ByteBuffer& message,
 }
 
 TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]") {
-  Host host;
+  StubHost host;
   v1::EncodeStreamRequest item;
   item.mutable_input()->set_text("wagner");
   v1::EncodeRequest encode;

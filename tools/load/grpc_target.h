@@ -1,70 +1,68 @@
-// A load target that calls a running server with asynchronous gRPC calls, all on one completion
-// queue.
+// Load targets that call a running server with asynchronous gRPC calls, all on one completion
+// queue: what gRPC's protocols share, and the target of quintet.v1.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
-#include "inference/grpc_inference.grpc.pb.h"
-#include "quintet/v1/inference.grpc.pb.h"
-#include "tools/load/driver.h"
+#include "tools/load/server_target.h"
 
 namespace quintet {
 
-class GrpcTarget : public LoadTarget {
+// One gRPC call. Its address is the tag of its operations in the completion queue. At most one
+// operation of a call is in flight at a time.
+class GrpcCall {
  public:
-  struct Options {
-    std::string address;  // HOST:PORT
-    std::string model;    // empty: the only model of the server
-    int channels = 1;     // number of connections, used round-robin
-    bool stream = true;
-    bool kserve = false;    // call KServe's protocol (server/KSERVE.md) in place of quintet.v1
-    double timeout_s = 60;  // timeout of each call and, up to 10 s, of Connect
-    int attempts = 1;       // more than 1: gRPC retries UNAVAILABLE
-    v1::Priority priority = v1::PRIORITY_NORMAL;
-  };
+  explicit GrpcCall(uint64_t id) : id_(id) {}
+  virtual ~GrpcCall() = default;
+  // Handles the completion of the operation in flight and starts the next one. Returns false if the
+  // call has ended and can be deleted.
+  virtual bool Proceed(bool ok, LoadObserver* observer) = 0;
 
-  // Opens the connections and calls GetModelInfo. Returns DEADLINE_EXCEEDED if no server answers;
-  // other errors are the status that the server returned.
-  static absl::StatusOr<std::unique_ptr<GrpcTarget>> Connect(const Options& options);
+  grpc::ClientContext context;
+
+ protected:
+  const uint64_t id_;
+  grpc::Status status_;
+};
+
+class GrpcTarget : public ServerTarget {
+ public:
   ~GrpcTarget() override;
-
-  const v1::GetModelInfoResponse& info() const { return info_; }
-
-  void Send(uint64_t id, const PlannedRequest& request) override;
   void Poll(int64_t timeout_us, LoadObserver* observer) override;
 
+ protected:
+  // Opens options.channels connections.
+  explicit GrpcTarget(const ServerTargetOptions& options);
+  // Waits until all connections are open and fills info() by GetModelInfo of quintet.v1.
+  absl::Status ReadInfo();
+
+  // Creates a call and passes its queue and `arguments` to its Start. Poll gets it back from the
+  // queue and deletes it when it has ended.
+  template <typename Call, typename... Arguments>
+  void Start(uint64_t id, Arguments&&... arguments) {
+    auto* call = new Call(id);
+    SetDeadline(&call->context);
+    call->Start(std::forward<Arguments>(arguments)..., &queue_);
+  }
+  void SetDeadline(grpc::ClientContext* context) const;
+
+  const ServerTargetOptions options_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+
  private:
-  class Call;
-  class UnaryCall;
-  class StreamCall;
-  class KserveCall;
-  class KserveStreamCall;
-  // The stubs of one connection.
-  struct Stubs {
-    std::unique_ptr<v1::Inference::Stub> quintet;
-    std::unique_ptr<inference::GRPCInferenceService::Stub> kserve;
-  };
-
-  explicit GrpcTarget(const Options& options);
-  // KServe: sets returns_text_.
-  absl::Status ReadOutputs();
-  v1::GenerateRequest MakeRequest(const PlannedRequest& planned) const;
-  inference::ModelInferRequest MakeKserveRequest(const PlannedRequest& planned) const;
-  // Starts `call`, which is its own tag in the completion queue. Poll gets it back from the queue
-  // and deletes it when it has ended.
-  template <typename CallType, typename Stub, typename Request>
-  void Start(uint64_t id, Stub* stub, const Request& request);
-
-  const Options options_;
-  std::vector<Stubs> stubs_;
   grpc::CompletionQueue queue_;
-  v1::GetModelInfoResponse info_;
-  bool returns_text_ = false;  // KServe: the model has text_output; quintet.v1 returns it by itself
 };
+
+// Converts the status of a call, with its google.rpc details.
+RequestEnd GrpcEnd(const grpc::Status& status, int64_t input_tokens, int64_t output_tokens);
+// Returns "address: message" with the code of `status`.
+absl::Status StatusOfServer(const std::string& address, const grpc::Status& status);
+
+// Connects by quintet.v1.
+absl::StatusOr<std::unique_ptr<ServerTarget>> ConnectGrpc(const ServerTargetOptions& options);
 
 }  // namespace quintet

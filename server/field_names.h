@@ -1,0 +1,29 @@
+// Names of fields in error messages. The validator names the fields of quintet.v1; a protocol in
+// which they have other names replaces them.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace quintet {
+
+// Field paths of quintet.v1 and their names in another protocol: {"decoding.num_beams", "best_of"}.
+// A path that ends with '.' or '[' stands for all paths that begin with it.
+using FieldRenames = std::vector<std::pair<std::string, std::string>>;
+
+// Returns the field of an error message of the form "field: text", or "".
+absl::string_view FieldOf(absl::string_view message);
+
+// Renames the field of an error message by the first of `names` that is the path of the field, or
+// that path up to a '.' or '['. In the rest of the path the parts .text and .token_ids.ids are left
+// out: in other protocols an input is itself a text or an array, so that {"inputs", "prompt"} makes
+// "prompt[3][7]" of "inputs[3].token_ids.ids[7]". Returns other messages unchanged.
+std::string RenamedField(absl::string_view message, const FieldRenames& names);
+// The same for the message of a status.
+absl::Status RenamedField(const absl::Status& status, const FieldRenames& names);
+
+}  // namespace quintet

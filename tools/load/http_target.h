@@ -1,0 +1,19 @@
+// A load target that calls POST /v1/completions of the HTTP API (server/HTTP.md), for server-sent
+// events or whole answers. Each request in flight has a connection, which later ones use again.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/load/server_target.h"
+
+namespace quintet {
+
+// Returns the end of a request whose response has this status and JSON body. `retry` is whether the
+// response has a Retry-After header.
+RequestEnd HttpEnd(int status, const std::string& body, bool retry);
+
+absl::StatusOr<std::unique_ptr<ServerTarget>> ConnectHttp(const ServerTargetOptions& options);
+
+}  // namespace quintet

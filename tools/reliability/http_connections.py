@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Rows 10 and 11 of the acceptance table (README.md) for the HTTP API: 10,000 idle keep-alive
+connections, and 256 streams whose clients stop reading, must not prevent the server from serving
+other clients. Memory stays bounded, idle connections end after 75 s, and stalled streams after
+30 s. Takes about 4 minutes. The server keeps as many connections as a quarter of its limit of open
+files, so that 10,000 need a hard limit (ulimit -Hn) of 40,040; with a lower one, as many as that
+permits are opened.
+"""
+
+import contextlib
+import http.client
+import json
+import selectors
+import socket
+import threading
+import time
+
+from serving import Server, Verdict, arguments, eventually, free_port, raise_files_limit
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def connect(port: int, receive_bytes: int = 0) -> socket.socket:
+    connection = socket.socket()
+    connection.settimeout(60)
+    if receive_bytes:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    connection.connect(("127.0.0.1", port))
+    return connection
+
+
+def post(body: dict) -> bytes:
+    text = json.dumps(body).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(text)}\r\n\r\n"
+    )
+    return head.encode() + text
+
+
+def slowest_answer_s(port: int, requests: int) -> float:
+    """Returns the time of the slowest of some completions, each on a connection of its own."""
+    slowest = 0.0
+    for _ in range(requests):
+        begin = time.monotonic()
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        client.request(
+            "POST",
+            "/v1/completions",
+            json.dumps({"prompt": "wagner"}),
+            {"Content-Type": "application/json"},
+        )
+        answer = client.getresponse()
+        answer.read()
+        client.close()
+        if answer.status != 200:
+            raise RuntimeError(f"status {answer.status}")
+        slowest = max(slowest, time.monotonic() - begin)
+    return slowest
+
+
+def gauge(server: Server, name: str) -> float:
+    return server.metrics().get(f"quintet_{name}", -1)
+
+
+def idle_connections(server: Server, port: int, verdict: Verdict, wanted: int) -> None:
+    before = server.resident_bytes()
+    idle = []
+    for _ in range(wanted):
+        connection = connect(port)
+        connection.sendall(HEALTH)
+        if not connection.recv(4096).startswith(b"HTTP/1.1 200"):
+            break
+        idle.append(connection)
+    begin = time.monotonic()
+    verdict.claim("idle connections after a first request", len(idle), len(idle) == wanted)
+    kept = gauge(server, "http_api_connections")
+    verdict.claim("connections that the server keeps", kept, kept >= wanted)
+    slowest = slowest_answer_s(port, 50)
+    verdict.claim("seconds of the slowest of 50 answers <= 5", slowest, slowest <= 5)
+    kib = (server.resident_bytes() - before) / 1024 / wanted
+    verdict.claim("KiB of memory for each <= 16", kib, kib <= 16)
+    idle[0].sendall(HEALTH)
+    served = idle[0].recv(4096).startswith(b"HTTP/1.1 200")
+    verdict.claim("the oldest one is answered again", served, served)
+    eventually(lambda: gauge(server, "http_api_connections") < 10, 120)
+    ended = time.monotonic() - begin
+    left = gauge(server, "http_api_connections")
+    verdict.claim("connections left after the idle timeout (75 s)", left, left < 10)
+    verdict.figure("seconds until the idle connections had ended", ended)
+    for connection in idle:
+        connection.close()
+
+
+class Streams:
+    """Streams whose clients read nothing, or (`reading`) everything as it comes."""
+
+    def __init__(self, port: int, count: int, reading: bool):
+        body = {
+            "prompt": "wagner",
+            "ignore_eos": True,
+            "max_new_tokens": 500,  # more bytes than the buffers of the sockets hold
+            "stream": True,
+            "return_token_ids": True,
+        }
+        self.connections = [connect(port, 0 if reading else 4096) for _ in range(count)]
+        for connection in self.connections:
+            connection.sendall(post(body))
+            connection.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        if reading:
+            for connection in self.connections:
+                self._selector.register(connection, selectors.EVENT_READ)
+            threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select(timeout=1):
+                with contextlib.suppress(BlockingIOError):
+                    if b"[DONE]" in key.fileobj.recv(1 << 16):
+                        self._selector.unregister(key.fileobj)
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+
+
+def serve_beside(server: Server, port: int, count: int, reading: bool) -> dict:
+    """Sends completions one after the other until all streams have ended."""
+    before, accepted = server.resident_bytes(), gauge(server, "requests_accepted_total")
+    streams = Streams(port, count, reading)
+    started = eventually(lambda: gauge(server, "requests_accepted_total") >= accepted + count, 60)
+    slowest, peak, begin = 0.0, 0, time.monotonic()
+    while gauge(server, "open_calls") > 0 and time.monotonic() - begin < 180:
+        slowest = max(slowest, slowest_answer_s(port, 1))
+        peak = max(peak, server.resident_bytes() - before)
+    left = gauge(server, "open_calls")
+    streams.close()
+    return {
+        "started": started is not None,
+        "slowest_s": slowest,
+        "mib_for_each": peak / 2**20 / count,
+        "left": left,
+        "seconds": time.monotonic() - begin,
+    }
+
+
+def stalled_streams(server: Server, port: int, verdict: Verdict, wanted: int) -> None:
+    """Compares with streams that are read, which also touch the pages of the KV cache first."""
+    read = serve_beside(server, port, wanted, reading=True)
+    stalled = serve_beside(server, port, wanted, reading=False)
+    verdict.figure("streams that are read", read)
+    verdict.figure("streams that are not read", stalled)
+    verdict.claim("stalled streams that were accepted", wanted, stalled["started"])
+    limit = max(5.0, 1.5 * read["slowest_s"])
+    verdict.claim(
+        f"seconds of the slowest other answer <= {limit:.1f} (5, or 1.5 times that beside streams "
+        "that are read)",
+        stalled["slowest_s"],
+        stalled["slowest_s"] <= limit,
+    )
+    verdict.claim(
+        "MiB of memory for each stalled stream <= 1",
+        stalled["mib_for_each"],
+        stalled["mib_for_each"] <= 1,
+    )
+    verdict.claim("stalled streams that were not cut off", stalled["left"], stalled["left"] == 0)
+    rest = eventually(server.at_rest, 30)
+    verdict.claim("seconds until the engine is idle <= 30", rest, rest is not None)
+
+
+def main() -> int:
+    args = arguments(__doc__, connections=10_000, streams=256)
+    verdict = Verdict(
+        "http_connections",
+        11,
+        f"HTTP API: {args.connections} idle keep-alive connections, then {args.streams} streams "
+        "whose clients stop reading",
+    )
+    connections = min(args.connections, raise_files_limit() // 4 - 10)
+    port = free_port()
+    flags = dict(
+        http_api_listen=f"127.0.0.1:{port}",
+        max_queue=2 * args.streams,
+        # Room for the other requests, whose time must not depend on the engine's capacity.
+        max_running=2 * args.streams,
+        cache_memory=2048,
+    )
+    with Server(args.model, **flags) as server:
+        slowest_answer_s(port, 50)
+        idle_connections(server, port, verdict, connections)
+        stalled_streams(server, port, verdict, args.streams)
+        slowest = slowest_answer_s(port, 20)
+        verdict.claim("seconds of the slowest answer afterwards <= 5", slowest, slowest <= 5)
+        exit_code = server.stop()
+        verdict.claim("exit code after SIGTERM", exit_code, exit_code == 0)
+    return verdict.finish(args.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
