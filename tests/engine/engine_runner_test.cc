@@ -74,7 +74,7 @@ std::vector<std::unique_ptr<WorkItem>> ListOf(std::unique_ptr<WorkItem> item) {
 std::vector<std::unique_ptr<WorkItem>> TakeAll(EngineCall* call,
                                                std::vector<TokenChunk>* chunks = nullptr) {
   std::vector<std::unique_ptr<WorkItem>> items;
-  while (call->pending() > 0) call->Pop(10'000'000, &items, chunks);
+  while (call->pending() > 0) call->Pop(10'000'000, 1, &items, chunks);
   return items;
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("A notifier learns of every call that has something to take") {
   for (int seen = 0; items.empty();) {
     while (counter->ready == seen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     seen = counter->ready;
-    call->Pop(0, &items, nullptr);
+    call->Pop(0, 1, &items, nullptr);
   }
   CHECK(items[0]->status.ok());
 }
