@@ -212,7 +212,7 @@ class Methods(_Tasks, abc.ABC):
     @takes(opt.StreamOptions)
     def stream(
         self,
-        input: OneInput,  # noqa: A002
+        input: OneInput,
         **options: Unpack[opt.StreamOptions],
     ) -> Stream:
         """Generates text and returns it while it is generated.
@@ -424,7 +424,7 @@ class AsyncMethods(_Tasks, abc.ABC):
     @takes(opt.StreamOptions)
     def stream(
         self,
-        input: OneInput,  # noqa: A002
+        input: OneInput,
         **options: Unpack[opt.StreamOptions],
     ) -> AsyncStream:
         """`Methods.stream`, as an asynchronous iterator of chunks."""
