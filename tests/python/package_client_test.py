@@ -179,10 +179,10 @@ def test_responses_have_request_id_usage_and_timing(remote, model):
         quintet.Client(remote._target, model="other").generate("a", request_id="mine")
     assert missing.value.request_id == "mine"
     for wrong, told in (
-        ({"request_id": 1}, "request_id: expected a str, got int"),
+        ({"request_id": 1}, "request_id: expected a str or None, got int"),
         (
             {"on_response": 1},
-            "on_response: expected a function, got int",
+            "on_response: expected a function or None, got int",
         ),
     ):
         with pytest.raises(TypeError, match=told):

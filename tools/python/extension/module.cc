@@ -219,8 +219,8 @@ class PythonCall {
                             "; pass a list that nobody changes, or an iterator"));
   }
 
-  // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the wait
-  // ends early if a signal's handler raises. Raises the error that ended the call before.
+  // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the
+  // wait ends early if a signal's handler raises. Raises the error that ended the call before.
   std::vector<std::unique_ptr<WorkItem>> TakeFinished(int64_t least,
                                                       std::vector<TokenChunk>* chunks) {
     CheckProcess(loaded_->pid);

@@ -75,7 +75,9 @@ def text(name: str, value: Any) -> str:
 
 
 def text_or_none(name: str, value: Any) -> str | None:
-    return None if value is None else text(name, value)
+    if value is None or isinstance(value, str):
+        return value if value is None else text(name, value)
+    raise TypeError(f"{name}: expected a str or None, got {type(value).__name__}")
 
 
 def one_of(*choices: str) -> Callable[[str, Any], str]:
@@ -95,7 +97,7 @@ def one_of(*choices: str) -> Callable[[str, Any], str]:
 def function_or_none(name: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
-    raise TypeError(f"{name}: expected a function, got {type(value).__name__}")
+    raise TypeError(f"{name}: expected a function or None, got {type(value).__name__}")
 
 
 def is_one_input(value: Any) -> bool:
