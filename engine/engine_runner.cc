@@ -102,10 +102,12 @@ class Call : public std::enable_shared_from_this<Call> {
     }
   }
 
-  void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
+  void Pop(int64_t timeout_us, int64_t least, std::vector<std::unique_ptr<WorkItem>>* items,
            std::vector<TokenChunk>* chunks) {
     std::unique_lock lock(shared_->mutex);
+    wanted_ = std::min(static_cast<size_t>(least), entries_.size());
     wake_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return Ready(); });
+    wanted_ = 1;
     if (entries_.empty()) return;
     std::vector<EntryPtr> done;
     if (chunks != nullptr) {
@@ -117,6 +119,7 @@ class Call : public std::enable_shared_from_this<Call> {
     for (; !entries_.empty() && entries_.front()->done; entries_.pop_front()) {
       done.push_back(std::move(entries_.front()));
     }
+    ready_ = 0;
     lock.unlock();
     for (const EntryPtr& entry : done) {
       if (entry->by_caller) Finish(entry.get());
@@ -150,11 +153,13 @@ class Call : public std::enable_shared_from_this<Call> {
   // The functions below are called with Shared::mutex held.
   [[nodiscard]] bool MarkDone(Entry* entry) {
     entry->done = true;
-    return IsFirst(entry);
+    const size_t before = ready_;
+    while (ready_ < entries_.size() && entries_[ready_]->done) ++ready_;
+    return before < wanted_ && ready_ >= wanted_;
   }
   [[nodiscard]] bool AddChunk(Entry* entry, TokenChunk chunk) {
     entry->chunks.push_back(std::move(chunk));
-    return IsFirst(entry);
+    return !entries_.empty() && entries_.front().get() == entry;
   }
   void FailUnfinished(const absl::Status& status) {
     for (const EntryPtr& entry : entries_) {
@@ -163,6 +168,7 @@ class Call : public std::enable_shared_from_this<Call> {
       entry->abandoned = true;
       entry->done = true;
     }
+    ready_ = entries_.size();
     Notify();
   }
 
@@ -171,12 +177,7 @@ class Call : public std::enable_shared_from_this<Call> {
     const std::lock_guard lock(shared_->mutex);
     return shared_->stopped || cancelled_;
   }
-  bool IsFirst(const Entry* entry) const {
-    return !entries_.empty() && entries_.front().get() == entry;
-  }
-  bool Ready() const {
-    return entries_.empty() || entries_.front()->done || !entries_.front()->chunks.empty();
-  }
+  bool Ready() const { return ready_ >= wanted_ || !entries_.front()->chunks.empty(); }
   // Appends a new entry (an input with its state) to the call. Queues it for a worker to prepare
   // or, if the caller has already prepared it, for the engine. If the entry has failed, or the call
   // or the runner has ended, marks the entry done instead. Called with Shared::mutex held.
@@ -197,6 +198,8 @@ class Call : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<CallNotifier> notifier_;
   std::condition_variable wake_;
   std::deque<EntryPtr> entries_;  // in the order of Push
+  size_t ready_ = 0;              // length of the longest prefix of entries_ that is done
+  size_t wanted_ = 1;             // Pop waits until `ready_` has this value
   bool cancelled_ = false;
 };
 
@@ -209,9 +212,9 @@ class CallHandle : public EngineCall {
   void Push(std::vector<std::unique_ptr<WorkItem>> items) override {
     call_->Push(std::move(items));
   }
-  void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
+  void Pop(int64_t timeout_us, int64_t least, std::vector<std::unique_ptr<WorkItem>>* items,
            std::vector<TokenChunk>* chunks) override {
-    call_->Pop(timeout_us, items, chunks);
+    call_->Pop(timeout_us, least, items, chunks);
   }
   int64_t pending() const override { return call_->pending(); }
   void Cancel() override { call_->Cancel(); }
@@ -298,7 +301,7 @@ class Runner : public EngineRunner {
     const absl::Status status = CatchOutOfMemory([this] {
       std::vector<EntryPtr> batch;
       for (bool busy = false; TakePrepared(busy, &batch);) {
-        for (const EntryPtr& entry : batch) Submit(entry);
+        SubmitAll(batch);
         busy = session_->engine->Step();
         HandOver();
       }
@@ -326,18 +329,26 @@ class Runner : public EngineRunner {
     return true;
   }
 
-  void Submit(const EntryPtr& entry) {
-    entry->request.sink = std::make_shared<EntrySink>(entry, shared_, finished_);
-    absl::StatusOr<RequestId> id = session_->engine->Submit(std::move(entry->request));
-    if (!id.ok()) {
-      entry->item->status = id.status();
-      finished_->push_back(entry);
-      return;
+  void SubmitAll(const std::vector<EntryPtr>& batch) {
+    std::vector<std::pair<Entry*, RequestId>> submitted;
+    submitted.reserve(batch.size());
+    for (const EntryPtr& entry : batch) {
+      entry->request.sink = std::make_shared<EntrySink>(entry, shared_, finished_);
+      absl::StatusOr<RequestId> id = session_->engine->Submit(std::move(entry->request));
+      if (id.ok()) {
+        submitted.emplace_back(entry.get(), *id);
+      } else {
+        entry->item->status = id.status();
+        finished_->push_back(entry);
+      }
     }
+    if (submitted.empty()) return;
     const std::lock_guard lock(shared_->mutex);
-    entry->id = *id;
-    entry->submitted = true;
-    if (entry->cancelled) session_->engine->Cancel(*id);
+    for (const auto& [entry, id] : submitted) {
+      entry->id = id;
+      entry->submitted = true;
+      if (entry->cancelled) session_->engine->Cancel(id);
+    }
   }
 
   // Passes on the entries that the engine has finished in this step: to the workers or, if the
@@ -367,7 +378,7 @@ class Runner : public EngineRunner {
   // Loop of one worker thread: takes entries from the queues, and prepares or finishes them.
   // `finish_first`: whether this worker prefers entries to finish, if both kinds wait.
   void RunWorker(size_t workers, bool finish_first) {
-    constexpr size_t kMostEntries = 16;  // entries that a worker takes at once
+    constexpr size_t kMostEntries = 32;  // entries that a worker takes at once
     std::vector<EntryPtr> entries;
     std::unique_lock lock(shared_->mutex);
     while (true) {
@@ -387,7 +398,9 @@ class Runner : public EngineRunner {
       lock.unlock();
       for (const EntryPtr& entry : entries) finish ? Finish(entry.get()) : Prepare(entry.get());
       lock.lock();
+      const bool idle = shared_->to_submit.empty();
       for (EntryPtr& entry : entries) Pass(std::move(entry), finish);
+      if (idle && !shared_->to_submit.empty()) shared_->wake_engine.notify_one();
       entries.clear();
     }
   }
@@ -395,13 +408,12 @@ class Runner : public EngineRunner {
   // Passes a prepared entry on to the engine, and a finished or failed one to its call.
   void Pass(EntryPtr entry, bool finished) {
     if (!finished && entry->cancelled) entry->item->status = Cancelled();
-    if (finished || !entry->item->status.ok()) {
-      const std::shared_ptr<Call> call = entry->call.lock();
-      if (call != nullptr && call->MarkDone(entry.get())) call->Notify();
+    if (!finished && entry->item->status.ok()) {
+      shared_->to_submit.push_back(std::move(entry));
       return;
     }
-    shared_->to_submit.push_back(std::move(entry));
-    shared_->wake_engine.notify_one();
+    const std::shared_ptr<Call> call = entry->call.lock();
+    if (call != nullptr && call->MarkDone(entry.get())) call->Notify();
   }
 
   // Fails all unfinished items. Called when the engine's loop and the workers have ended.

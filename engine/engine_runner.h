@@ -52,11 +52,12 @@ class EngineCall {
   // `items` has exactly one input and the call has no notifier, Push itself prepares that input
   // before it returns; otherwise worker threads prepare the inputs later.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
-  // Waits until the oldest item that Pop has not returned yet is finished or has chunks, or the
-  // timeout has passed. Moves that item's chunks to *chunks (null: drops them). Then moves to
-  // *items, in the order of Push, all finished items up to the first unfinished one. Returns at
-  // once if all items have been returned.
-  virtual void Pop(int64_t timeout_us, std::vector<std::unique_ptr<WorkItem>>* items,
+  // Waits until the `least` oldest items that Pop has not returned yet (or all, if they are fewer)
+  // are finished, the oldest one has chunks, or the timeout has passed. Moves the chunks of the
+  // oldest item to *chunks (null: drops them). Then moves to *items, in the order of Push, all
+  // finished items up to the first unfinished one. Returns at once if all items have been returned.
+  // `least` must be at least 1; a caller that only needs all results wakes up less often with more.
+  virtual void Pop(int64_t timeout_us, int64_t least, std::vector<std::unique_ptr<WorkItem>>* items,
                    std::vector<TokenChunk>* chunks) = 0;
   // Number of items that have been pushed and that Pop has not returned yet.
   virtual int64_t pending() const = 0;

@@ -33,8 +33,7 @@ try:
     # The package of the build folder, unless quintet-engine is installed.
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "build" / "python"))
     import quintet
-    from quintet import messages
-    from quintet.options import POOLINGS, VECTOR_TYPES
+    from quintet.options import ENGINE_NAMES, POOLINGS, VECTOR_TYPES
     from quintet.wire import pb
 except ImportError as error:
     sys.exit(
@@ -57,9 +56,7 @@ def as_json(message) -> dict:
 
 # ---- Decoding options: one flag for each, generated from the message DecodingOptions ----
 
-DECODING = [
-    f for f in pb.DecodingOptions.DESCRIPTOR.fields if f.name in messages.GENERATION_OPTIONS
-]
+DECODING = [f for f in pb.DecodingOptions.DESCRIPTOR.fields if f.name in ENGINE_NAMES]
 EARLY_STOPPING = {"heuristic": False, "first": True, "never": "never"}
 
 

@@ -74,7 +74,7 @@ std::vector<std::unique_ptr<WorkItem>> ListOf(std::unique_ptr<WorkItem> item) {
 std::vector<std::unique_ptr<WorkItem>> TakeAll(EngineCall* call,
                                                std::vector<TokenChunk>* chunks = nullptr) {
   std::vector<std::unique_ptr<WorkItem>> items;
-  while (call->pending() > 0) call->Pop(10'000'000, &items, chunks);
+  while (call->pending() > 0) call->Pop(10'000'000, 1, &items, chunks);
   return items;
 }
 
@@ -125,6 +125,23 @@ TEST_CASE("A single input is prepared and finished by the calling thread, a list
             here);
     }
   }
+}
+
+TEST_CASE("Pop waits until as many items have finished as its caller wants") {
+  RunnerTest test;
+  const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+  std::vector<std::unique_ptr<WorkItem>> list, items;
+  for (int32_t i = 0; i < 100; ++i) {  // every fifth fails before it reaches the engine
+    list.push_back(test.Item(i % 5 == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{2, 3}));
+  }
+  call->Push(std::move(list));
+  call->Pop(60'000'000, 70, &items, nullptr);
+  CHECK(items.size() >= 70);
+  call->Pop(60'000'000, 1000, &items, nullptr);  // more than are left
+  CHECK(items.size() == 100);
+  CHECK(call->pending() == 0);
+  call->Pop(60'000'000, 1, &items, nullptr);  // nothing to wait for
+  for (size_t i = 0; i < items.size(); ++i) CHECK(items[i]->status.ok() == (i % 5 != 0));
 }
 
 TEST_CASE("Calls of many threads share the engine and get their own results") {
@@ -213,7 +230,7 @@ TEST_CASE("A notifier learns of every call that has something to take") {
   for (int seen = 0; items.empty();) {
     while (counter->ready == seen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     seen = counter->ready;
-    call->Pop(0, &items, nullptr);
+    call->Pop(0, 1, &items, nullptr);
   }
   CHECK(items[0]->status.ok());
 }

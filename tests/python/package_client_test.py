@@ -4,7 +4,6 @@ results, so that a program switches between a server and a local model by changi
 import asyncio
 import dataclasses
 import inspect
-import itertools
 import threading
 import time
 
@@ -12,7 +11,8 @@ import numpy
 import pytest
 
 import quintet
-from quintet import calls, messages
+from quintet import _engine
+from quintet import options as opt
 from quintet.wire import pb
 from server_process import G2P, Server, words
 
@@ -113,23 +113,36 @@ def test_classify_equals_that_of_a_model(tiny_models):
         assert error.value.reason == "MODEL_NOT_FOUND"
 
 
-def test_methods_and_options_are_the_same():
-    assert calls.GENERATION_OPTIONS == messages.GENERATION_OPTIONS
-    pairs = itertools.product(
-        (quintet.Client, quintet.AsyncModel, quintet.AsyncClient),
-        ("generate", "stream", "encode", "score", "classify", "tokenize", "detokenize", "info"),
-    )
-    for kind, name in pairs:
-        theirs = set(inspect.signature(getattr(kind, name)).parameters)
-        ours = set(inspect.signature(getattr(quintet.Model, name)).parameters)
-        # The client has no option target_special_tokens: in a server, one option decides for both
-        # inputs and targets.
-        assert ours - theirs <= {"target_special_tokens"}, (kind, name)
-        of_clients = set()
-        if kind is not quintet.AsyncModel:
-            of_clients = {"on_response"} if name == "info" else {"request_id", "on_response"}
-            of_clients |= {"vector_type"} if name == "encode" else set()
-        assert theirs - ours == of_clients, (kind, name)
+def test_options_exist_where_they_have_an_effect(model, remote):
+    fields = {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields}
+    fields -= {"skip_special_tokens", "return_text", "return_token_ids"}
+    assert set(_engine.generation_option_names()) == fields == opt.ENGINE_NAMES
+    for call in (
+        lambda **given: model.generate("a", **given),
+        lambda **given: model.stream("a", **given),
+        lambda **given: model.tokenize("a", **given),
+    ):
+        with pytest.raises(TypeError, match="'request_id': only a Client has it"):
+            call(request_id="a")
+    with pytest.raises(TypeError, match="'vector_type': only a Client has it"):
+        model.encode("a", vector_type="fp16")
+    with pytest.raises(TypeError, match="'target_special_tokens': only a Model has it"):
+        remote.score("a", ["b"], target_special_tokens=False)
+
+
+@pytest.mark.parametrize("kind", [quintet.Methods, quintet.AsyncMethods])
+def test_help_shows_options_with_their_defaults(kind):
+    for name, known in opt.OPTIONS.items():
+        if name == "Model":
+            continue
+        method = getattr(kind, name)
+        shown = {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(method).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        assert shown == {option: known[option].default for option in known}, name
+        assert all(f"    {option}: " in method.__doc__ for option in known), name
 
 
 def test_responses_have_request_id_usage_and_timing(remote, model):
@@ -166,10 +179,10 @@ def test_responses_have_request_id_usage_and_timing(remote, model):
         quintet.Client(remote._target, model="other").generate("a", request_id="mine")
     assert missing.value.request_id == "mine"
     for wrong, told in (
-        ({"request_id": 1}, "request_id: expected a str, got int"),
+        ({"request_id": 1}, "request_id: expected a str or None, got int"),
         (
             {"on_response": 1},
-            "on_response: expected a function, got int",
+            "on_response: expected a function or None, got int",
         ),
     ):
         with pytest.raises(TypeError, match=told):

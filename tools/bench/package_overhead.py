@@ -1,43 +1,59 @@
 #!/usr/bin/env python3
 """Measures how much longer the Python package takes than the command line for the same lines.
 
-    tools/bench/package_overhead.py [--lines N] [--encode-lines N] [--repeats N] [--out FILE]
+    tools/bench/package_overhead.py [--device DEVICE] [--lines N] [--encode-lines N] [--repeats N]
+        [--model DIR] [--out FILE]
 
-The package is that of build/python. Every job runs in its own process. A second process that does
-the same without any lines measures the time of loading, which is subtracted. A job of the package
-is compared with another job that does the same work, its base: the base of a call of quintet.Model
-is the command; the base of 32 threads, each of which makes one call per line, is one call with all
-lines. In each repeat all jobs run one after the other. The script prints, and writes to FILE as
-JSON, the median CPU time (user and system) and wall time of each job, and the medians of the ratios
-of these times to those of the base in the same repeat.
+The package is that of build/python and the command build/quintet; with QUINTET_PACKAGE=installed the
+installed package, and with QUINTET_BINARY another command. Every job runs in its own process, which
+loads the model and processes one line before it is timed. The time of a command is that from the
+first line sent to its standard input to the last byte of its output; that of a job of the package
+is that of the call. A job is compared with another one that does the same work, its base. In each
+repeat all jobs run one after the other. The script prints, and writes to FILE as JSON, the medians of
+the wall time, CPU time (user and system), minor page faults and context switches of each job, and
+the median, lowest and highest ratio of its wall time to that of its base in the same repeat.
+
+The job "Model.encode, kept memory" is Model.encode with settings of glibc that keep freed memory in
+the process, as the command has.
 """
 
 import argparse
 import datetime
+import fcntl
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-BUILD = SOURCE / "build"
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
-from serving import machine
+from serving import QUINTET, machine
 
-HEAD = """
-import sys, threading, quintet
-model = quintet.Model(sys.argv[1], device="cpu")
-lines = open(sys.argv[2], encoding="utf-8").read().splitlines()
+PACKAGE = (
+    {}
+    if os.environ.get("QUINTET_PACKAGE") == "installed"
+    else {"PYTHONPATH": str(SOURCE / "build" / "python")}
+)
+# A process that loads a model, makes one call to warm up, and prints what WORK takes.
+PROGRAM = """
+import json, resource, sys, threading, time, quintet
+model = quintet.Model(sys.argv[1], device=sys.argv[2])
+lines = open(sys.argv[3], encoding="utf-8").read().splitlines()
+model.{method}(lines[:1])
+before, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+{work}
+wall, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF)
+cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+print(json.dumps([wall, cpu, after.ru_minflt - before.ru_minflt, switches]))
 """
-ONE_CALL = HEAD + "model.generate(lines)"
-THREADS = (
-    HEAD
-    + """
+THREADS = """
 def work(first):
     for line in lines[first::32]:
         model.generate(line)
@@ -45,86 +61,158 @@ threads = [threading.Thread(target=work, args=(i,)) for i in range(32)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-)
-ENCODE = HEAD + "model.encode(lines)"
-QUINTET = [str(BUILD / "quintet")]
-COMMAND_FLAGS = ["--device", "cpu", "--quiet"]
-JOBS = {  # name: (the command without model and lines, the base)
-    "quintet generate": ([*QUINTET, "generate", *COMMAND_FLAGS, "--model"], None),
-    "Model.generate": ([sys.executable, "-c", ONE_CALL], "quintet generate"),
-    "32 threads": ([sys.executable, "-c", THREADS], "Model.generate"),
-    "quintet encode": ([*QUINTET, "encode", "--output", "f32", *COMMAND_FLAGS, "--model"], None),
-    "Model.encode": ([sys.executable, "-c", ENCODE], "quintet encode"),
-}
+KEEP_MEMORY = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824"
+FIGURES = ("wall_s", "cpu_s", "page_faults", "context_switches")
 
 
-def run(command: list[str], lines: pathlib.Path) -> tuple[float, float]:
-    """Returns the CPU and wall seconds of a process that processes the lines of a file: a command
-    reads them from standard input, a Python program opens the file by its name."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    with lines.open("rb") as stdin:
-        subprocess.run(
-            command if command[0] == QUINTET[0] else [*command, str(lines)],
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            check=True,
-            env={**os.environ, "PYTHONPATH": str(BUILD / "python")},
+def usage_of(pid: int) -> list[float]:
+    """CPU seconds, minor page faults and context switches of a running process."""
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    switches = sum(
+        int(line.split()[1])
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+        for line in (task / "status").read_text().splitlines()
+        if "ctxt_switches" in line
+    )
+    return [(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), int(stat[7]), switches]
+
+
+def run_command(
+    flags: list[str], lines: bytes, measure_of: Callable[[bytes], int], per_line: int
+) -> list[float]:
+    """Returns the figures of a command. All its output is there when the sum of `measure_of` over
+    the parts of the output is `per_line` for each line."""
+    count = lines.count(b"\n")
+    with subprocess.Popen(
+        [QUINTET, *flags, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+        def read(wanted: int) -> None:
+            while wanted > 0:
+                part = os.read(process.stdout.fileno(), 1 << 20)
+                if not part:
+                    raise RuntimeError(f"{QUINTET} {' '.join(flags)} ended early")
+                wanted -= measure_of(part)
+
+        def write() -> None:
+            process.stdin.write(lines)
+            process.stdin.close()
+
+        process.stdin.write(lines[: lines.index(b"\n") + 1])
+        process.stdin.flush()
+        read(per_line)
+        before, begin = usage_of(process.pid), time.monotonic()
+        writer = threading.Thread(target=write)
+        writer.start()
+        read(count * per_line)
+        # Before the process ends, so that its exit is not counted.
+        wall, after = time.monotonic() - begin, usage_of(process.pid)
+        writer.join()
+    return [wall, *(last - first for last, first in zip(after, before, strict=True))]
+
+
+def run_package(
+    model: str, device: str, lines: pathlib.Path, method: str, work: str, **environment: str
+) -> list[float]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(method=method, work=work), model, device, lines],
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, **PACKAGE, **environment},
+    )
+    return json.loads(done.stdout)
+
+
+def jobs_of(arguments: argparse.Namespace, generate: pathlib.Path, encode: pathlib.Path) -> dict:
+    """The jobs by name: a function that returns the figures of one run, and the base."""
+    flags = ["--model", arguments.model, "--device", arguments.device]
+    config = json.loads(pathlib.Path(arguments.model, "config.json").read_text(encoding="utf-8"))
+    row_bytes = 4 * config["d_model"]
+
+    def package(lines, method, work, **environment):
+        return lambda: run_package(
+            arguments.model, arguments.device, lines, method, work, **environment
         )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, time.monotonic() - begin
+
+    return {
+        "quintet generate": (
+            lambda: run_command(
+                ["generate", *flags], generate.read_bytes(), lambda part: part.count(b"\n"), 1
+            ),
+            None,
+        ),
+        "Model.generate": (
+            package(generate, "generate", "model.generate(lines)"),
+            "quintet generate",
+        ),
+        "32 threads": (package(generate, "generate", THREADS), "Model.generate"),
+        "quintet encode": (
+            lambda: run_command(
+                ["encode", "--output", "f32", *flags], encode.read_bytes(), len, row_bytes
+            ),
+            None,
+        ),
+        "Model.encode": (package(encode, "encode", "model.encode(lines)"), "quintet encode"),
+        "Model.encode, kept memory": (
+            package(encode, "encode", "model.encode(lines)", GLIBC_TUNABLES=KEEP_MEMORY),
+            "quintet encode",
+        ),
+    }
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Runs every job once per repeat. Returns for each job one pair (CPU seconds, wall seconds) per
-    repeat, from which the time of loading has been subtracted."""
+def measure(arguments: argparse.Namespace) -> dict[str, dict]:
     words = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text(encoding="utf-8")
     texts = [line.split("\t")[0] for line in words.splitlines()]
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in JOBS}
     with tempfile.TemporaryDirectory() as folder:
-
-        def file_of(count: int) -> pathlib.Path:
-            path = pathlib.Path(folder, str(count))
+        files = []
+        for name, count in (("generate", arguments.lines), ("encode", arguments.encode_lines)):
             repeated = (texts * (count // len(texts) + 1))[:count]
-            path.write_text("".join(f"{text}\n" for text in repeated), encoding="utf-8")
-            return path
-
-        empty = file_of(0)
+            files.append(pathlib.Path(folder, name))
+            files[-1].write_text("".join(f"{text}\n" for text in repeated), encoding="utf-8")
+        jobs = jobs_of(arguments, *files)
+        figures: dict[str, list[list[float]]] = {name: [] for name in jobs}
         for _ in range(arguments.repeats):
-            for name, (command, _) in JOBS.items():
-                full = file_of(arguments.encode_lines if "encode" in name else arguments.lines)
-                loading = run([*command, arguments.model], empty)
-                whole = run([*command, arguments.model], full)
-                times[name].append((whole[0] - loading[0], whole[1] - loading[1]))
-    return times
+            for name, (run, _) in jobs.items():
+                figures[name].append(run())
+    report = {}
+    for name, (_, base) in jobs.items():
+        medians = [statistics.median(column) for column in zip(*figures[name], strict=True)]
+        report[name] = dict(zip(FIGURES, medians, strict=True))
+        if base is not None:
+            pairs = zip(figures[name], figures[base], strict=True)
+            ratios = sorted(own[0] / other[0] for own, other in pairs)
+            report[name] |= {
+                "base": base,
+                "wall_ratio": statistics.median(ratios),
+                "wall_ratio_range": [ratios[0], ratios[-1]],
+            }
+    return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--lines", type=int, default=40_000, help="of generate")
     parser.add_argument("--encode-lines", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model", default=str(SOURCE / "deploy" / "models" / "g2p"))
     parser.add_argument("--out", type=pathlib.Path, help="JSON file to write")
     arguments = parser.parse_args()
-    times = measure(arguments)
-    jobs = {}
-    for name, (_, base) in JOBS.items():
-        cpu, wall = (list(column) for column in zip(*times[name], strict=True))
-        job = {"cpu_s": statistics.median(cpu), "wall_s": statistics.median(wall)}
-        ratios = ""
-        if base is not None:
-            job["base"] = base
-            pairs = list(zip(times[name], times[base], strict=True))
-            for i, key in enumerate(("cpu_ratio", "wall_ratio")):
-                job[key] = statistics.median(own[i] / other[i] for own, other in pairs)
-            ratios = f"{job['cpu_ratio']:.3f} {job['wall_ratio']:.3f} of {base}"
-        jobs[name] = job
-        print(f"{name:18} CPU {job['cpu_s']:7.2f} s  wall {job['wall_s']:7.2f} s  {ratios}")
+    jobs = measure(arguments)
+    for name, job in jobs.items():
+        compared = ""
+        if "base" in job:
+            low, high = job["wall_ratio_range"]
+            compared = f"{job['wall_ratio']:.3f} ({low:.3f} to {high:.3f}) of {job['base']}"
+        print(
+            f"{name:26} wall {job['wall_s']:7.3f} s  CPU {job['cpu_s']:7.2f} s  "
+            f"{job['page_faults']:8.0f} faults  {job['context_switches']:8.0f} switches  {compared}"
+        )
     if arguments.out is not None:
         report = {
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-            "conditions": machine(),
+            "conditions": {**machine(), "device": arguments.device},
             "model": pathlib.Path(arguments.model).name,
             "lines": arguments.lines,
             "encode_lines": arguments.encode_lines,

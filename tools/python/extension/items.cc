@@ -1,8 +1,11 @@
 #include "tools/python/extension/items.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +15,19 @@
 
 namespace quintet::python {
 namespace {
+
+// Returns uninitialised memory, to be freed with std::free.
+float* AllocateFloats(int64_t count) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t bytes = static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float);
+  const bool large = bytes >= 2 * kHugePage;
+  const size_t alignment = large ? kHugePage : size_t{64};
+  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* const memory = std::aligned_alloc(alignment, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  if (large) madvise(memory, rounded, MADV_HUGEPAGE);
+  return static_cast<float*>(memory);
+}
 
 nb::list IdList(absl::Span<const int32_t> ids) {
   nb::list list;
@@ -244,6 +260,9 @@ class ClassifyItem : public Item {
 
 }  // namespace
 
+Embeddings::Embeddings(int64_t row_count, int64_t column_count)
+    : rows(row_count), columns(column_count), values(AllocateFloats(row_count * column_count)) {}
+
 void Embeddings::FillWithNan(int64_t row) {
   std::fill_n(Row(row), columns, std::numeric_limits<float>::quiet_NaN());
 }
@@ -319,7 +338,7 @@ nb::object ArrayOf(std::shared_ptr<Embeddings> embeddings) {
       held, [](void* p) noexcept { delete static_cast<std::shared_ptr<Embeddings>*>(p); });
   const size_t shape[2] = {static_cast<size_t>((*held)->rows),
                            static_cast<size_t>((*held)->columns)};
-  return nb::cast(nb::ndarray<nb::numpy, float>((*held)->values.get(), 2, shape, owner));
+  return nb::cast(nb::ndarray<nb::numpy, float>((*held)->values, 2, shape, owner));
 }
 
 nb::object ToStr(const std::string& text) {

@@ -2,6 +2,7 @@
 // EngineRunner, and their results to Python objects.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,14 +38,16 @@ struct CallOptions {
 // The embeddings of a call, [rows, columns] f32. The numpy array that the call returns shares this
 // memory with the items, each of which writes one row.
 struct Embeddings {
-  Embeddings(int64_t row_count, int64_t column_count)
-      : rows(row_count),
-        columns(column_count),
-        values(new float[static_cast<size_t>(row_count * column_count)]) {}
-  float* Row(int64_t row) const { return values.get() + row * columns; }
+  // Allocates uninitialised memory, which huge pages back if it is large: with 4 KiB pages the
+  // threads that write the rows would spend much of their time on page faults.
+  Embeddings(int64_t row_count, int64_t column_count);
+  Embeddings(const Embeddings&) = delete;
+  Embeddings& operator=(const Embeddings&) = delete;
+  ~Embeddings() { std::free(values); }
+  float* Row(int64_t row) const { return values + row * columns; }
   void FillWithNan(int64_t row);  // the row of an input that fails
-  int64_t rows, columns;
-  std::unique_ptr<float[]> values;
+  const int64_t rows, columns;
+  float* const values;
 };
 
 class Item : public WorkItem {

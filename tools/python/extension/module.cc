@@ -136,24 +136,24 @@ class PythonCall {
     {
       const nb::gil_scoped_release release;
       call_->Push(std::move(items));
-      call_->Pop(kTickUs, &finished, nullptr);
+      call_->Pop(kTickUs, pushed_ - popped_, &finished, nullptr);
     }
     AddResults(finished, &results);
-    while (popped_ < pushed_ && failed_.ok()) results.extend(Pop(/*wait=*/true));
+    while (popped_ < pushed_ && failed_.ok()) results.extend(Pop(pushed_ - popped_));
     if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
     return results;
   }
 
-  // Returns the results of the next finished inputs, in input order. If `wait` is true, waits until
-  // there is at least one; a signal handler that raises ends the wait. If an input has failed, its
-  // error is raised (on_error="raise") or returned as an exception object (on_error="return").
-  nb::list Pop(bool wait) { return nb::borrow<nb::list>(PopWithChunks(wait)[1]); }
+  // Returns the results of the next finished inputs, in input order. Waits until there are at least
+  // `least`, or all; a signal handler that raises ends the wait. If an input has failed, its error
+  // is raised (on_error="raise") or returned as an exception object (on_error="return").
+  nb::list Pop(int64_t least) { return nb::borrow<nb::list>(PopWithChunks(least)[1]); }
 
   // Like Pop, but returns a tuple (chunks, results), whose results are those of Pop.
-  nb::tuple PopWithChunks(bool wait) {
+  nb::tuple PopWithChunks(int64_t least) {
     std::vector<TokenChunk> chunks;
     nb::list results;
-    AddResults(TakeFinished(wait, &chunks), &results);
+    AddResults(TakeFinished(least, &chunks), &results);
     nb::list chunk_list;
     for (const TokenChunk& chunk : chunks) chunk_list.append(ChunkToPython(chunk));
     if (!failed_.ok() && results.size() == 0 && chunks.empty()) {
@@ -164,9 +164,9 @@ class PythonCall {
 
   // As Pop, for a call whose results are rows of Array: returns the number of inputs that have
   // finished. The row of a failed input is NaN.
-  int64_t PopRows(bool wait) {
+  int64_t PopRows(int64_t least) {
     const int64_t before = popped_;
-    for (const std::unique_ptr<WorkItem>& item : TakeFinished(wait, nullptr)) {
+    for (const std::unique_ptr<WorkItem>& item : TakeFinished(least, nullptr)) {
       if (!item->status.ok() && raises_) Fail(item->status);
       if (!item->status.ok()) embeddings_->FillWithNan(popped_);
       ++popped_;
@@ -219,19 +219,21 @@ class PythonCall {
                             "; pass a list that nobody changes, or an iterator"));
   }
 
-  // Returns the items that have finished. Waits for one, or for a chunk, if `wait`; the wait ends
-  // early if a signal's handler raises. Raises the error that ended the call before.
-  std::vector<std::unique_ptr<WorkItem>> TakeFinished(bool wait, std::vector<TokenChunk>* chunks) {
+  // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the
+  // wait ends early if a signal's handler raises. Raises the error that ended the call before.
+  std::vector<std::unique_ptr<WorkItem>> TakeFinished(int64_t least,
+                                                      std::vector<TokenChunk>* chunks) {
     CheckProcess(loaded_->pid);
     if (!failed_.ok()) throw StatusError(failed_, Number(popped_ - 1));
     std::vector<std::unique_ptr<WorkItem>> items;
     while (true) {
       {
         const nb::gil_scoped_release release;
-        call_->Pop(wait ? kTickUs : 0, &items, chunks);
+        const int64_t wanted = least - static_cast<int64_t>(items.size());
+        call_->Pop(least > 0 ? kTickUs : 0, std::max<int64_t>(wanted, 1), &items, chunks);
       }
-      const bool some = !items.empty() || (chunks != nullptr && !chunks->empty());
-      if (some || !wait || call_->pending() == 0) return items;
+      const bool enough = static_cast<int64_t>(items.size()) >= least;
+      if (enough || (chunks != nullptr && !chunks->empty()) || call_->pending() == 0) return items;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
@@ -507,10 +509,6 @@ class PythonModel {
       call->embedding_options.pooling =
           PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));
     }
-    CheckRange("top_logprobs", call->top_logprobs, 0, 20);
-    CheckRange("sliding_window", call->sliding_window, 0, int64_t{1} << 31);
-    CheckRange("top_k", call->top_k, 1, 20);
-    CheckRange("max_answer_tokens", call->max_answer_tokens, 1, 4096);
   }
 
   LoadedPtr Get() const {
@@ -534,26 +532,26 @@ class PythonModel {
   std::vector<std::pair<int, std::string>> messages_;
 };
 
-void InitModel(PythonModel* self, const std::string& path, const std::string& device,
-               const std::string& dtype, int threads, int64_t max_num_seqs,
-               int64_t max_input_tokens, int64_t max_num_batched_tokens, int64_t cache_memory,
-               int64_t max_memory, bool ignore_generation_fields) {
+// `options`: the values of quintet.options.LoadOptions that are not None, checked.
+void InitModel(PythonModel* self, const std::string& path, const nb::dict& options) {
+  SessionOptions session = {.model = path};
+  std::string device, dtype;
+  Set(options, "device", &device);
+  Set(options, "dtype", &dtype);
+  Set(options, "threads", &session.threads);
+  Set(options, "max_num_seqs", &session.max_running);
+  Set(options, "max_input_tokens", &session.max_input_tokens);
+  Set(options, "max_num_batched_tokens", &session.max_batch_tokens);
+  Set(options, "cache_memory", &session.cache_mib);
+  Set(options, "max_memory", &session.max_memory_mib);
+  Set(options, "ignore_generation_fields", &session.ignore_generation_fields);
   constexpr int64_t kMost = int64_t{1} << 24;
-  CheckRange("threads", threads, 0, 1024);
-  CheckRange("max_num_seqs", max_num_seqs, 0, 4096);
-  CheckRange("max_input_tokens", max_input_tokens, 1, kMost);
-  CheckRange("max_num_batched_tokens", max_num_batched_tokens, 0, kMost);
-  CheckRange("cache_memory", cache_memory, 0, kMost);
-  CheckRange("max_memory", max_memory, 0, kMost);
-  SessionOptions options = {.model = path,
-                            .threads = threads,
-                            .max_running = max_num_seqs,
-                            .max_input_tokens = max_input_tokens,
-                            .max_batch_tokens = max_num_batched_tokens,
-                            .cache_mib = cache_memory,
-                            .max_memory_mib = max_memory,
-                            .ignore_generation_fields = ignore_generation_fields};
-  new (self) PythonModel(options, device, dtype);
+  CheckRange("max_num_seqs", session.max_running, 0, 4096);
+  CheckRange("max_input_tokens", session.max_input_tokens, 1, kMost);
+  CheckRange("max_num_batched_tokens", session.max_batch_tokens, 0, kMost);
+  CheckRange("cache_memory", session.cache_mib, 0, kMost);
+  CheckRange("max_memory", session.max_memory_mib, 0, kMost);
+  new (self) PythonModel(session, device, dtype);
 }
 
 }  // namespace
@@ -576,9 +574,9 @@ NB_MODULE(_engine, m) {
   nb::class_<PythonCall>(m, "Call")
       .def("push", &PythonCall::Push, nb::arg("inputs"), nb::arg("extras").none())
       .def("run", &PythonCall::Run, nb::arg("inputs"), nb::arg("extras").none())
-      .def("pop", &PythonCall::Pop, nb::arg("wait") = true)
-      .def("pop_rows", &PythonCall::PopRows, nb::arg("wait") = true)
-      .def("pop_with_chunks", &PythonCall::PopWithChunks, nb::arg("wait") = true)
+      .def("pop", &PythonCall::Pop, nb::arg("least") = 1)
+      .def("pop_rows", &PythonCall::PopRows, nb::arg("least") = 1)
+      .def("pop_with_chunks", &PythonCall::PopWithChunks, nb::arg("least") = 1)
       .def("pending", &PythonCall::pending)
       .def("cancel", &PythonCall::Cancel)
       .def("array", &PythonCall::Array);

@@ -53,13 +53,17 @@ if TYPE_CHECKING:
     from quintet.aio import AsyncModel
     from quintet.async_client import AsyncClient
     from quintet.client import Client
-    from quintet.model import Model, Stream
+    from quintet.methods import AsyncMethods, AsyncStream, Methods, Stream
+    from quintet.model import Model
     from quintet.rpc import Tls
 
 # Imported when they are first used: a Client does not load the engine, and a Model not gRPC.
 _LATER = {
     "Model": "quintet.model",
-    "Stream": "quintet.model",
+    "AsyncMethods": "quintet.methods",
+    "Methods": "quintet.methods",
+    "Stream": "quintet.methods",
+    "AsyncStream": "quintet.methods",
     "AsyncModel": "quintet.aio",
     "Client": "quintet.client",
     "AsyncClient": "quintet.async_client",
@@ -70,7 +74,9 @@ __all__ = [
     "Answer",
     "Answers",
     "AsyncClient",
+    "AsyncMethods",
     "AsyncModel",
+    "AsyncStream",
     "CancelledError",
     "Chunk",
     "Classification",
@@ -83,6 +89,7 @@ __all__ = [
     "InvalidArgumentError",
     "LabelScore",
     "Limits",
+    "Methods",
     "Model",
     "ModelInfo",
     "NotFoundError",

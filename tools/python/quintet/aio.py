@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
-from quintet import _engine, calls, options as opt
+from quintet import _engine, calls
+from quintet import options as opt
+from quintet.methods import AsyncMethods, Task
 from quintet.model import Model
 from quintet.results import Chunk, Generation, ModelInfo, Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from quintet.model import OneInput, OnError, Pooling
-    from quintet.options import GenerationOptions
 
 
 class _Waker:
@@ -59,7 +58,7 @@ class _Waker:
                         self.unregister(token)
 
 
-class AsyncModel:
+class AsyncModel(AsyncMethods):
     """`Model` for asyncio: the same methods, options, results and errors.
 
         model = quintet.AsyncModel("flan-t5-base")
@@ -70,25 +69,22 @@ class AsyncModel:
     iterator. Cancelling a task ends its call. May be used from several event loops.
     """
 
-    def __init__(self, model: Model | str | os.PathLike[str], **options: Any):
+    _owner = "Model"
+
+    @opt.takes(opt.LoadOptions)
+    def __init__(self, model: Model | str | os.PathLike[str], **options: Unpack[opt.LoadOptions]):
         """Loads a model as `Model` does (this blocks), or shares one that is loaded."""
         if isinstance(model, Model):
             if options:
                 raise TypeError("options of a model that is already loaded cannot be changed")
-            self._model, self._owned = model, False
+            self._model, self._closes_model = model, False
         else:
-            self._model, self._owned = Model(model, **options), True
+            self._model, self._closes_model = Model(model, **options), True
         self._waker = _Waker()
-
-    async def __aenter__(self) -> AsyncModel:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Frees the model, unless it was passed to the constructor. May be repeated."""
-        if self._owned:
+        if self._closes_model:
             await asyncio.to_thread(self._model.close)
         await asyncio.to_thread(self._waker.close)
 
@@ -97,205 +93,53 @@ class AsyncModel:
         return self._model.closed
 
     async def info(self) -> ModelInfo:
-        """`Model.info`."""
         return self._model.info()
 
-    async def generate(
-        self,
-        inputs: Any,
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None = None,
-        on_error: OnError = "raise",
-        progress: bool = False,
-        **options: Unpack[GenerationOptions],
-    ) -> Any:
-        """`Model.generate`."""
-        return await self._collect(
-            calls.generate_plan(
-                "generate",
-                inputs,
-                add_special_tokens,
-                truncate,
-                skip_special_tokens,
-                timeout,
-                on_error,
-                progress,
-                dict(options),
-            )
-        )
+    def _classify_task(self, inputs: Any, contexts: Any, given: Any) -> Task:
+        return self._model._classify_task(inputs, contexts, given)
 
-    async def stream(
-        self,
-        input: OneInput,  # noqa: A002
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> AsyncIterator[Chunk]:
-        """`Model.stream`, as an asynchronous iterator of chunks."""
-        plan = calls.generate_plan(
-            "stream",
-            input,
-            add_special_tokens,
-            truncate,
-            skip_special_tokens,
-            timeout,
-            "raise",
-            False,
-            dict(options),
-            stream=True,
-        )
-        token, event = self._waker.register()
-        call = None
-        try:
-            call = self._begin(plan, token)
-            call.push(list(plan.inputs), None)
-            results: list[Generation] = []
-            while not results:
-                event.clear()
-                chunks, results = call.pop_with_chunks(False)
-                for chunk in chunks:
-                    yield chunk
-                if not chunks and not results:
-                    await event.wait()
-        finally:
-            self._end(token, call)
+    async def _tokenize(self, text: str, options: dict[str, Any]) -> Tokens:
+        return self._model._tokenize(text, options)
 
-    async def encode(
-        self,
-        inputs: Any,
-        *,
-        pooling: Pooling = "auto",
-        normalize: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None = None,
-        on_error: OnError = "raise",
-        progress: bool = False,
-    ) -> Any:
-        """`Model.encode`."""
-        return await self._collect(
-            calls.encode_plan(
-                inputs,
-                pooling,
-                normalize,
-                prompt_name,
-                prompt,
-                add_special_tokens,
-                truncate,
-                timeout,
-                on_error,
-                progress,
-            )
-        )
+    async def _detokenize(self, token_ids: Any, options: dict[str, Any]) -> str:
+        return self._model._detokenize(token_ids, options)
 
-    async def score(
-        self,
-        inputs: Any,
-        targets: Any,
-        *,
-        top_logprobs: int = 0,
-        sliding_window: int = 0,
-        prefix_lm: bool = False,
-        target_special_tokens: bool = True,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None = None,
-        on_error: OnError = "raise",
-        progress: bool = False,
-    ) -> Any:
-        """`Model.score`."""
-        return await self._collect(
-            calls.score_plan(
-                inputs,
-                targets,
-                top_logprobs,
-                sliding_window,
-                prefix_lm,
-                target_special_tokens,
-                add_special_tokens,
-                truncate,
-                timeout,
-                on_error,
-                progress,
-            )
-        )
-
-    async def classify(
-        self,
-        inputs: Any,
-        contexts: Any = None,
-        *,
-        top_k: int = 1,
-        max_answer_tokens: int = 30,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None = None,
-        on_error: OnError = "raise",
-        progress: bool = False,
-    ) -> Any:
-        """`Model.classify`."""
-        return await self._collect(
-            calls.classify_plan(
-                inputs,
-                contexts,
-                top_k,
-                max_answer_tokens,
-                add_special_tokens,
-                truncate,
-                timeout,
-                on_error,
-                progress,
-                self._model._head,
-            )
-        )
-
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> Tokens:
-        """`Model.tokenize`."""
-        opt.flag("add_special_tokens", add_special_tokens)
-        return self._model.tokenize(text, add_special_tokens=add_special_tokens)
-
-    async def detokenize(
-        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True
-    ) -> str:
-        """`Model.detokenize`."""
-        return self._model.detokenize(token_ids, skip_special_tokens=skip_special_tokens)
-
-    # ---- Calls ----
-
-    def _begin(self, plan: calls.Plan, token: int) -> _engine.Call:
-        return self._model._engine.begin(
-            plan.kind,
-            plan.options,
-            plan.decoding,
-            plan.rows,
-            plan.raises,
-            self._waker.notifier,
-            token,
-        )
+    def _begin(self, task: Task, token: int) -> _engine.Call:
+        return calls.begin(self._model._engine, task, self._waker.notifier, token)
 
     def _end(self, token: int, call: _engine.Call | None) -> None:
         self._waker.unregister(token)
         if call is not None:
             call.cancel()
 
-    async def _run(self, plan: calls.Plan) -> AsyncIterator[Any]:
+    async def _stream(self, task: Task) -> AsyncGenerator[Chunk | Generation, None]:
         token, event = self._waker.register()
         call = None
-        told = opt.progress_bar(plan.progress, plan.size)
         try:
-            call = self._begin(plan, token)
-            feed = calls.Feed(call, plan, self._model._engine.window())
+            call = self._begin(task, token)
+            call.push(list(task.inputs), None)
+            results: list[Generation] = []
+            while not results:
+                event.clear()
+                chunks, results = call.pop_with_chunks(0)
+                for chunk in chunks:
+                    yield chunk
+                if not chunks and not results:
+                    await event.wait()
+            yield results[0]
+        finally:
+            self._end(token, call)
+
+    async def _results(self, task: Task) -> AsyncGenerator[Any, None]:
+        token, event = self._waker.register()
+        call = None
+        told = task.progress_bar()
+        try:
+            call = self._begin(task, token)
+            feed = calls.Feed(call, task, self._model._engine.window())
             while feed.fill():
                 event.clear()
-                count, results = calls.take(call, plan, False)
+                count, results = calls.take(call, task, 0)
                 if count == 0 and feed.full:
                     await event.wait()
                 else:
@@ -304,15 +148,15 @@ class AsyncModel:
                 told(count)
                 for result in results:
                     yield result
-            if plan.array:
+            if task.array:
                 yield call.array()
         finally:
             self._end(token, call)
             told(-1)
 
-    async def _collect(self, plan: calls.Plan) -> Any:
-        values = self._run(plan)
-        if plan.size is None:
+    async def _run(self, task: Task) -> Any:
+        values = self._results(task)
+        if task.size is None:
             return values
         results = [value async for value in values]
-        return results[0] if plan.one or plan.array else results
+        return results[0] if task.one or task.array else results

@@ -5,45 +5,32 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
-from quintet.messages import Answered, Batch, Respond
-from quintet.results import Chunk, ModelInfo, ServedModel, Tokens
+from quintet.messages import Answered, Batch
+from quintet.methods import AsyncMethods, Task
+from quintet.options import Respond
+from quintet.results import Chunk, Generation, ModelInfo, ServedModel, Tokens
 from quintet.wire import HEALTH, Stub
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-    from quintet.model import OneInput, OnError, Pooling
-    from quintet.options import GenerationOptions
-
-
-class AsyncClient(Connection):
+class AsyncClient(Connection, AsyncMethods):
     """`Client` for asyncio: the same methods as coroutines, `stream` as an asynchronous iterator.
 
     An iterator of inputs gives an asynchronous iterator. To be used in one event loop, in which
     `on_response` is called.
     """
 
-    def __init__(self, *args: Any, **arguments: Any):
-        super().__init__(*args, **arguments)
+    def _connect(self) -> None:
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
         self._health: Any = None
-
-    __init__.__doc__ = Connection.__init__.__doc__
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Closes the channel. May be repeated."""
@@ -66,158 +53,10 @@ class AsyncClient(Connection):
             self._stub, self._health = Stub(self._channel), Stub(self._channel, HEALTH)
         return self._stub
 
-    async def generate(
-        self,
-        inputs: Any,
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Any:
-        """`Model.generate`."""
-        base = self._options(request_id)
-        call = messages.generate(
-            base, options, "generate", add_special_tokens, truncate, skip_special_tokens
-        )
-        return await self._run(call, inputs, None, timeout, on_error, progress, on_response)
-
-    async def stream(
-        self,
-        input: OneInput,  # noqa: A002
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None | Literal["default"] = "default",
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> AsyncIterator[Chunk]:
-        """`Model.stream`, as an asynchronous iterator of chunks."""
-        base = self._options(request_id)
-        call = messages.generate(
-            base, options, "stream", add_special_tokens, truncate, skip_special_tokens
-        )
-        respond = messages.responder(on_response)
-        [batch] = call.batches(messages.one_input(input), None)
-        events = self._open().GenerateStream(batch.request, **self._sending(self._seconds(timeout)))
-        try:
-            async for event in events:
-                respond(event)
-                if event.HasField("chunk"):
-                    yield messages.read_chunk(event.chunk)
-        except grpc.RpcError as error:
-            raise error_of(error, None) from None
-        finally:
-            events.cancel()
-
-    async def encode(
-        self,
-        inputs: Any,
-        *,
-        pooling: Pooling = "auto",
-        normalize: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        vector_type: Literal["fp32", "fp16", "bf16"] = "fp32",
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Model.encode`."""
-        base = self._options(request_id)
-        call = messages.encode(
-            base, pooling, normalize, prompt_name, prompt, vector_type, add_special_tokens, truncate
-        )
-        return await self._run(call, inputs, None, timeout, on_error, progress, on_response)
-
-    async def score(
-        self,
-        inputs: Any,
-        targets: Any,
-        *,
-        top_logprobs: int = 0,
-        sliding_window: int = 0,
-        prefix_lm: bool = False,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Client.score`."""
-        base = self._options(request_id)
-        call = messages.score(
-            base, top_logprobs, sliding_window, prefix_lm, add_special_tokens, truncate
-        )
-        return await self._run(
-            call, inputs, ("targets", targets), timeout, on_error, progress, on_response
-        )
-
-    async def classify(
-        self,
-        inputs: Any,
-        contexts: Any = None,
-        *,
-        top_k: int = 1,
-        max_answer_tokens: int = 30,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Model.classify`."""
-        base = self._options(request_id)
-        call = messages.classify(base, top_k, max_answer_tokens, add_special_tokens, truncate)
-        extras = None if contexts is None else ("contexts", contexts)
-        return await self._run(call, inputs, extras, timeout, on_error, progress, on_response)
-
-    async def tokenize(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool = True,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Tokens:
-        """`Model.tokenize`."""
-        request, read = messages.tokenize(self._options(request_id), text, add_special_tokens)
-        return read(await self._unary("Tokenize", request, on_response))
-
-    async def detokenize(
-        self,
-        token_ids: Any,
-        *,
-        skip_special_tokens: bool = True,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> str:
-        """`Model.detokenize`."""
-        base = self._options(request_id)
-        request = messages.detokenize(base, token_ids, skip_special_tokens)
-        return (await self._unary("Detokenize", request, on_response)).text
-
     async def info(self, *, on_response: Respond | None = None) -> ModelInfo:
         """`Client.info`."""
         request = messages.info(self._call)
         return messages.read_info(await self._unary("GetModelInfo", request, on_response))
-
-    # ---- Methods of the server ----
 
     async def list_models(self, *, on_response: Respond | None = None) -> list[ServedModel]:
         """`Client.list_models`."""
@@ -236,6 +75,31 @@ class AsyncClient(Connection):
 
     # ---- Calls ----
 
+    async def _tokenize(self, text: str, options: dict[str, Any]) -> Tokens:
+        request = messages.tokenize(self._call, text, options)
+        return messages.read_tokens(await self._unary("Tokenize", request, options["on_response"]))
+
+    async def _detokenize(self, token_ids: Any, options: dict[str, Any]) -> str:
+        request = messages.detokenize(self._call, token_ids, options)
+        return str((await self._unary("Detokenize", request, options["on_response"])).text)
+
+    async def _stream(self, task: Task) -> AsyncGenerator[Chunk | Generation, None]:
+        stub = self._open()
+        respond = messages.responder(task.options["on_response"])
+        [batch] = messages.call_of(self._call, task).batches(task)
+        events = stub.GenerateStream(batch.request, **self._sending(self._seconds(task)))
+        try:
+            async for event in events:
+                respond(event)
+                if event.HasField("chunk"):
+                    yield messages.read_chunk(event.chunk)
+                else:
+                    yield batch.read(event.complete)[0]
+        except grpc.RpcError as error:
+            raise error_of(error, None) from None
+        finally:
+            events.cancel()
+
     async def _unary(self, method: str, request: Any, on_response: Respond | None) -> Any:
         respond = messages.responder(on_response)
         try:
@@ -245,25 +109,15 @@ class AsyncClient(Connection):
         respond(answer)
         return answer
 
-    async def _run(
-        self,
-        call: messages.Call,
-        inputs: Any,
-        extras: tuple[str, Any] | None,
-        timeout: Any,
-        on_error: str,
-        progress: bool,
-        on_response: Respond | None,
-    ) -> Any:
+    async def _run(self, task: Task) -> Any:
         self._check_open()
-        job = messages.job(call, inputs, extras, on_error, progress, on_response)
-        values = self._values(job, self._seconds(timeout))
-        if job.size is None:
+        values = self._results(messages.call_of(self._call, task), task)
+        if task.size is None:
             return values
-        return job.collect([value async for value in values])
+        return messages.collect(task, [value async for value in values])
 
-    async def _values(self, job: messages.Job, timeout: float | None) -> AsyncIterator[Any]:
-        stub = self._open()
+    async def _results(self, call: messages.Call, task: Task) -> AsyncGenerator[Any, None]:
+        stub, timeout = self._open(), self._seconds(task)
 
         async def send(batch: Batch) -> list[Answered]:
             try:
@@ -271,23 +125,23 @@ class AsyncClient(Connection):
             except grpc.RpcError as error:
                 if batch.size > 1 and error.code() in OF_INPUTS:
                     return [answered for part in batch.split() for answered in await send(part)]
-                return [(failed(batch, error, job), None)]
+                return [(failed(batch, error, task), None)]
             return [(batch.read(answer), answer)]
 
-        told = job.progress_bar()
+        told = task.progress_bar()
         pending: collections.deque[asyncio.Task[list[Answered]]] = collections.deque()
-        batches = iter(job.batches())
+        batches = iter(call.batches(task))
         try:
             while True:
                 for batch in itertools.islice(batches, self._concurrency - len(pending)):
                     pending.append(asyncio.ensure_future(send(batch)))
                 if not pending:
                     return
-                results = job.take(await pending.popleft())
+                results = messages.take(await pending.popleft(), task)
                 told(len(results))
                 for result in results:
                     yield result
         finally:
-            for task in pending:
-                task.cancel()
+            for future in pending:
+                future.cancel()
             told(-1)

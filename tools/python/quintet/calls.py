@@ -1,202 +1,47 @@
-"""The calls of Model and AsyncModel: checks of arguments, and the flow of inputs to the engine.
+"""The calls of Model and AsyncModel: the flow of the inputs of a task to the engine.
 
-A method of both models makes a `Plan` from its arguments; `Feed` then pushes inputs into the
-engine's call, at most a window of them at a time, so that iterators of any length take bounded
-memory.
+`Feed` pushes inputs into the engine's call, at most a window of them at a time, so that iterators of
+any length take bounded memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from quintet import _engine, options as opt, results
+from quintet import _engine, results
 from quintet.errors import InvalidArgumentError, make_error
+from quintet.methods import Task
 
 _engine.set_types({"make_error": make_error, **vars(results)})
-GENERATION_OPTIONS = frozenset(_engine.generation_option_names())
 
 
-@dataclasses.dataclass
-class Plan:
-    """A call of a method of Model: its kind, inputs, and options under the engine's names."""
-
-    kind: str
-    options: dict[str, Any]
-    decoding: dict[str, Any]
-    inputs: Iterable
-    extras: Iterable | None  # the targets (score) or contexts (classify) of the inputs
-    raises: bool
-    progress: bool
-    one: bool  # a single input: the result is not in a list
-    size: int | None  # number of inputs; None: an iterator
-    array: bool = False  # encode: all results in one array
-
-    @property
-    def rows(self) -> int:
-        return self.size if self.array and self.size is not None else -1
-
-
-def plan(
-    kind: str,
-    inputs: Any,
-    *,
-    extras: tuple[str, Any] | None = None,
-    decoding: dict[str, Any] | None = None,
-    on_error: str = "raise",
-    progress: bool = False,
-    timeout: float | None = None,
-    array: bool = False,
-    **options: Any,
-) -> Plan:
-    """Checks the arguments that all methods share, and returns the plan of the call."""
-    shape = opt.shape_of(inputs, extras)
-    return Plan(
-        kind=kind,
-        options={**options, "one": shape.one, "timeout": opt.seconds("timeout", timeout)},
-        decoding=decoding or {},
-        inputs=shape.inputs,
-        extras=shape.extras,
-        raises=opt.choice("on_error", on_error, opt.ON_ERROR) == "raise",
-        progress=opt.flag("progress", progress),
-        one=shape.one,
-        size=shape.size,
-        array=array and not shape.one and shape.size is not None,
-    )
-
-
-def generate_plan(
-    method: str,
-    inputs: Any,
-    add_special_tokens: bool,
-    truncate: bool,
-    skip_special_tokens: bool,
-    timeout: float | None,
-    on_error: str,
-    progress: bool,
-    options: dict[str, Any],
-    stream: bool = False,
-) -> Plan:
-    if stream and not opt.is_one_input(inputs):
-        opt.check_inputs("input", inputs)
-        raise TypeError("input: expected one str or one list of token ids, got several inputs")
-    return plan(
-        "generate",
-        inputs,
-        decoding=opt.decoding_options(method, options, GENERATION_OPTIONS),
-        on_error=on_error,
-        progress=progress,
-        timeout=timeout,
-        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
-        truncate=opt.flag("truncate", truncate),
-        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
-        stream=stream,
-    )
-
-
-def encode_plan(
-    inputs: Any,
-    pooling: str,
-    normalize: bool,
-    prompt_name: str | None,
-    prompt: str | None,
-    add_special_tokens: bool,
-    truncate: bool,
-    timeout: float | None,
-    on_error: str,
-    progress: bool,
-) -> Plan:
-    return plan(
-        "encode",
-        inputs,
-        on_error=on_error,
-        progress=progress,
-        timeout=timeout,
-        array=opt.choice("pooling", pooling, opt.POOLINGS) != "none",
-        pooling=pooling,
-        normalize=opt.flag("normalize", normalize),
-        **opt.prompts(prompt_name, prompt),
-        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
-        truncate=opt.flag("truncate", truncate),
-    )
-
-
-def score_plan(
-    inputs: Any,
-    targets: Any,
-    top_logprobs: int,
-    sliding_window: int,
-    prefix_lm: bool,
-    target_special_tokens: bool,
-    add_special_tokens: bool,
-    truncate: bool,
-    timeout: float | None,
-    on_error: str,
-    progress: bool,
-) -> Plan:
-    return plan(
-        "score",
-        inputs,
-        extras=("targets", targets),
-        on_error=on_error,
-        progress=progress,
-        timeout=timeout,
-        top_logprobs=opt.integer("top_logprobs", top_logprobs),
-        sliding_window=opt.integer("sliding_window", sliding_window),
-        prefix_lm=opt.flag("prefix_lm", prefix_lm),
-        target_special_tokens=opt.flag("target_special_tokens", target_special_tokens),
-        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
-        truncate=opt.flag("truncate", truncate),
-    )
-
-
-def classify_plan(
-    inputs: Any,
-    contexts: Any,
-    top_k: int,
-    max_answer_tokens: int,
-    add_special_tokens: bool,
-    truncate: bool,
-    timeout: float | None,
-    on_error: str,
-    progress: bool,
-    head: str,
-) -> Plan:
-    questions = head == "question answering"
-    if questions and contexts is None:
-        raise InvalidArgumentError("contexts: this model answers questions; pass their contexts")
-    if not questions and contexts is not None:
-        raise InvalidArgumentError(f"contexts: this model has the head {head!r}, which takes none")
-    return plan(
-        "classify",
-        inputs,
-        extras=("contexts", contexts) if questions else None,
-        on_error=on_error,
-        progress=progress,
-        timeout=timeout,
-        top_k=opt.integer("top_k", top_k),
-        max_answer_tokens=opt.integer("max_answer_tokens", max_answer_tokens),
-        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
-        truncate=opt.flag("truncate", truncate),
-    )
+def begin(
+    model: _engine.Model, task: Task, notifier: _engine.Notifier | None = None, token: int = 0
+) -> _engine.Call:
+    """Begins a task, whose inputs are then pushed. `token`: what the notifier is told of it."""
+    options = {name: value for name, value in task.options.items() if value is not None}
+    options |= {"one": task.one, "stream": task.method == "stream"}
+    rows = task.size if task.array and task.size is not None else -1
+    return model.begin(task.method, options, task.decoding, rows, task.raises, notifier, token)
 
 
 class Feed:
-    """Pushes the inputs of a plan into a call of the engine. At most `window` of them are in
+    """Pushes the inputs of a task into a call of the engine. At most `window` of them are in
     flight: pushed, but their results not yet popped."""
 
     SLOW_S = 0.005  # inputs that arrive more slowly are pushed one by one
     MOST = 256  # maximum number of inputs in one push
+    LEAST = 64  # results for which a call waits whose caller needs them all
 
-    def __init__(self, call: _engine.Call, plan_: Plan, window: int):
+    def __init__(self, call: _engine.Call, task: Task, window: int):
         self._call = call
         # Inputs that are there already cannot be slow to arrive.
-        self._waits = not isinstance(plan_.inputs, (list, tuple))
-        self._inputs: Iterator = iter(plan_.inputs)
-        self._extras = None if plan_.extras is None else iter(plan_.extras)
+        self._waits = not isinstance(task.inputs, (list, tuple))
+        self._inputs: Iterator[Any] = iter(task.inputs)
+        self._extras = None if task.extras is None else iter(task.extras)
         self._window = window
         self._pending = 0
         self.exhausted = False
@@ -211,6 +56,15 @@ class Feed:
         """Whether no input can be pushed now: `window` inputs are in flight, or none are left."""
         return self.exhausted or self._pending >= self._window
 
+    @property
+    def least(self) -> int:
+        """Number of results to wait for. Each wait costs a thread switch, and as many inputs are
+        pushed next, so that few are more expensive than many; but results of an iterator are
+        yielded as soon as they are there. 0: inputs can be pushed, so that nothing is waited for."""
+        if not self.full:
+            return 0
+        return 1 if self._waits else max(1, min(self.LEAST, self._window // 8))
+
     def fill(self) -> bool:
         """Pushes inputs until `window` inputs are in flight, none are left, or the iterator of
         inputs was slow to yield. Returns whether any input is in flight."""
@@ -224,7 +78,7 @@ class Feed:
                 break
         return self._pending > 0
 
-    def _take(self, most: int) -> tuple[list, bool]:
+    def _take(self, most: int) -> tuple[list[Any], bool]:
         if not self._waits:
             inputs = list(itertools.islice(self._inputs, most))
             self.exhausted = len(inputs) < most
@@ -240,7 +94,7 @@ class Feed:
         self.exhausted = True
         return inputs, False
 
-    def _take_extras(self, count: int) -> list:
+    def _take_extras(self, count: int) -> list[Any]:
         extras = []
         for extra in self._extras or ():
             extras.append(extra)
@@ -249,48 +103,49 @@ class Feed:
         raise InvalidArgumentError("there are fewer targets or contexts than inputs")
 
 
-def run(model: _engine.Model, plan_: Plan) -> Any:
-    """Executes a plan and returns the result in the form in which the model's method returns it."""
-    if plan_.one and not plan_.progress:
-        call = model.begin(plan_.kind, plan_.options, plan_.decoding, -1, plan_.raises)
-        try:
-            extras = None if plan_.extras is None else list(plan_.extras)
-            return call.run(list(plan_.inputs), extras)[0]
-        finally:
-            call.cancel()
-    return collect(plan_, _results(model, plan_))
+def run(model: _engine.Model, task: Task) -> Any:
+    """Executes a task and returns the result in the form in which the model's method returns it."""
+    if not task.one or task.options["progress"]:
+        return collect(task, _results(model, task))
+    call = begin(model, task)
+    try:
+        extras = None if task.extras is None else list(task.extras)
+        return call.run(list(task.inputs), extras)[0]
+    finally:
+        call.cancel()
 
 
-def take(call: _engine.Call, plan_: Plan, wait: bool) -> tuple[int, list]:
-    """How many inputs have finished, and their results unless they are rows of the call's array."""
-    if plan_.array:
-        return call.pop_rows(wait), []
-    results_ = call.pop(wait)
+def take(call: _engine.Call, task: Task, least: int) -> tuple[int, list[Any]]:
+    """How many inputs have finished, and their results unless they are rows of the call's array.
+    Waits until `least` of those in flight have finished."""
+    if task.array:
+        return call.pop_rows(least), []
+    results_ = call.pop(least)
     return len(results_), results_
 
 
-def _results(model: _engine.Model, plan_: Plan) -> Iterator:
-    """Yields the results of a plan in the order of its inputs, as they are finished."""
-    call = model.begin(plan_.kind, plan_.options, plan_.decoding, plan_.rows, plan_.raises)
-    feed = Feed(call, plan_, model.window())
-    told = opt.progress_bar(plan_.progress, plan_.size)
+def _results(model: _engine.Model, task: Task) -> Iterator[Any]:
+    """Yields the results of a task in the order of its inputs, as they are finished."""
+    call = begin(model, task)
+    feed = Feed(call, task, model.window())
+    told = task.progress_bar()
     try:
         while feed.fill():
-            count, results_ = take(call, plan_, feed.full)
+            count, results_ = take(call, task, feed.least)
             feed.done(count)
             told(count)
             yield from results_
-        if plan_.array:
+        if task.array:
             yield call.array()
     finally:
         call.cancel()
         told(-1)
 
 
-def collect(plan_: Plan, values: Iterator) -> Any:
-    """Converts the results of a plan, in the order of its inputs, to the form in which the model's
+def collect(task: Task, values: Iterator[Any]) -> Any:
+    """Converts the results of a task, in the order of its inputs, to the form in which the model's
     method returns them: a single result, a list, an iterator or one array. For an array, `values`
     is the array alone."""
-    if plan_.one or plan_.array:
+    if task.one or task.array:
         return next(iter(list(values)))
-    return list(values) if plan_.size is not None else values
+    return list(values) if task.size is not None else values

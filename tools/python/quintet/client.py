@@ -7,25 +7,21 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import grpc
 
 from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
 from quintet.errors import FailedPreconditionError
-from quintet.messages import Answered, Batch, Respond
-from quintet.results import Chunk, Generation, ModelInfo, ServedModel, Tokens
+from quintet.messages import Answered, Batch
+from quintet.methods import Methods, Stream, Task
+from quintet.options import Respond
+from quintet.results import Chunk, ModelInfo, ServedModel, Tokens
 from quintet.wire import HEALTH, Stub
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-    from quintet.model import OneInput, OnError, Pooling
-    from quintet.options import GenerationOptions
-
-
-class Client(Connection):
+class Client(Connection, Methods):
     """A model on a server, with the methods of `Model`.
 
         with quintet.Client("127.0.0.1:50051") as model:
@@ -34,22 +30,13 @@ class Client(Connection):
     Long inputs are split into requests, which run in parallel (`concurrency`) and are retried as
     the server asks. May be used by several threads.
 
-    Arguments that the methods have beside those of Model:
-        request_id: id of the call's requests, which the server logs and returns: at most 64
-            characters of [A-Za-z0-9._-]. None: the server generates one for each request.
-        on_response: called with each response, in the order of the inputs and in the caller's
-            thread: messages of quintet/v1/inference.proto, whose `info` (CallInfo) has the request
-            id, `usage` and `timing`; of a stream, each of its messages.
-        vector_type: "fp32", "fp16" or "bf16": how embeddings are sent. They are returned as f32.
-
     Raises:
         TypeError: an argument has the wrong type, or an option does not exist.
         quintet.Error: a subclass that belongs to the server's status code; `reason` and
             `retry_after` are the server's details.
     """
 
-    def __init__(self, *args: Any, **arguments: Any):
-        super().__init__(*args, **arguments)
+    def _connect(self) -> None:
         self._channel = (
             grpc.secure_channel(self._target, self._tls.credentials(), self._channel_options)
             if self._tls
@@ -59,14 +46,6 @@ class Client(Connection):
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    __init__.__doc__ = Connection.__init__.__doc__
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Closes the channel; calls in flight end with CancelledError. May be repeated."""
         self._closed = True
@@ -75,152 +54,8 @@ class Client(Connection):
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
-    # ---- Methods of Model ----
-
-    def generate(
-        self,
-        inputs: Any,
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Any:
-        """`Model.generate`."""
-        base = self._options(request_id)
-        call = messages.generate(
-            base, options, "generate", add_special_tokens, truncate, skip_special_tokens
-        )
-        return self._run(call, inputs, None, timeout, on_error, progress, on_response)
-
-    def stream(
-        self,
-        input: OneInput,  # noqa: A002
-        *,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        skip_special_tokens: bool = True,
-        timeout: float | None | Literal["default"] = "default",
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> ClientStream:
-        """`Model.stream`."""
-        self._check_open()
-        base = self._options(request_id)
-        call = messages.generate(
-            base, options, "stream", add_special_tokens, truncate, skip_special_tokens
-        )
-        respond = messages.responder(on_response)
-        [batch] = call.batches(messages.one_input(input), None)
-        events = self._stub.GenerateStream(batch.request, **self._sending(self._seconds(timeout)))
-        return ClientStream(events, batch, respond)
-
-    def encode(
-        self,
-        inputs: Any,
-        *,
-        pooling: Pooling = "auto",
-        normalize: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        vector_type: Literal["fp32", "fp16", "bf16"] = "fp32",
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Model.encode`."""
-        base = self._options(request_id)
-        call = messages.encode(
-            base, pooling, normalize, prompt_name, prompt, vector_type, add_special_tokens, truncate
-        )
-        return self._run(call, inputs, None, timeout, on_error, progress, on_response)
-
-    def score(
-        self,
-        inputs: Any,
-        targets: Any,
-        *,
-        top_logprobs: int = 0,
-        sliding_window: int = 0,
-        prefix_lm: bool = False,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Model.score`. Special tokens are added to inputs and targets, or to neither."""
-        base = self._options(request_id)
-        call = messages.score(
-            base, top_logprobs, sliding_window, prefix_lm, add_special_tokens, truncate
-        )
-        return self._run(
-            call, inputs, ("targets", targets), timeout, on_error, progress, on_response
-        )
-
-    def classify(
-        self,
-        inputs: Any,
-        contexts: Any = None,
-        *,
-        top_k: int = 1,
-        max_answer_tokens: int = 30,
-        add_special_tokens: bool = True,
-        truncate: bool = False,
-        timeout: float | None | Literal["default"] = "default",
-        on_error: OnError = "raise",
-        progress: bool = False,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Any:
-        """`Model.classify`."""
-        base = self._options(request_id)
-        call = messages.classify(base, top_k, max_answer_tokens, add_special_tokens, truncate)
-        extras = None if contexts is None else ("contexts", contexts)
-        return self._run(call, inputs, extras, timeout, on_error, progress, on_response)
-
-    def tokenize(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool = True,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> Tokens:
-        """`Model.tokenize`."""
-        self._check_open()
-        request, read = messages.tokenize(self._options(request_id), text, add_special_tokens)
-        return read(self._unary("Tokenize", request, on_response))
-
-    def detokenize(
-        self,
-        token_ids: Any,
-        *,
-        skip_special_tokens: bool = True,
-        request_id: str | None = None,
-        on_response: Respond | None = None,
-    ) -> str:
-        """`Model.detokenize`."""
-        self._check_open()
-        base = self._options(request_id)
-        request = messages.detokenize(base, token_ids, skip_special_tokens)
-        return self._unary("Detokenize", request, on_response).text
-
     def info(self, *, on_response: Respond | None = None) -> ModelInfo:
-        """`Model.info`, with the limits of the server."""
-        self._check_open()
+        """Properties of the model, with the limits of the server."""
         return messages.read_info(
             self._unary("GetModelInfo", messages.info(self._call), on_response)
         )
@@ -229,7 +64,6 @@ class Client(Connection):
 
     def list_models(self, *, on_response: Respond | None = None) -> list[ServedModel]:
         """All models of the server, in the order of its command line, also while they load."""
-        self._check_open()
         return messages.read_models(self._unary("ListModels", messages.list_models(), on_response))
 
     def health(self, service: str = "") -> str:
@@ -247,7 +81,22 @@ class Client(Connection):
 
     # ---- Calls ----
 
+    def _tokenize(self, text: str, options: dict[str, Any]) -> Tokens:
+        request = messages.tokenize(self._call, text, options)
+        return messages.read_tokens(self._unary("Tokenize", request, options["on_response"]))
+
+    def _detokenize(self, token_ids: Any, options: dict[str, Any]) -> str:
+        request = messages.detokenize(self._call, token_ids, options)
+        return str(self._unary("Detokenize", request, options["on_response"]).text)
+
+    def _stream(self, task: Task) -> Stream:
+        self._check_open()
+        [batch] = messages.call_of(self._call, task).batches(task)
+        events = self._stub.GenerateStream(batch.request, **self._sending(self._seconds(task)))
+        return ClientStream(events, batch, messages.responder(task.options["on_response"]))
+
     def _unary(self, method: str, request: Any, on_response: Respond | None) -> Any:
+        self._check_open()
         respond = messages.responder(on_response)
         try:
             answer = getattr(self._stub, method)(request, **self._sending(self._timeout))
@@ -266,23 +115,14 @@ class Client(Connection):
                 )
             return self._pool
 
-    def _run(
-        self,
-        call: messages.Call,
-        inputs: Any,
-        extras: tuple[str, Any] | None,
-        timeout: Any,
-        on_error: str,
-        progress: bool,
-        on_response: Respond | None,
-    ) -> Any:
+    def _run(self, task: Task) -> Any:
         self._check_open()
-        job = messages.job(call, inputs, extras, on_error, progress, on_response)
-        values = self._values(job, self._seconds(timeout))
-        return job.collect(values)
+        call = messages.call_of(self._call, task)
+        values = self._results(call, task, self._seconds(task))
+        return values if task.size is None else messages.collect(task, list(values))
 
-    def _values(self, job: messages.Job, timeout: float | None) -> Iterator:
-        """Yields the results of a job in order, with up to `concurrency` requests in flight."""
+    def _results(self, call: messages.Call, task: Task, timeout: float | None) -> Iterator[Any]:
+        """Yields the results of a task in order, with up to `concurrency` requests in flight."""
 
         def send(batch: Batch) -> list[Answered]:
             try:
@@ -290,19 +130,21 @@ class Client(Connection):
             except grpc.RpcError as error:
                 if batch.size > 1 and error.code() in OF_INPUTS:
                     return [answered for part in batch.split() for answered in send(part)]
-                return [(failed(batch, error, job), None)]
+                return [(failed(batch, error, task), None)]
             except ValueError as error:
                 raise FailedPreconditionError(f"the client has been closed: {error}") from None
             return [(batch.read(answer), answer)]
 
-        told = job.progress_bar()
-        if job.one:
-            for batch in job.batches():
-                yield from job.take(send(batch))
+        told = task.progress_bar()
+        if task.one:
+            for batch in call.batches(task):
+                yield from messages.take(send(batch), task)
+                told(1)
+            told(-1)
             return
         pending: collections.deque[concurrent.futures.Future[list[Answered]]] = collections.deque()
         pool = self._executor()
-        batches = iter(job.batches())
+        batches = iter(call.batches(task))
         try:
             while True:
                 for batch in itertools.islice(batches, 2 * self._concurrency - len(pending)):
@@ -316,7 +158,7 @@ class Client(Connection):
                     answered = pending.popleft().result()
                 except concurrent.futures.CancelledError:
                     raise FailedPreconditionError("the client has been closed") from None
-                results = job.take(answered)
+                results = messages.take(answered, task)
                 told(len(results))
                 yield from results
         finally:
@@ -325,15 +167,12 @@ class Client(Connection):
             told(-1)
 
 
-class ClientStream(Iterator[Chunk]):
-    """The chunks of one generation on a server, like `quintet.Stream`."""
+class ClientStream(Stream):
+    """A stream of a Client."""
 
     def __init__(self, events: Any, batch: Batch, respond: Respond):
         self._events, self._batch, self._respond = events, batch, respond
-        self._result: Generation | None = None
-
-    def __iter__(self) -> ClientStream:
-        return self
+        self._closed = False
 
     def __next__(self) -> Chunk:
         try:
@@ -344,27 +183,11 @@ class ClientStream(Iterator[Chunk]):
                     continue
                 return messages.read_chunk(event.chunk)
         except grpc.RpcError as error:
-            if self._events.cancelled() and self._result is None and self._ended:
+            if self._events.cancelled() and self._result is None and self._closed:
                 raise StopIteration from None
             raise error_of(error, None) from None
         raise StopIteration
 
-    _ended = False
-
-    def __enter__(self) -> ClientStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Ends the generation; the iterator is then exhausted."""
-        self._ended = True
+        self._closed = True
         self._events.cancel()
-
-    @property
-    def result(self) -> Generation:
-        """The whole generation. Raises RuntimeError if the iterator has not ended yet."""
-        if self._result is None:
-            raise RuntimeError("the stream has not ended: iterate over it first")
-        return self._result

@@ -3,15 +3,16 @@ requests raise."""
 
 from __future__ import annotations
 
+import abc
 import os
 from typing import Any, Literal
 
 import grpc
 
-from quintet import messages
-from quintet import options as opt
+from quintet import checks, messages
 from quintet.errors import Error, FailedPreconditionError, InvalidArgumentError, make_error
 from quintet.messages import Batch
+from quintet.methods import Task
 from quintet.rpc import Failure, Tls, check_key, make_channel_options
 
 Priority = Literal["low", "normal", "high"]
@@ -32,8 +33,10 @@ def error_of(error: grpc.RpcError, index: int | None) -> Error:
     )
 
 
-class Connection:
+class Connection(abc.ABC):
     """Base class of Client and AsyncClient: the arguments of the constructor and of every call."""
+
+    _owner = "Client"
 
     def __init__(
         self,
@@ -64,23 +67,20 @@ class Connection:
             priority: of all requests.
             max_message_bytes: limit of a response.
         """
-        if not isinstance(target, str):
-            raise TypeError(f"target: expected a str, got {type(target).__name__}")
-        if not isinstance(model, str):
-            raise TypeError(f"model: expected a str, got {type(model).__name__}")
+        checks.text("target", target)
+        checks.text("model", model)
         if not (tls is None or isinstance(tls, (bool, Tls))):
             raise TypeError(f"tls: expected a Tls or a bool, got {type(tls).__name__}")
-        if not (api_key is None or isinstance(api_key, str)):
-            raise TypeError(f"api_key: expected a str, got {type(api_key).__name__}")
-        for name, value, most in (("attempts", attempts, 5), ("concurrency", concurrency, 1024)):
-            if not 1 <= opt.integer(name, value) <= most:
-                raise InvalidArgumentError(f"{name}: {value} is not in [1, {most}]")
+        checks.text_or_none("api_key", api_key)
+        checks.in_range(1, 5)("attempts", attempts)
+        checks.in_range(1, 1024)("concurrency", concurrency)
+        checks.in_range(1, 2**31 - 1)("max_message_bytes", max_message_bytes)
         if priority is not None:
-            opt.choice("priority", priority, ("low", "normal", "high"))
-        opt.seconds("timeout", timeout)
+            checks.one_of("low", "normal", "high")("priority", priority)
+        checks.seconds("timeout", timeout)
         self._tls = Tls() if tls is True else tls or None
         try:
-            check_key(target, self._tls, api_key, opt.flag("allow_plaintext", allow_plaintext))
+            check_key(target, self._tls, api_key, checks.flag("allow_plaintext", allow_plaintext))
         except ValueError as error:
             raise InvalidArgumentError(f"api_key: {error}") from None
         self._target, self._timeout, self._attempts = target, timeout, attempts
@@ -90,15 +90,11 @@ class Connection:
         self._channel_options = make_channel_options(self._tls, attempts, max_message_bytes)
         self._closed = False
         self._pid = os.getpid()
+        self._connect()
 
-    def _options(self, request_id: str | None) -> dict[str, Any]:
-        """What the CallOptions of a call's requests have in common."""
-        if request_id is None:
-            return self._call
-        if not isinstance(request_id, str):
-            raise TypeError(f"request_id: expected a str, got {type(request_id).__name__}")
-        opt.check_text("request_id", request_id)
-        return {**self._call, "request_id": request_id}
+    @abc.abstractmethod
+    def _connect(self) -> None:
+        """Called at the end of the constructor."""
 
     def _sending(self, timeout: float | None) -> dict[str, Any]:
         return {"timeout": timeout, "metadata": self._metadata}
@@ -111,10 +107,10 @@ class Connection:
                 "the client was made before a fork; make one in this process"
             )
 
-    def _seconds(self, timeout: float | None | Literal["default"]) -> float | None:
-        if timeout == "default":
-            return self._timeout
-        return opt.seconds("timeout", timeout) or None
+    def _seconds(self, task: Task) -> float | None:
+        """Time limit of each request of a task; None: no limit."""
+        given = task.options["timeout"]
+        return self._timeout if given is None else given or None
 
     @property
     def closed(self) -> bool:
@@ -124,10 +120,10 @@ class Connection:
         return f"<quintet.{type(self).__name__} {self._target!r}{', closed' * self._closed}>"
 
 
-def failed(batch: Batch, error: grpc.RpcError, job: messages.Job) -> list:
+def failed(batch: Batch, error: grpc.RpcError, task: Task) -> list[Any]:
     """Returns the results of a failed request, its error for each of its inputs. Raises the error
-    instead if the job was called with on_error="raise"."""
-    failure = error_of(error, None if job.one else batch.first)
-    if job.raises:
+    instead if the task has on_error="raise"."""
+    failure = error_of(error, None if task.one else batch.first)
+    if task.raises:
         raise failure
     return [failure] * batch.size

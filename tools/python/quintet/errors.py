@@ -4,7 +4,10 @@ Every failed call raises a subclass of `Error` that belongs to the engine's stat
 the wrong type, and an option that does not exist, is a TypeError.
 """
 
+from __future__ import annotations
+
 import re
+from typing import Any
 
 
 class Error(Exception):
@@ -40,11 +43,11 @@ class Error(Exception):
         if code is not None:
             self.code = code
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restore(kind: type, args: tuple, state: dict) -> Error:
+def _restore(kind: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -143,12 +146,12 @@ _SPELLING = {
 }
 
 
-def _python_spelling(match: re.Match) -> str:
+def _python_spelling(match: re.Match[str]) -> str:
     flag = match.group()
     return _SPELLING.get(flag, flag.removeprefix("--").replace("-", "_"))
 
 
-def make_error(code: str, message: str, index: int = -1, **details) -> Error:
+def make_error(code: str, message: str, index: int = -1, **details: Any) -> Error:
     """Returns the exception for a status code. Flags of the command line that the engine's message
     names are replaced by the names of the Python options."""
     text = re.sub(r"--[a-z]+(?:-[a-z]+)*", _python_spelling, message)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy
 
-from quintet import options as opt, results
+from quintet import checks, results
 from quintet.errors import Error, InvalidArgumentError
+from quintet.methods import Task
+from quintet.options import Respond
 from quintet.wire import health, pb
 
 ENCODE_INPUTS = 32  # maximum number of inputs of an Encode request with pooling
@@ -31,10 +33,7 @@ _VALUES = {
     pb.VECTOR_TYPE_FP16: "<f2",
     pb.VECTOR_TYPE_BF16: "<u2",
 }
-Respond = Callable[[Any], object]  # `on_response` of the methods
 _FIELDS = {field.name: field for field in pb.DecodingOptions.DESCRIPTOR.fields}
-# Fields of the message that are arguments of the methods, or always set.
-GENERATION_OPTIONS = frozenset(_FIELDS) - {"skip_special_tokens", "return_text", "return_token_ids"}
 
 
 @dataclasses.dataclass
@@ -44,8 +43,8 @@ class Batch:
     call: Call
     request: Any
     first: int  # number of the first input
-    inputs: list
-    extras: list | None
+    inputs: list[Any]
+    extras: list[Any] | None
 
     @property
     def method(self) -> str:
@@ -55,7 +54,7 @@ class Batch:
     def size(self) -> int:
         return len(self.inputs)
 
-    def read(self, answer: Any) -> list:
+    def read(self, answer: Any) -> list[Any]:
         """Converts a response to one result for each input, in input order."""
         return self.call.read(answer, self.inputs)
 
@@ -72,20 +71,20 @@ class Call:
     """How the inputs of one method call become requests, and responses become results."""
 
     method: str
-    make: Callable[[list, list | None], Any]  # converts inputs and their extras to a request
-    read: Callable[[Any, list], list]  # converts a response and its inputs to results
+    make: Callable[[list[Any], list[Any] | None], Any]  # inputs and their extras to a request
+    read: Callable[[Any, list[Any]], list[Any]]  # a response and its inputs to results
     most: int = 1  # maximum number of inputs in a request
-    array: bool = False  # results are the rows of one array
 
-    def batch(self, first: int, inputs: list, extras: list | None) -> Batch:
+    def batch(self, first: int, inputs: list[Any], extras: list[Any] | None) -> Batch:
         try:
             return Batch(self, self.make(inputs, extras), first, inputs, extras)
         except Error as error:
             error.index = first
             raise
 
-    def batches(self, inputs: Iterable, extras: Iterable | None) -> Iterator[Batch]:
-        source, others = iter(inputs), None if extras is None else iter(extras)
+    def batches(self, task: Task) -> Iterator[Batch]:
+        """The requests of a task, in the order of its inputs."""
+        source, others = iter(task.inputs), None if task.extras is None else iter(task.extras)
         first, held = 0, list(itertools.islice(source, 1))
         while held:
             chunk, size = held, _bytes(held[0])
@@ -111,46 +110,26 @@ def _bytes(value: Any) -> int:
     return 4 * len(value) if hasattr(value, "__len__") else 0
 
 
-Answered = tuple[list, Any]  # the results of a request, and its response; None: it failed
+Answered = tuple[list[Any], Any]  # the results of a request, and its response; None: it failed
 
 
-@dataclasses.dataclass
-class Job:
-    """One call of a method with its inputs."""
-
-    call: Call
-    inputs: Iterable
-    extras: Iterable | None
-    raises: bool
-    progress: bool
-    one: bool
-    size: int | None
-    respond: Respond
-
-    def batches(self) -> Iterator[Batch]:
-        return self.call.batches(self.inputs, self.extras)
-
-    def progress_bar(self) -> Callable[[int], Any]:
-        return opt.progress_bar(self.progress, self.size)
-
-    def take(self, answered: Iterable[Answered]) -> list:
-        """The results of answered requests, whose responses are passed to `on_response`."""
-        results_: list = []
-        for results_of_one, response in answered:
-            if response is not None:
-                self.respond(response)
-            results_ += results_of_one
-        return results_
-
-    def collect(self, values: Iterable) -> Any:
-        if self.one:
-            return next(iter(list(values)))
-        if self.size is None:
-            return values
-        return _stack(list(values)) if self.call.array else list(values)
+def take(answered: Iterable[Answered], task: Task) -> list[Any]:
+    """The results of answered requests, whose responses are passed to `on_response`."""
+    respond = responder(task.options["on_response"])
+    results_: list[Any] = []
+    for results_of_one, response in answered:
+        if response is not None:
+            respond(response)
+        results_ += results_of_one
+    return results_
 
 
-def _stack(rows: list) -> numpy.ndarray:
+def collect(task: Task, values: list[Any]) -> Any:
+    """Converts the results of a task to the form in which the client's method returns them."""
+    return values[0] if task.one else _stack(values) if task.array else values
+
+
+def _stack(rows: list[Any]) -> numpy.ndarray:
     """Returns an array [inputs, columns] f32 with one embedding per row; the row of a failed input
     is NaN."""
     width = next((len(row) for row in rows if not isinstance(row, Error)), 0)
@@ -161,80 +140,57 @@ def _stack(rows: list) -> numpy.ndarray:
     return array
 
 
-def job(
-    call: Call,
-    inputs: Any,
-    extras: tuple[str, Any] | None,
-    on_error: str,
-    progress: bool,
-    on_response: Respond | None,
-) -> Job:
-    shape = opt.shape_of(inputs, extras)
-    return Job(
-        call=call,
-        inputs=shape.inputs,
-        extras=shape.extras,
-        raises=opt.choice("on_error", on_error, opt.ON_ERROR) == "raise",
-        progress=opt.flag("progress", progress),
-        one=shape.one,
-        size=shape.size,
-        respond=responder(on_response),
-    )
-
-
 def responder(on_response: Respond | None) -> Respond:
     """The function that is called with each response."""
-    if on_response is None:
-        return lambda response: None
-    if not callable(on_response):
-        raise TypeError(f"on_response: expected a function, got {type(on_response).__name__}")
-    return on_response
+    checks.function_or_none("on_response", on_response)
+    return on_response or (lambda response: None)
 
 
 # ---- Requests ----
 
 
 def call_options(model: str, priority: str | None) -> dict[str, Any]:
+    """What the CallOptions of all requests of a client have in common."""
     options: dict[str, Any] = {"model": model}
     if priority is not None:
         options["priority"] = getattr(pb, f"PRIORITY_{priority.upper()}")
     return options
 
 
-def _call(base: Mapping[str, Any], add_special_tokens: bool, truncate: bool) -> Any:
-    return pb.CallOptions(
-        **base,
-        add_special_tokens=opt.flag("add_special_tokens", add_special_tokens),
-        truncate=opt.flag("truncate", truncate),
-    )
+Options = Mapping[str, Any]
+
+
+def _call(base: Options, options: Options) -> Any:
+    """The pb.CallOptions of a request. `base`: those that all requests of a client share."""
+    names = ("add_special_tokens", "truncate", "request_id")
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    return pb.CallOptions(**base, **given)
+
+
+def call_of(base: Options, task: Task) -> Call:
+    """How a task becomes requests."""
+    makers = {"encode": encode, "score": score, "classify": classify}
+    return makers.get(task.method, generate)(base, task)
 
 
 def make_input(value: Any, where: str = "input") -> Any:
     """Converts a text or a list of token ids to a pb.Input message."""
     if isinstance(value, str):
-        opt.check_text(where, value)
-        return pb.Input(text=value)
+        return pb.Input(text=checks.text(where, value))
     return pb.Input(token_ids=pb.TokenIds(ids=_ids(where, value)))
 
 
 def _ids(where: str, value: Any) -> list[int]:
-    opt.check_inputs(where, value)
+    checks.inputs(where, value)
     if isinstance(value, str):
         raise TypeError(f"{where}: expected a list of token ids, got str")
-    ids = [opt.integer(f"{where}[{i}]", item) for i, item in enumerate(value)]
+    ids = [checks.integer(f"{where}[{i}]", item) for i, item in enumerate(value)]
     for i, number in enumerate(ids):
         if not 0 <= number < 2**31:
             raise InvalidArgumentError(
                 f"{where}[{i}]: {number} is not a token id; expected 0 to {2**31 - 1}"
             )
     return ids
-
-
-def one_input(value: Any) -> list:
-    opt.check_inputs("input", value)
-    if not opt.is_one_input(value):
-        raise TypeError("input: expected one str or one list of token ids, got several inputs")
-    return [value]
 
 
 def _number(name: str, value: Any) -> float:
@@ -256,11 +212,11 @@ def _value_of(name: str, value: Any) -> Any:
     if name == "decoder_prefix":
         return make_input(value, name)
     if name == "bad_words_ids":
-        opt.check_inputs(name, value)
+        checks.inputs(name, value)
         return [pb.TokenIds(ids=_ids(f"{name}[{i}]", ids)) for i, ids in enumerate(value)]
     if name == "stop":
         texts = [value] if isinstance(value, str) else value
-        opt.check_inputs(name, texts)
+        checks.inputs(name, texts)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"{name}[{i}]: expected a str, got {type(text).__name__}")
@@ -268,67 +224,51 @@ def _value_of(name: str, value: Any) -> Any:
     if field.is_repeated:
         return _ids(name, [value] if hasattr(value, "__index__") else value)
     if field.type == field.TYPE_BOOL:
-        return opt.flag(name, value)
+        return checks.flag(name, value)
     if field.type == field.TYPE_FLOAT:
         return _number(name, value)
-    number = opt.integer(name, value)
+    number = checks.integer(name, value)
     most = 2**64 if field.type == field.TYPE_UINT64 else 2**32
     if not 0 <= number < most:
         raise InvalidArgumentError(f"{name}: {number} is not in [0, {most})")
     return number
 
 
-def generate(
-    base: Mapping[str, Any],
-    given: Mapping[str, Any],
-    method: str,
-    add_special_tokens: bool,
-    truncate: bool,
-    skip_special_tokens: bool,
-) -> Call:
+def generate(base: Options, task: Task) -> Call:
     """Returns the Call of Generate and GenerateStream."""
-    chosen = opt.decoding_options(method, given, GENERATION_OPTIONS)
+    given = {name: value for name, value in task.decoding.items() if value is not None}
     decoding = pb.DecodingOptions(
-        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
-        **{name: _value_of(name, value) for name, value in chosen.items() if value is not None},
+        skip_special_tokens=task.options["skip_special_tokens"],
+        **{name: _value_of(name, value) for name, value in given.items()},
     )
-    options = _call(base, add_special_tokens, truncate)
+    call = _call(base, task.options)
 
-    def make(inputs: list, _: list | None) -> Any:
-        return pb.GenerateRequest(call=options, input=make_input(inputs[0]), decoding=decoding)
+    def make(inputs: list[Any], _: list[Any] | None) -> Any:
+        return pb.GenerateRequest(call=call, input=make_input(inputs[0]), decoding=decoding)
 
-    def read(answer: Any, _: list) -> list:
+    def read(answer: Any, _: list[Any]) -> list[Any]:
         return [_generation(answer, decoding)]
 
     return Call("Generate", make, read)
 
 
-def encode(
-    base: Mapping[str, Any],
-    pooling: str,
-    normalize: bool,
-    prompt_name: str | None,
-    prompt: str | None,
-    vector_type: str,
-    add_special_tokens: bool,
-    truncate: bool,
-) -> Call:
-    opt.choice("pooling", pooling, opt.POOLINGS)
-    opt.choice("vector_type", vector_type, opt.VECTOR_TYPES)
+def encode(base: Options, task: Task) -> Call:
+    pooling = task.options["pooling"]
+    names = ("prompt_name", "prompt")
     options = pb.EncodeOptions(
         pooling=getattr(pb, f"POOLING_{'UNSPECIFIED' if pooling == 'auto' else pooling.upper()}"),
-        normalize=opt.flag("normalize", normalize),
-        vector_type=getattr(pb, f"VECTOR_TYPE_{vector_type.upper()}"),
-        **opt.prompts(prompt_name, prompt),
+        normalize=task.options["normalize"],
+        vector_type=getattr(pb, f"VECTOR_TYPE_{task.options['vector_type'].upper()}"),
+        **{name: task.options[name] for name in names if task.options[name] is not None},
     )
-    call = _call(base, add_special_tokens, truncate)
+    call = _call(base, task.options)
 
-    def make(inputs: list, _: list | None) -> Any:
+    def make(inputs: list[Any], _: list[Any] | None) -> Any:
         return pb.EncodeRequest(
             call=call, inputs=[make_input(value) for value in inputs], options=options
         )
 
-    def read(answer: Any, _: list) -> list:
+    def read(answer: Any, _: list[Any]) -> list[Any]:
         arrays = []
         for embedding in answer.embeddings:
             array = _values(embedding)
@@ -337,38 +277,26 @@ def encode(
             arrays.append(array)
         return arrays
 
-    pooled = pooling != "none"
-    return Call("Encode", make, read, most=ENCODE_INPUTS if pooled else 1, array=pooled)
+    return Call("Encode", make, read, most=1 if pooling == "none" else ENCODE_INPUTS)
 
 
-def score(
-    base: Mapping[str, Any],
-    top_logprobs: int,
-    sliding_window: int,
-    prefix_lm: bool,
-    add_special_tokens: bool,
-    truncate: bool,
-) -> Call:
-    numbers = {"top_logprobs": top_logprobs, "sliding_window": sliding_window}
-    for name, value in numbers.items():
-        if not 0 <= opt.integer(name, value) < 2**31:
-            raise InvalidArgumentError(f"{name}: {value} is not in [0, {2**31})")
-    opt.flag("prefix_lm", prefix_lm)
-    call = _call(base, add_special_tokens, truncate)
+def score(base: Options, task: Task) -> Call:
+    names = ("top_logprobs", "sliding_window", "prefix_lm")
+    options = {name: task.options[name] for name in names}
+    call = _call(base, task.options)
 
-    def make(inputs: list, extras: list | None) -> Any:
+    def make(inputs: list[Any], extras: list[Any] | None) -> Any:
         assert extras is not None
-        targets = [extras[0]] if opt.is_one_input(extras[0]) else extras[0]
-        opt.check_inputs("targets", targets)
+        targets = [extras[0]] if checks.is_one_input(extras[0]) else extras[0]
+        checks.inputs("targets", targets)
         return pb.ScoreRequest(
             call=call,
             input=make_input(inputs[0]),
             targets=[make_input(value, f"targets[{i}]") for i, value in enumerate(targets)],
-            prefix_lm=prefix_lm,
-            **numbers,
+            **options,
         )
 
-    def read(answer: Any, _: list) -> list:
+    def read(answer: Any, _: list[Any]) -> list[Any]:
         targets = [
             results.TargetScore(target.log_prob, _logprobs(target.logprobs))
             for target in answer.scores
@@ -378,61 +306,35 @@ def score(
     return Call("Score", make, read)
 
 
-def classify(
-    base: Mapping[str, Any],
-    top_k: int,
-    max_answer_tokens: int,
-    add_special_tokens: bool,
-    truncate: bool,
-) -> Call:
-    for name, value, most in (("top_k", top_k, 20), ("max_answer_tokens", max_answer_tokens, 4096)):
-        if not 1 <= opt.integer(name, value) <= most:
-            raise InvalidArgumentError(f"{name}: {value} is not in [1, {most}]")
-    call = _call(base, add_special_tokens, truncate)
+def classify(base: Options, task: Task) -> Call:
+    options = {name: task.options[name] for name in ("top_k", "max_answer_tokens")}
+    call = _call(base, task.options)
 
-    def make(inputs: list, extras: list | None) -> Any:
-        for extra in extras or ():
-            if not isinstance(extra, str):
-                raise TypeError(f"contexts: expected a str, got {type(extra).__name__}")
+    def make(inputs: list[Any], extras: list[Any] | None) -> Any:
         return pb.ClassifyRequest(
             call=call,
             inputs=[make_input(value) for value in inputs],
-            pairs=[make_input(value, "contexts") for value in extras or ()],
-            top_k=top_k,
-            max_answer_tokens=max_answer_tokens,
+            pairs=[pb.Input(text=checks.text("contexts", value)) for value in extras or ()],
+            **options,
         )
 
-    def read(answer: Any, inputs: list) -> list:
+    def read(answer: Any, inputs: list[Any]) -> list[Any]:
         return [_classification(answer.results[0], answer.info, inputs[0])]
 
     return Call("Classify", make, read)
 
 
-def tokenize(
-    base: Mapping[str, Any], text: str, add_special_tokens: bool
-) -> tuple[Any, Callable[[Any], results.Tokens]]:
-    if not isinstance(text, str):
-        raise TypeError(f"text: expected a str, got {type(text).__name__}")
-    make_input(text, "text")
-    request = pb.TokenizeRequest(call=_call(base, add_special_tokens, False), text=text)
-
-    def read(answer: Any) -> results.Tokens:
-        return results.Tokens(
-            [token.id for token in answer.tokens],
-            [token.piece for token in answer.tokens],
-            [(token.begin_byte, token.end_byte) for token in answer.tokens],
-        )
-
-    return request, read
+def tokenize(base: Options, text: Any, options: Options) -> Any:
+    return pb.TokenizeRequest(call=_call(base, options), text=checks.text("text", text))
 
 
-def detokenize(base: Mapping[str, Any], token_ids: Any, skip_special_tokens: bool) -> Any:
+def detokenize(base: Options, token_ids: Any, options: Options) -> Any:
     if isinstance(token_ids, str):
         raise TypeError("token_ids: expected a list of token ids, got str")
     return pb.DetokenizeRequest(
-        call=pb.CallOptions(**base),
+        call=_call(base, options),
         token_ids=_ids("token_ids", token_ids),
-        skip_special_tokens=opt.flag("skip_special_tokens", skip_special_tokens),
+        skip_special_tokens=options["skip_special_tokens"],
     )
 
 
@@ -441,10 +343,7 @@ def info(base: Mapping[str, Any]) -> Any:
 
 
 def check_health(service: str) -> Any:
-    if not isinstance(service, str):
-        raise TypeError(f"service: expected a str, got {type(service).__name__}")
-    opt.check_text("service", service)
-    return health.HealthCheckRequest(service=service)
+    return health.HealthCheckRequest(service=checks.text("service", service))
 
 
 def list_models() -> Any:
@@ -467,6 +366,14 @@ def _values(embedding: Any) -> numpy.ndarray:
     if embedding.vector_type == pb.VECTOR_TYPE_BF16:
         return (values.astype("<u4") << 16).view("<f4")
     return values.astype("<f4", copy=False)
+
+
+def read_tokens(answer: Any) -> results.Tokens:
+    return results.Tokens(
+        [token.id for token in answer.tokens],
+        [token.piece for token in answer.tokens],
+        [(token.begin_byte, token.end_byte) for token in answer.tokens],
+    )
 
 
 def _logprobs(tokens: Any) -> list[results.TokenLogprob]:
@@ -556,7 +463,7 @@ def read_info(answer: Any) -> results.ModelInfo:
 
 
 def read_health(answer: Any) -> str:
-    return health.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return str(health.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 def read_models(answer: Any) -> list[results.ServedModel]:

@@ -1,25 +1,370 @@
-"""Options of Model and Client, with Hugging Face's names and values, and their checks."""
+"""Options of Model and Client, with Hugging Face's names and values.
+
+Each option stands here once: its type, default, check and meaning. The methods (methods.py) take
+the options of a TypedDict as keyword arguments, so that type checkers and editors know them;
+`help()` and `inspect.signature` show them, too.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
-from typing import Any, Literal, TypedDict
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
 
-from quintet.errors import InvalidArgumentError
+from quintet import checks
 
+Respond = Callable[[Any], object]
+Pooling = Literal["auto", "mean", "first", "last", "none"]
 POOLINGS = ("auto", "mean", "first", "last", "none")
-ON_ERROR = ("raise", "return")
 VECTOR_TYPES = ("fp32", "fp16", "bf16")
 
-# Hugging Face's names of options that Quintet has under another name.
+
+class Option(NamedTuple):
+    """An option of a method."""
+
+    default: Any
+    check: Callable[[str, Any], Any]  # returns the value in the form that the engine takes
+    text: str  # what it means
+    owner: str = ""  # "Model" or "Client" if only these classes have it
+    decoding: bool = False  # whether it is a decoding option, whose value the engine checks
+
+
+def _decoding(text: str) -> Option:
+    return Option(None, lambda name, value: value, text, decoding=True)
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Decoding options. For an option that is not set, or None, the model's generation_config.json
+    decides."""
+
+    max_new_tokens: Annotated[int | None, _decoding("default 256; range [1, 4096]")]
+    min_new_tokens: Annotated[int | None, _decoding("default 0")]
+    num_beams: Annotated[int | None, _decoding("default 1; range [1, 32]")]
+    num_return_sequences: Annotated[
+        int | None, _decoding("default 1; at most num_beams, or 16 samples")
+    ]
+    length_penalty: Annotated[float | None, _decoding("default 1; range [-10, 10]")]
+    early_stopping: Annotated[bool | Literal["never"] | None, _decoding("default False")]
+    patience: Annotated[
+        float | None, _decoding("default 1; range [0.1, 4]; needs early_stopping=True")
+    ]
+    do_sample: Annotated[bool | None, _decoding("default False")]
+    seed: Annotated[int | None, _decoding("default: random; range [0, 2^64)")]
+    temperature: Annotated[float | None, _decoding("default 1; range [0.01, 100]")]
+    top_k: Annotated[int | None, _decoding("default 50; 0: no limit")]
+    top_p: Annotated[float | None, _decoding("default 1; range (0, 1]")]
+    typical_p: Annotated[float | None, _decoding("default 1; range (0, 1]")]
+    min_p: Annotated[float | None, _decoding("default 0; range [0, 1)")]
+    repetition_penalty: Annotated[float | None, _decoding("default 1; range (0, 10]")]
+    no_repeat_ngram_size: Annotated[int | None, _decoding("default 0 (off); range [0, 64]")]
+    suppress_tokens: Annotated[Sequence[int] | None, _decoding("tokens never generated")]
+    begin_suppress_tokens: Annotated[
+        Sequence[int] | None, _decoding("tokens not generated as the first token")
+    ]
+    bad_words_ids: Annotated[
+        Sequence[Sequence[int]] | None, _decoding("sequences of tokens never generated")
+    ]
+    forced_bos_token_id: Annotated[int | None, _decoding("the first token generated")]
+    forced_eos_token_id: Annotated[
+        int | Sequence[int] | None, _decoding("the token generated at max_new_tokens")
+    ]
+    eos_token_id: Annotated[int | Sequence[int] | None, _decoding("default: those of the model")]
+    decoder_start_token_id: Annotated[int | None, _decoding("default: that of the model")]
+    pad_token_id: Annotated[int | None, _decoding("default: that of the model")]
+    decoder_prefix: Annotated[
+        str | Sequence[int] | None, _decoding("decoder tokens after the start token")
+    ]
+    stop_strings: Annotated[str | Sequence[str] | None, _decoding("strings that end a sequence")]
+    include_stop: Annotated[
+        bool | None, _decoding("default False: the text ends before the stop string")
+    ]
+    ignore_eos: Annotated[bool | None, _decoding("default False; for benchmarks")]
+    logprobs: Annotated[bool | None, _decoding("default False: log-probabilities of new tokens")]
+    top_logprobs: Annotated[int | None, _decoding("default 0; range [0, 20]; needs logprobs=True")]
+    return_scores: Annotated[bool | None, _decoding("default False: Sequence.score")]
+    echo: Annotated[bool | None, _decoding("default False: the prompt or prefix comes first")]
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of all methods of clients."""
+
+    request_id: Annotated[
+        str | None,
+        Option(
+            None,
+            checks.text_or_none,
+            "id of the call's requests, which the server logs and returns: at most 64 characters "
+            "of [A-Za-z0-9._-]; None: the server generates one for each request",
+            "Client",
+        ),
+    ]
+    on_response: Annotated[
+        Respond | None,
+        Option(
+            None,
+            checks.function_or_none,
+            "called with each response, in the order of the inputs and in the caller's thread: "
+            "messages of quintet/v1/inference.proto, whose info (CallInfo) has the request id, "
+            "usage and timing; of a stream, each of its messages",
+            "Client",
+        ),
+    ]
+
+
+class TokenizeOptions(RequestOptions, total=False):
+    """Options of tokenize."""
+
+    add_special_tokens: Annotated[
+        bool,
+        Option(True, checks.flag, "adds the special tokens of the tokenizer files to texts"),
+    ]
+
+
+class _OutputOptions(TypedDict, total=False):
+    skip_special_tokens: Annotated[
+        bool, Option(True, checks.flag, "omits special tokens from texts of token ids")
+    ]
+
+
+class DetokenizeOptions(_OutputOptions, RequestOptions, total=False):
+    """Options of detokenize."""
+
+
+class _InputOptions(TokenizeOptions, total=False):
+    truncate: Annotated[
+        bool,
+        Option(False, checks.flag, "cuts inputs longer than max_input_tokens instead of failing"),
+    ]
+    timeout: Annotated[
+        float | None,
+        Option(
+            None,
+            checks.seconds,
+            "seconds for each input from the time it is passed to the engine; None: no limit. "
+            "Default: None; of a client the timeout that its constructor was given",
+        ),
+    ]
+
+
+class _ListOptions(TypedDict, total=False):
+    on_error: Annotated[
+        Literal["raise", "return"],
+        Option(
+            "raise",
+            checks.one_of("raise", "return"),
+            '"raise" raises the exception of the first input that fails, after the results before '
+            'it; "return" puts the exception in the place of the result (encode: a row of NaN)',
+        ),
+    ]
+    progress: Annotated[bool, Option(False, checks.flag, "shows a progress bar; needs tqdm")]
+
+
+class CallOptions(_InputOptions, _ListOptions, total=False):
+    """Options that generate, encode, score and classify share."""
+
+
+class StreamOptions(GenerationOptions, _InputOptions, _OutputOptions, total=False):
+    """Options of stream."""
+
+
+class GenerateOptions(StreamOptions, _ListOptions, total=False):
+    """Options of generate."""
+
+
+class EmbeddingOptions(CallOptions, total=False):
+    """Options of encode, except pooling."""
+
+    normalize: Annotated[bool, Option(False, checks.flag, "scales rows to unit length")]
+    prompt_name: Annotated[
+        str | None,
+        Option(
+            None,
+            checks.text_or_none,
+            "name of a prompt of the model (info().prompt_names), which is put before every text; "
+            'None: the model\'s default prompt, if it has one; "": no prompt',
+        ),
+    ]
+    prompt: Annotated[
+        str | None,
+        Option(
+            None,
+            checks.text_or_none,
+            "text to put before every text instead of prompt_name. With either, inputs must be "
+            "texts",
+        ),
+    ]
+    vector_type: Annotated[
+        Literal["fp32", "fp16", "bf16"],
+        Option(
+            "fp32",
+            checks.one_of(*VECTOR_TYPES),
+            "how embeddings are sent; they are returned as f32",
+            "Client",
+        ),
+    ]
+
+
+class EncodeOptions(EmbeddingOptions, total=False):
+    """Options of encode."""
+
+    pooling: Annotated[
+        Pooling,
+        Option(
+            "auto",
+            checks.one_of(*POOLINGS),
+            '"auto" (that of the model\'s modules.json, otherwise "mean"), "mean", "first", "last", '
+            'or "none": one row for each token',
+        ),
+    ]
+
+
+class ScoreOptions(CallOptions, total=False):
+    """Options of score."""
+
+    top_logprobs: Annotated[
+        int, Option(0, checks.in_range(0, 20), "alternatives of each token; range [0, 20]")
+    ]
+    sliding_window: Annotated[
+        int,
+        Option(
+            0,
+            checks.in_range(0, 2**31 - 1),
+            "attention window in tokens; 0: unlimited. GPT-2 only",
+        ),
+    ]
+    prefix_lm: Annotated[
+        bool,
+        Option(False, checks.flag, "bidirectional attention within the input. GPT-2 only"),
+    ]
+    target_special_tokens: Annotated[
+        bool,
+        Option(
+            True,
+            checks.flag,
+            "adds special tokens to text targets (T5: the end-of-sequence id). A client has one "
+            "option, add_special_tokens, for both inputs and targets",
+            "Model",
+        ),
+    ]
+
+
+class ClassifyOptions(CallOptions, total=False):
+    """Options of classify."""
+
+    top_k: Annotated[
+        int,
+        Option(
+            1,
+            checks.in_range(1, 20),
+            "question answering: answers for each question; range [1, 20]",
+        ),
+    ]
+    max_answer_tokens: Annotated[
+        int,
+        Option(
+            30,
+            checks.in_range(1, 4096),
+            "question answering: longest answer; range [1, 4096]",
+        ),
+    ]
+
+
+class LoadOptions(TypedDict, total=False):
+    """Options of the constructors of Model and AsyncModel."""
+
+    device: Annotated[
+        str,
+        Option(
+            "auto",
+            checks.text,
+            '"cpu", "cuda" (or "gpu"), "cuda:N", or "auto": the first GPU, otherwise the CPU',
+        ),
+    ]
+    dtype: Annotated[
+        str,
+        Option(
+            "auto",
+            checks.text,
+            'type of the GEMM weights: "f32", "bf16", "f16", "int8", "fp8", or "auto": f32 on a '
+            "CPU, bf16 on a GPU, and the type of a converted directory",
+        ),
+    ]
+    threads: Annotated[
+        int,
+        Option(
+            0,
+            checks.in_range(0, 1024),
+            "compute threads; 0: one for each physical core, with a GPU at most 8",
+        ),
+    ]
+    max_num_seqs: Annotated[
+        int | None,
+        Option(
+            None,
+            checks.size_or_automatic,
+            "sequences decoded concurrently; each beam counts. None: automatic",
+        ),
+    ]
+    max_input_tokens: Annotated[int, Option(4096, checks.integer, "limit of each input")]
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Option(None, checks.size_or_automatic, "tokens encoded in one batch. None: automatic"),
+    ]
+    cache_memory: Annotated[
+        int | None,
+        Option(None, checks.size_or_automatic, "size of the KV cache in MiB. None: automatic"),
+    ]
+    max_memory: Annotated[
+        int | None,
+        Option(
+            None,
+            checks.size_or_automatic,
+            "limit of all memory of the model in MiB. None: no limit",
+        ),
+    ]
+    ignore_generation_fields: Annotated[
+        bool,
+        Option(
+            False,
+            checks.flag,
+            "warns of fields of generation_config.json that Quintet does not support, instead of "
+            "refusing to generate",
+        ),
+    ]
+
+
+def options_of(kind: Any) -> dict[str, Option]:
+    """The options of one of the classes above, by name."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "generate": options_of(GenerateOptions),
+    "stream": options_of(StreamOptions),
+    "encode": options_of(EncodeOptions),
+    "score": options_of(ScoreOptions),
+    "classify": options_of(ClassifyOptions),
+    "tokenize": options_of(TokenizeOptions),
+    "detokenize": options_of(DetokenizeOptions),
+    "Model": options_of(LoadOptions),
+}
+_DEFAULTS = {
+    method: {name: option.default for name, option in options.items() if not option.decoding}
+    for method, options in OPTIONS.items()
+}
+
+# Decoding options with Hugging Face's names that the engine has under another name. Both are known.
 ALIASES = {
     "eos_token_id": "eos_token_ids",
     "forced_eos_token_id": "forced_eos_token_ids",
     "stop_strings": "stop",
 }
+_HUGGING_FACE = {name: alias for alias, name in ALIASES.items()}
+# The decoding options under the engine's names.
+ENGINE_NAMES = frozenset(ALIASES.get(name, name) for name in options_of(GenerationOptions))
 # Options of transformers' generate that have another form here.
 HINTS = {
     "max_length": "use max_new_tokens",
@@ -33,242 +378,67 @@ HINTS = {
 }
 
 
-class GenerationOptions(TypedDict, total=False):
-    """Decoding options. For an option that is not set, or None, the model's generation_config.json
-    decides."""
-
-    max_new_tokens: int | None  # default 256; range [1, 4096]
-    min_new_tokens: int | None  # default 0
-    num_beams: int | None  # default 1; range [1, 32]
-    num_return_sequences: int | None  # default 1; at most num_beams, or 16 samples
-    length_penalty: float | None  # default 1; range [-10, 10]
-    early_stopping: bool | Literal["never"] | None  # default False
-    patience: float | None  # default 1; range [0.1, 4]; needs early_stopping=True
-    do_sample: bool | None  # default False
-    seed: int | None  # default: random; range [0, 2^64)
-    temperature: float | None  # default 1; range [0.01, 100]
-    top_k: int | None  # default 50; 0: no limit
-    top_p: float | None  # default 1; range (0, 1]
-    typical_p: float | None  # default 1; range (0, 1]
-    min_p: float | None  # default 0; range [0, 1)
-    repetition_penalty: float | None  # default 1; range (0, 10]
-    no_repeat_ngram_size: int | None  # default 0 (off); range [0, 64]
-    suppress_tokens: Sequence[int] | None
-    begin_suppress_tokens: Sequence[int] | None
-    bad_words_ids: Sequence[Sequence[int]] | None
-    forced_bos_token_id: int | None
-    forced_eos_token_id: int | Sequence[int] | None
-    eos_token_id: int | Sequence[int] | None  # default: the ids of the model
-    decoder_start_token_id: int | None
-    pad_token_id: int | None
-    decoder_prefix: str | Sequence[int] | None  # decoder tokens after the start token
-    stop_strings: str | Sequence[str] | None  # strings that end a sequence
-    include_stop: bool | None  # default False: the text ends before the stop string
-    ignore_eos: bool | None  # default False; for benchmarks
-    logprobs: bool | None  # default False: log-probabilities of new tokens
-    top_logprobs: int | None  # default 0; range [0, 20]; needs logprobs=True
-    return_scores: bool | None  # default False: Sequence.score
-    echo: bool | None  # default False: the prompt or prefix comes first
-
-
-class CallOptions(TypedDict, total=False):
-    """Arguments that the methods share; `quintet.Model` describes them."""
-
-    add_special_tokens: bool
-    truncate: bool
-    timeout: float | None
-    on_error: Literal["raise", "return"]
-    progress: bool
-
-
-class GenerateOptions(GenerationOptions, CallOptions, total=False):
-    """Arguments of generate."""
-
-    skip_special_tokens: bool
-
-
-class EncodeOptions(CallOptions, total=False):
-    """Arguments of encode, except pooling."""
-
-    normalize: bool
-    prompt_name: str | None
-    prompt: str | None
-
-
-class ScoreOptions(CallOptions, total=False):
-    """Arguments of score."""
-
-    top_logprobs: int
-    sliding_window: int
-    prefix_lm: bool
-    target_special_tokens: bool
-
-
-class ClassifyOptions(CallOptions, total=False):
-    """Arguments of classify."""
-
-    top_k: int
-    max_answer_tokens: int
-
-
-def decoding_options(method: str, given: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
-    """Returns the options under the engine's names. Raises TypeError for an option that does not
-    exist."""
-    options: dict[str, Any] = {}
+def resolve(
+    owner: str, method: str, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Checks the options that a method was called with. Returns the values of all its options, with
+    defaults for those that were not given; and the given decoding options, under the engine's names.
+    `owner`: "Model" or "Client". Raises TypeError for an option that does not exist."""
+    known = OPTIONS[method]
+    values, decoding = dict(_DEFAULTS[method]), {}
     for name, value in given.items():
+        option = known.get(_HUGGING_FACE.get(name, name))
+        if option is None or option.owner not in ("", owner):
+            raise TypeError(f"{method}() has no option {name!r}{_hint(name, known, owner)}")
+        if not option.decoding:
+            values[name] = option.check(name, value)
+            continue
         target = ALIASES.get(name, name)
-        if target not in known:
-            raise TypeError(f"{method}() has no option {name!r}{_hint(name, known)}")
-        if target in options:
-            raise TypeError(f"{method}(): {name} is given twice, also as {_other_name(name)}")
-        options[target] = value
-    return options
+        if target in decoding:
+            other = ALIASES.get(name) or _HUGGING_FACE[name]
+            raise TypeError(f"{method}(): {name} is given twice, also as {other}")
+        decoding[target] = value
+    return values, decoding
 
 
-def _other_name(name: str) -> str:
-    other = {**ALIASES, **{target: alias for alias, target in ALIASES.items()}}
-    return other[name]
-
-
-def _hint(name: str, known: Set[str]) -> str:
+def _hint(name: str, known: Mapping[str, Option], owner: str) -> str:
     if name in HINTS:
         return f": {HINTS[name]}"
-    near = difflib.get_close_matches(name, sorted({*known, *ALIASES}), 1)
+    if name in known:
+        return f": only a {known[name].owner} has it"
+    own = [other for other, option in known.items() if option.owner in ("", owner)]
+    near = difflib.get_close_matches(name, sorted({*own, *_HUGGING_FACE}), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def flag(name: str, value: Any) -> bool:
-    """Returns `value`, which must be a boolean. Anything else raises TypeError, because values such
-    as "False" and 0.0 are mistakes."""
-    if value is True or value is False:
-        return value
-    raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def integer(name: str, value: Any) -> int:
-    """Returns `value` as an int. Raises TypeError if it is not an integer, or is a boolean."""
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        number = value.__index__()
-        if abs(number) < 2**62:
-            return number
-        raise InvalidArgumentError(f"{name}: {number} is too large")
-    raise TypeError(f"{name}: expected an int, got {type(value).__name__}")
+def takes(kind: Any) -> Callable[[Function], Function]:
+    """A decorator for a function with `**options: Unpack[kind]`: lists these in its docstring, and
+    in its signature for inspect, which completion in a running interpreter uses."""
 
+    def decorate(function: Function) -> Function:
+        options = options_of(kind)
+        own = inspect.signature(function)
+        parameters = list(own.parameters.values())[:-1]
+        lines = []
+        for name, annotation in get_type_hints(kind).items():
+            option = options[name]
+            kept = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(
+                inspect.Parameter(name, kept, default=option.default, annotation=annotation)
+            )
+            whose = f"{option.owner} only: " if option.owner else ""
+            lines += textwrap.wrap(
+                f"{name}: {whose}{option.text}.",
+                96,
+                initial_indent="    ",
+                subsequent_indent=" " * 8,
+            )
+        setattr(function, "__signature__", own.replace(parameters=parameters))  # noqa: B010
+        head = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = "\n".join([head, "", "Options:", *lines, ""])
+        return function
 
-def seconds(name: str, value: Any) -> float:
-    """Checks a duration in seconds and returns it; returns 0 for None, which means no limit."""
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}: expected seconds as a number or None, got {type(value).__name__}")
-    if not math.isfinite(value) or not 0 < value <= 1e9:
-        raise InvalidArgumentError(f"{name}: {value} is not in (0, 1e9] seconds")
-    return float(value)
-
-
-def prompts(prompt_name: Any, prompt: Any) -> dict[str, str]:
-    """Checks encode's arguments prompt_name and prompt, and returns those that are not None, by
-    name."""
-    given = {"prompt_name": prompt_name, "prompt": prompt}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name, value in chosen.items():
-        if not isinstance(value, str):
-            raise TypeError(f"{name}: expected a str or None, got {type(value).__name__}")
-        check_text(name, value)
-    return chosen
-
-
-def check_text(where: str, text: str) -> None:
-    """Raises InvalidArgumentError if the text cannot be encoded as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgumentError(
-            f"{where}: the text contains a surrogate (U+D800 to U+DFFF), which is not a "
-            'character; decode the bytes with errors="replace"'
-        ) from None
-
-
-def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Returns `value`, which must be one of `choices`; otherwise raises an error."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: expected a str, got {type(value).__name__}")
-    if value not in choices:
-        raise InvalidArgumentError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
-    return value
-
-
-def is_one_input(value: Any) -> bool:
-    """Whether a value is one input (text or token ids), not several."""
-    if isinstance(value, str):
-        return True
-    if isinstance(value, (bytes, bytearray, Mapping, Set)) or not hasattr(value, "__len__"):
-        return False
-    if getattr(value, "ndim", None) is not None:
-        return value.ndim == 1 and getattr(value.dtype, "kind", "") in "iu"
-    if len(value) == 0 or not hasattr(value, "__getitem__"):
-        return False
-    first = next(iter(value), None)
-    scalar = not isinstance(first, bool) and getattr(first, "ndim", 0) == 0
-    return scalar and hasattr(first, "__index__")
-
-
-def check_inputs(name: str, value: Any) -> None:
-    """Raises TypeError if the value is neither an input nor an ordered iterable of inputs."""
-    if isinstance(value, str):  # the common case; isinstance of an abstract class is slow
-        return
-    if isinstance(value, (bytes, bytearray)):
-        raise TypeError(f"{name}: expected str, got {type(value).__name__}; decode it first")
-    if isinstance(value, (Mapping, Set)) or not isinstance(value, Iterable):
-        raise TypeError(
-            f"{name}: expected a str, a list of token ids, or an iterable of these, "
-            f"got {type(value).__name__}"
-        )
-
-
-@dataclasses.dataclass
-class Shape:
-    """The inputs of a call, and whether its result is a single result, a list or an iterator."""
-
-    inputs: Iterable
-    extras: Iterable | None  # for each input its targets or its context
-    one: bool  # a single input: the result is not in a list
-    size: int | None  # number of inputs; None: an iterator
-
-
-def shape_of(inputs: Any, extras: tuple[str, Any] | None) -> Shape:
-    """Checks the inputs of a call. `extras`: (name, value) of the argument that has one entry for
-    each input, such as targets or contexts; None if the method has no such argument."""
-    check_inputs("inputs", inputs)
-    one = is_one_input(inputs)
-    size = 1 if one else len(inputs) if isinstance(inputs, Sized) else None
-    paired = None
-    if extras is not None:
-        name, value = extras
-        paired = [value] if one else _paired(name, value, size)
-    return Shape([inputs] if one else inputs, paired, one, size)
-
-
-def _paired(name: str, value: Any, size: int | None) -> Iterable:
-    if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
-        raise TypeError(
-            f"{name}: expected one entry for each input, in a list, got {type(value).__name__}"
-        )
-    if size is not None and isinstance(value, Sized) and len(value) != size:
-        raise InvalidArgumentError(
-            f"{name}: expected {size} entries, one for each input, got {len(value)}"
-        )
-    return value
-
-
-def progress_bar(shown: bool, size: int | None) -> Callable[[int], Any]:
-    """Returns a function to call with the number of inputs that have been finished since its last
-    call, or with -1 when the call has ended."""
-    if not shown:
-        return lambda count: None
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
-    bar = tqdm(total=size, unit=" inputs")
-    return lambda count: bar.close() if count < 0 else bar.update(count)
+    return decorate

@@ -57,7 +57,7 @@ class Stub:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init__(self, channel, service: str = SERVICE):
+    def __init__(self, channel: Any, service: str = SERVICE):
         methods = POOL.FindServiceByName(service).methods
         for method in methods:
             kind = (
