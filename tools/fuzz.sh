@@ -5,7 +5,7 @@
 # line of the output is the result as JSON; exits with 1 if such an input was found. Needs Debian's
 # packages clang-16 and libclang-rt-16-dev.
 # usage: tools/fuzz.sh NAME [SECONDS]
-# NAME: safetensors, tokenizer_json, sentencepiece, config, request, kserve or http_json.
+# NAME: safetensors, gguf, text_encoder, tokenizer_json, sentencepiece, config, request, kserve or http_json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
