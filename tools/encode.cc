@@ -259,7 +259,7 @@ void AddEncodeCommand(CommandLine& line) {
                    "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
                    "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
                    "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].")
-      ->type_name("N[:attend|zero]")
+      ->type_name("N[:MODE]")
       ->group("Encoding");
   command
       ->add_flag("--normalize", flags->embedding.normalize,
