@@ -214,6 +214,17 @@ int Run(const EncodeFlags& flags) {
   return RunLines(*session, flags.lines, command);
 }
 
+void AddPaddingFlag(CLI::App* command, std::string* pad_to) {
+  command
+      ->add_option("--pad-to", *pad_to,
+                   "Truncate or pad every input to N tokens, with --pooling none. attend: padding "
+                   "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
+                   "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
+                   "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].")
+      ->type_name("N[:MODE]")
+      ->group("Encoding");
+}
+
 }  // namespace
 
 void AddEncodeCommand(CommandLine& line) {
@@ -253,14 +264,7 @@ void AddEncodeCommand(CommandLine& line) {
           "FILE.npy.")
       ->type_name("FILE")
       ->group("Encoding");
-  command
-      ->add_option("--pad-to", flags->pad_to,
-                   "Truncate or pad every input to N tokens, with --pooling none. attend: padding "
-                   "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
-                   "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
-                   "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].")
-      ->type_name("N[:MODE]")
-      ->group("Encoding");
+  AddPaddingFlag(command, &flags->pad_to);
   command
       ->add_flag("--normalize", flags->embedding.normalize,
                  "Scale embeddings to unit length, after the modules of the directory.")

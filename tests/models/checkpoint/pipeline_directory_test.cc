@@ -25,7 +25,8 @@ TEST_CASE("A pipeline with one T5 text encoder is that text encoder", "[pipeline
   WriteBytes(pipeline / "model_index.json",
              R"({"_class_name": "FluxPipeline", "scheduler": ["diffusers", "X"],
                  "text_encoder": ["transformers", "CLIPTextModel"],
-                 "text_encoder_2": ["transformers", "T5EncoderModel"], "image_encoder": [null, null],
+                 "text_encoder_2": ["transformers", "T5EncoderModel"],
+                 "image_encoder": [null, null],
                  "tokenizer": ["transformers", "CLIPTokenizer"],
                  "tokenizer_2": ["transformers", "T5TokenizerFast"]})");
   AddComponent(pipeline, "text_encoder_2", "t5-encoder");
