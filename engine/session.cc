@@ -11,21 +11,26 @@
 #include "kernels/runtime/cores.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
+#include "models/tokenizers/tokenizer_file.h"
 
 namespace quintet {
 namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-absl::Status LoadTokenizer(Session* session, TokenizerNeed need) {
+absl::Status ReadTokenizer(const ModelConfig& config, TokenizerNeed need, Session* session) {
   if (need == TokenizerNeed::kNone) return absl::OkStatus();
+  const SessionOptions& flags = session->flags;
+  QT_ASSIGN_OR_RETURN(const std::string path,
+                      FindTokenizer(flags.tokenizer, flags.model, flags.follow_symlinks));
   absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
-      Tokenizer::Load(session->flags.model);
+      LoadTokenizer(path, FamilyName(config.family));
   if (tokenizer.ok()) {
     session->tokenizer = *std::move(tokenizer);
     return absl::OkStatus();
   }
-  const bool may_lack = need == TokenizerNeed::kIfThere && absl::IsNotFound(tokenizer.status());
+  const bool may_lack = need == TokenizerNeed::kIfThere && flags.tokenizer.empty() &&
+                        absl::IsNotFound(tokenizer.status());
   return may_lack ? absl::OkStatus() : tokenizer.status();
 }
 
@@ -51,7 +56,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   if (const std::string fallback = DtypeFallback(flags.placement, config); !fallback.empty()) {
     log.warn(fallback);
   }
-  QT_RETURN_IF_ERROR(LoadTokenizer(session, needs.tokenizer));
+  QT_RETURN_IF_ERROR(ReadTokenizer(config, needs.tokenizer, session));
   if (needs.kind == RequestKind::kEncode || needs.encodes) {
     QT_ASSIGN_OR_RETURN(session->modules,
                         ReadSentenceModules(flags.model, config, flags.follow_symlinks));

@@ -25,7 +25,8 @@ inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one
 
 // The options of a session. Error messages about them use the names of the command line's flags.
 struct SessionOptions {
-  std::string model;             // directory or hub id (FindModel)
+  std::string model;             // directory, file or hub id (FindModel)
+  std::string tokenizer;         // directory, file or hub id; empty: that of the model
   bool follow_symlinks = false;  // read model files that are symbolic links to anywhere
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads
@@ -42,7 +43,7 @@ LimitRequest LimitRequestOf(const SessionOptions& options);
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
 
 struct Session {
-  SessionOptions flags;  // `model` is the directory that was found, `threads` is resolved
+  SessionOptions flags;  // `model` is what FindModel found, `threads` is resolved
   ModelConfig config;
   GenerationDefaults defaults;
   std::unique_ptr<Device> device;  // null: the CPU

@@ -7,27 +7,31 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
-#include "models/checkpoint/json.h"
-#include "models/checkpoint/safetensors.h"
-#include "models/tokenizers/tokenizer.h"
+#include "models/checkpoint/weight_files.h"
+#include "models/config/derived_config.h"
+#include "models/tokenizers/tokenizer_file.h"
 #include "models/weights/table.h"
+#include "nlohmann/json.hpp"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-
 std::string TokenizerFile(const std::string& directory) {
   std::error_code error;
+  if (std::filesystem::is_regular_file(directory, error)) {
+    return Printable(std::filesystem::path(directory).filename().string());
+  }
   for (const char* name : {"tokenizer.json", "spiece.model", "vocab.json"}) {
     if (std::filesystem::exists(directory + "/" + name, error)) return name;
   }
   return "bytes";
 }
 
-absl::Status ReadTokenizer(const std::string& directory, TokenizerSummary* summary) {
-  const auto tokenizer = Tokenizer::Load(directory);
+absl::Status ReadTokenizer(const std::string& directory, const ModelConfig& config,
+                           TokenizerSummary* summary) {
+  const auto tokenizer = LoadTokenizer(directory, FamilyName(config.family));
   if (absl::IsNotFound(tokenizer.status())) return absl::OkStatus();
   QT_RETURN_IF_ERROR(tokenizer.status());
   const Tokenizer& t = **tokenizer;
@@ -39,6 +43,11 @@ absl::Status ReadTokenizer(const std::string& directory, TokenizerSummary* summa
 std::vector<std::pair<std::string, int64_t>> ListFiles(const std::string& directory) {
   std::vector<std::pair<std::string, int64_t>> files;
   std::error_code error;
+  if (std::filesystem::is_regular_file(directory, error)) {
+    const std::filesystem::path file(directory);
+    return {
+        {file.filename().string(), static_cast<int64_t>(std::filesystem::file_size(file, error))}};
+  }
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     std::error_code size_error;
     const auto bytes = entry.file_size(size_error);
@@ -50,9 +59,8 @@ std::vector<std::pair<std::string, int64_t>> ListFiles(const std::string& direct
   return files;
 }
 
-absl::StatusOr<std::string> RecordedSha256(const std::string& directory) {
-  QT_ASSIGN_OR_RETURN(const nlohmann::json file,
-                      ReadJsonFile(directory + "/config.json", kMaxConfigBytes));
+absl::StatusOr<std::string> RecordedSha256(const std::string& model) {
+  QT_ASSIGN_OR_RETURN(const nlohmann::json file, ReadConfigFile(model));
   const auto ours = file.find("quintet");
   if (ours == file.end() || !ours->is_object()) return "";
   const auto sha = ours->find("weights_sha256");
@@ -176,23 +184,25 @@ class WarningFinder {
 
 }  // namespace
 
-absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks) {
+absl::StatusOr<Inspection> InspectModel(const std::string& model, const std::string& tokenizer,
+                                        bool follow_symlinks) {
   Inspection result;
-  QT_ASSIGN_OR_RETURN(result.config, ReadModelConfig(directory));
-  QT_ASSIGN_OR_RETURN(result.generation, ReadGenerationDefaults(directory));
-  QT_ASSIGN_OR_RETURN(result.weights_sha256, RecordedSha256(directory));
-  QT_ASSIGN_OR_RETURN(const SafetensorsReader files,
-                      SafetensorsReader::Open(directory, follow_symlinks));
-  for (const StoredTensor& tensor : files.tensors()) {
-    result.stored_values[StoredTypeName(tensor.type)] +=
-        tensor.bytes / StoredTypeBytes(tensor.type);
+  QT_ASSIGN_OR_RETURN(result.config, ReadModelConfig(model));
+  QT_ASSIGN_OR_RETURN(result.generation, ReadGenerationDefaults(model));
+  QT_ASSIGN_OR_RETURN(result.weights_sha256, RecordedSha256(model));
+  QT_ASSIGN_OR_RETURN(const std::unique_ptr<const WeightFiles> files,
+                      WeightFiles::Open(model, follow_symlinks));
+  for (const StoredTensor& tensor : files->tensors()) {
+    const char* type = tensor.encoding != nullptr ? tensor.encoding : StoredTypeName(tensor.type);
+    result.stored_values[type] += tensor.bytes / StoredTypeBytes(tensor.type);
   }
   WeightDestinations destinations;
   QT_ASSIGN_OR_RETURN(const std::vector<PlannedWeight> plan,
-                      PlanWeights(files, &result.config, &destinations));
-  QT_RETURN_IF_ERROR(ReadTokenizer(directory, &result.tokenizer));
-  result.files = ListFiles(directory);
-  result.warnings = UnusedFileWarnings(directory);
+                      PlanWeights(*files, &result.config, &destinations));
+  QT_ASSIGN_OR_RETURN(const std::string found, FindTokenizer(tokenizer, model, follow_symlinks));
+  QT_RETURN_IF_ERROR(ReadTokenizer(found, result.config, &result.tokenizer));
+  result.files = ListFiles(model);
+  result.warnings = UnusedFileWarnings(model);
   const std::vector<std::string> mistakes = FindWarnings(result);
   result.warnings.insert(result.warnings.end(), mistakes.begin(), mistakes.end());
   return result;

@@ -31,9 +31,11 @@ struct Inspection {
   std::vector<std::string> warnings;                   // UnusedFileWarnings and FindWarnings
 };
 
-// Returns a summary of the model directory, or the error that loading the model would return.
-// Detects only errors in headers, config.json, generation_config.json and tokenizer files.
-absl::StatusOr<Inspection> InspectModel(const std::string& directory, bool follow_symlinks);
+// Returns a summary of a model, a directory or a file as FindModel returns it, or the error that
+// loading the model would return. `tokenizer`: as in FindTokenizer. Detects only errors in headers,
+// config.json, generation_config.json and tokenizer files.
+absl::StatusOr<Inspection> InspectModel(const std::string& model, const std::string& tokenizer,
+                                        bool follow_symlinks);
 
 // Lists likely mistakes in the directory. Each is one sentence that names the file and field.
 std::vector<std::string> FindWarnings(const Inspection& inspection);

@@ -11,8 +11,10 @@
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/tokenizers/tokenizer_file.h"
 #include "server/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -64,15 +66,10 @@ absl::StatusOr<ModelHostMemory> ModelHost::Prepare() {
 }
 
 absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
-  absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(options_.directory);
-  if (tokenizer.ok()) {
-    tokenizer_ = *std::move(tokenizer);
-  } else if (!absl::IsNotFound(tokenizer.status())) {
-    return tokenizer.status();
-  }
+  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
+  QT_RETURN_IF_ERROR(ReadTokenizer(config));
   QT_ASSIGN_OR_RETURN(defaults_, ReadGenerationDefaults(options_.directory));
   QT_RETURN_IF_ERROR(CheckDefaults());
-  QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options_.directory));
   QT_ASSIGN_OR_RETURN(
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   QT_RETURN_IF_ERROR(AddPrompts(config));
@@ -92,6 +89,19 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   memory.loading_bytes = plan_.host_loading;
   memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
   return memory;
+}
+
+absl::Status ModelHost::ReadTokenizer(const ModelConfig& config) {
+  QT_ASSIGN_OR_RETURN(const std::string path, FindTokenizer(options_.tokenizer, options_.directory,
+                                                            options_.load.follow_symlinks));
+  absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
+      LoadTokenizer(path, FamilyName(config.family));
+  if (tokenizer.ok()) {
+    tokenizer_ = *std::move(tokenizer);
+    return absl::OkStatus();
+  }
+  const bool may_lack = options_.tokenizer.empty() && absl::IsNotFound(tokenizer.status());
+  return may_lack ? absl::OkStatus() : tokenizer.status();
 }
 
 absl::Status ModelHost::AddPrompts(const ModelConfig& config) {

@@ -29,9 +29,10 @@ namespace quintet {
 
 struct HostOptions {
   std::string name;
-  std::string directory;
-  LoadOptions load;     // its limits come from `limits`, the device from `placement`
-  Placement placement;  // as returned by ResolveAutoDevice
+  std::string directory;  // or file (FindModel)
+  std::string tokenizer;  // directory, file or hub id; empty: that of the model
+  LoadOptions load;       // its limits come from `limits`, the device from `placement`
+  Placement placement;    // as returned by ResolveAutoDevice
   // Loads the model. Tests replace this function to serve a stub.
   std::function<absl::StatusOr<std::unique_ptr<Model>>(
       const std::string& directory, const LoadOptions& options, ThreadPool* pool)>
@@ -120,6 +121,8 @@ class ModelHost {
   absl::StatusOr<ModelHostMemory> ReadFiles();
   // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
   // the default prompt.
+  // Loads the tokenizer, if there is one.
+  absl::Status ReadTokenizer(const ModelConfig& config);
   absl::Status AddPrompts(const ModelConfig& config);
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();

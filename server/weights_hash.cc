@@ -3,14 +3,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/sha256.h"
+#include "models/checkpoint/weight_files.h"
 #include "spdlog/spdlog.h"
 
 namespace quintet {
 
-WeightsHash::WeightsHash(const std::string& directory, bool follow_symlinks)
-    : thread_([=, this] { Run(directory, follow_symlinks); }) {}
+WeightsHash::WeightsHash(const std::string& model, bool follow_symlinks)
+    : thread_([=, this] { Run(model, follow_symlinks); }) {}
 
 WeightsHash::~WeightsHash() {
   stop_ = true;
@@ -22,16 +22,15 @@ std::string WeightsHash::value() const {
   return value_;
 }
 
-void WeightsHash::Run(const std::string& directory, bool follow_symlinks) {
+void WeightsHash::Run(const std::string& model, bool follow_symlinks) {
   // On Linux, setpriority with a thread id changes the priority of that thread only. An error is
   // ignored.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   Sha256 hash;
-  const absl::StatusOr<SafetensorsReader> files =
-      SafetensorsReader::Open(directory, follow_symlinks);
+  const auto files = WeightFiles::Open(model, follow_symlinks);
   absl::Status status = files.status();
   if (status.ok()) {
-    status = files->ReadFiles([&](const void* data, int64_t bytes) {
+    status = (*files)->ReadFiles([&](const void* data, int64_t bytes) {
       hash.Update(data, static_cast<size_t>(bytes));
       return !stop_;
     });

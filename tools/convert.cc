@@ -23,7 +23,7 @@ namespace quintet {
 namespace {
 
 struct ConvertFlags {
-  std::string model, out, dtype = "source", to = "quintet", output = "text";
+  std::string model, tokenizer, out, dtype = "source", to = "quintet", output = "text";
   bool force = false, verify = false, follow_symlinks = false;
   int threads = 0;
 };
@@ -106,6 +106,7 @@ int Run(ConvertFlags flags) {
   flags.model = *std::move(source);
   ConvertOptions options;
   options.source = flags.model;
+  options.tokenizer = flags.tokenizer;
   options.target = flags.out;
   options.form = flags.to == "fat5" ? ConvertForm::kFat5
                  : flags.to == "t5" ? ConvertForm::kT5
@@ -159,6 +160,7 @@ void AddConvertCommand(CommandLine& line) {
                        "quintet convert t5-base t5-base-int8 --dtype int8 --verify"},
                       [flags] { return Run(*flags); });
   AddModelArgument(line, command, &flags->model);
+  AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   line.Require(command->add_option("out,--out", flags->out, "Output directory to create.")
                    ->type_name("DIR")

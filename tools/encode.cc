@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "engine/embedding.h"
+#include "engine/padding.h"
 #include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "tools/line_format.h"
@@ -25,7 +26,7 @@ struct EncodeFlags {
   LineFlags lines;
   std::string pooling = "auto";
   EmbeddingOptions embedding;
-  std::string offsets_file;
+  std::string offsets_file, pad_to;
 };
 
 constexpr std::pair<const char*, Pooling> kPoolings[] = {{"auto", Pooling::kModules},
@@ -54,7 +55,8 @@ absl::Status UnderFlags(const absl::Status& status) {
       absl::StrCat("--", absl::StrReplaceAll(parts.first, {{"_", "-"}}), ":", parts.second));
 }
 
-std::string FormatJson(int64_t number, const Result& result, bool pooled) {
+std::string FormatJson(int64_t number, const Result& result, const InputPadding& padding,
+                       bool pooled) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (int64_t row = 0; row < result.rows; ++row) {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
@@ -62,6 +64,10 @@ std::string FormatJson(int64_t number, const Result& result, bool pooled) {
       values.push_back(JsonFloat(result.values[static_cast<size_t>(row * result.columns + i)]));
     }
     rows.push_back(std::move(values));
+  }
+  const auto columns = static_cast<size_t>(result.columns);
+  for (int64_t n = padding.ZeroRows(result.rows); n > 0; --n) {
+    rows.push_back(nlohmann::ordered_json(columns, 0.0));
   }
   nlohmann::ordered_json json = {{"line", number}, {"input_tokens", result.input_tokens}};
   if (pooled) {
@@ -88,18 +94,32 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
+// How the inputs of a run are made and their results changed.
+struct Encoding {
+  Embedding embedding;
+  InputPadding padding;
+};
+
 absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags,
-                                const Embedding& embedding, int64_t number,
-                                const std::string& line) {
-  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, flags.lines, line, {}, &embedding));
+                                const Encoding& encoding, int64_t number, const std::string& line) {
+  const Embedding& embedding = encoding.embedding;
+  LineFlags lines = flags.lines;
+  lines.truncate |= encoding.padding.tokens() > 0;
+  QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, lines, line, {}, &embedding));
+  encoding.padding.Apply(&input.ids);
   LineJob job;
   job.request.input = std::move(input.ids);
   embedding.Fill(!input.fields.contains("token_ids"), &job.request);
   const bool json = flags.lines.output == "json";
-  job.format = [number, json, pooled = flags.pooling != "none"](const Result& result,
-                                                                std::string* out) {
-    *out += json ? FormatJson(number, result, pooled)
-                 : RawBytes(result.values.data(), result.values.size());
+  job.format = [number, json, padding = encoding.padding, pooled = flags.pooling != "none"](
+                   const Result& result, std::string* out) {
+    if (json) {
+      *out += FormatJson(number, result, padding, pooled);
+      return;
+    }
+    *out += RawBytes(result.values.data(), result.values.size());
+    *out += std::string(
+        static_cast<size_t>(padding.ZeroRows(result.rows) * result.columns) * sizeof(float), '\0');
   };
   return job;
 }
@@ -157,16 +177,24 @@ int Run(const EncodeFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  const absl::StatusOr<Embedding> embedding = Embedding::Create(
+  absl::StatusOr<Embedding> embedding = Embedding::Create(
       OptionsOf(flags), session->config, session->modules.get(), session->tokenizer.get());
   if (!embedding.ok()) return Fail(kExitUsage, UnderFlags(embedding.status()));
+  Encoding encoding = {*std::move(embedding), InputPadding()};
+  if (!flags.pad_to.empty()) {
+    absl::StatusOr<InputPadding> padding =
+        InputPadding::Create(flags.pad_to, "--pad-to", flags.model.max_input_tokens,
+                             OptionsOf(flags).pooling, session->config);
+    if (!padding.ok()) return Fail(kExitUsage, padding.status());
+    encoding.padding = *std::move(padding);
+  }
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
-    return MakeJob(*session, flags, *embedding, number, line);
+    return MakeJob(*session, flags, encoding, number, line);
   };
   // Number of columns of the matrix that --output f32 and npy write. In these binary formats a
   // failed line becomes a row of NaN.
-  const int64_t columns = embedding->columns();
+  const int64_t columns = encoding.embedding.columns();
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());
   command.format_error = [&](int64_t number, const absl::Status& error) {
@@ -184,6 +212,17 @@ int Run(const EncodeFlags& flags) {
     spdlog::warn("the output does not show where a line ends: set --output-file or --offsets-file");
   }
   return RunLines(*session, flags.lines, command);
+}
+
+void AddPaddingFlag(CLI::App* command, std::string* pad_to) {
+  command
+      ->add_option("--pad-to", *pad_to,
+                   "Truncate or pad every input to N tokens, with --pooling none. attend: padding "
+                   "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
+                   "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
+                   "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].")
+      ->type_name("N[:MODE]")
+      ->group("Encoding");
 }
 
 }  // namespace
@@ -225,6 +264,7 @@ void AddEncodeCommand(CommandLine& line) {
           "FILE.npy.")
       ->type_name("FILE")
       ->group("Encoding");
+  AddPaddingFlag(command, &flags->pad_to);
   command
       ->add_flag("--normalize", flags->embedding.normalize,
                  "Scale embeddings to unit length, after the modules of the directory.")

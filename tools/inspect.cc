@@ -24,7 +24,7 @@ namespace quintet {
 namespace {
 
 struct InspectFlags {
-  std::string model, output = "text";
+  std::string model, tokenizer, output = "text";
   Placement placement;
   int64_t batch = 1, input_tokens = 512, output_tokens = 256, beams = 1;
   bool follow_symlinks = false;
@@ -259,7 +259,8 @@ int Run(InspectFlags flags) {
   absl::StatusOr<std::string> directory = FindModel(flags.model, flags.follow_symlinks);
   if (!directory.ok()) return FailModel(flags.model, directory.status());
   flags.model = *std::move(directory);
-  absl::StatusOr<Inspection> inspection = InspectModel(flags.model, flags.follow_symlinks);
+  absl::StatusOr<Inspection> inspection =
+      InspectModel(flags.model, flags.tokenizer, flags.follow_symlinks);
   if (!inspection.ok()) return FailModel(flags.model, inspection.status());
   const ModelConfig& config = inspection->config;
   const int64_t positions = config.position_limit();
@@ -294,6 +295,7 @@ void AddInspectCommand(CommandLine& line) {
                        "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
                       [flags] { return Run(*flags); });
   AddModelArgument(line, command, &flags->model);
+  AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
                          const char* text) {

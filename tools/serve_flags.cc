@@ -71,6 +71,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   HostOptions host;
   host.name = model.name;
   host.directory = model.directory;
+  host.tokenizer = flags.tokenizer;
   host.load.follow_symlinks = flags.follow_symlinks;
   // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
@@ -102,9 +103,11 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
       command
           ->add_option(
               "model,--model", flags->models,
-              "Model: a directory, or the id of a model in the Hugging Face cache, optionally with "
-              "the name that clients use (default: the name of the directory, or the id). Repeat "
-              "the flag to serve several models.")
+              "Model: a directory, a T5 text encoder in one safetensors or GGUF file, or the id of "
+              "a "
+              "model in the Hugging Face cache, optionally with the name that clients use "
+              "(default: the name of the directory or file, or the id). Repeat the flag to serve "
+              "several models.")
           ->allow_extra_args(false)
           ->type_name("[NAME=]MODEL")
           ->group(kModel));
@@ -144,6 +147,7 @@ void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
 // Adds the flags that a section [models.NAME] may set for one model.
 void AddPerModelFlags(CLI::App* command, ServeFlags* flags) {
   AddPlacementFlags(command, &flags->placement);
+  AddTokenizerFlag(command, &flags->tokenizer);
   AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
                    "KV cache size per model. auto: room for --max-running sequences of usual "
                    "length, at least 1024, within the free memory. Range [1, 16777216].")

@@ -16,6 +16,7 @@ namespace quintet {
 
 struct ServeFlags {
   std::vector<std::string> models;  // MODEL or NAME=MODEL (FindModel)
+  std::string tokenizer;            // empty: that of the model
   bool follow_symlinks = false;
   Placement placement;
   int threads = 0;

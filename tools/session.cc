@@ -42,6 +42,7 @@ std::string LimitsNote(const std::string& model, Placement placement, const Limi
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
   AddModelArgument(line, command, &flags->model);
+  AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
@@ -78,11 +79,22 @@ void AddModelArgument(CommandLine& line, CLI::App* command, std::string* model) 
   line.Require(
       command
           ->add_option(positional ? "model,--model" : "--model", *model,
-                       "Model: a directory with Hugging Face files or the output of quintet "
-                       "convert, or the id of a model in the Hugging Face cache, with @REVISION "
-                       "if it is not the main one.")
+                       "Model: a directory with Hugging Face files, a diffusers pipeline or the "
+                       "output of quintet convert; a T5 text encoder in one safetensors or GGUF "
+                       "file; or the id of a model in the Hugging Face cache, with @REVISION if it "
+                       "is not the main one.")
           ->type_name("MODEL")
           ->group("Model"));
+}
+
+void AddTokenizerFlag(CLI::App* command, std::string* tokenizer) {
+  command
+      ->add_option("--tokenizer", *tokenizer,
+                   "Tokenizer: a directory, a file (tokenizer.json, spiece.model, GGUF) or a hub "
+                   "id. Default: that of the model; for a text encoder of a diffusers pipeline the "
+                   "folder beside it.")
+      ->type_name("PATH")
+      ->group("Model");
 }
 
 CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow) {

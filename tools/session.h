@@ -19,6 +19,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags);
 // Adds the mandatory flag --model. The model may also be the first positional argument, except in a
 // command that has subcommands (bench): there a misspelt subcommand would be taken for a model.
 void AddModelArgument(CommandLine& line, CLI::App* command, std::string* model);
+void AddTokenizerFlag(CLI::App* command, std::string* tokenizer);
 CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);

@@ -15,6 +15,7 @@
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/json.h"
+#include "models/checkpoint/pipeline_directory.h"
 #include "models/checkpoint/safetensors.h"
 
 namespace quintet {
@@ -155,10 +156,22 @@ bool IsModelFile(const std::string& name) {
   return false;
 }
 
+// True for files that are models of their own. model.safetensors beside a config.json is not: it
+// belongs to its directory.
+bool IsModelOfOneFile(const std::string& path) {
+  if (absl::EndsWith(path, ".gguf")) return true;
+  const fs::path file(path);
+  std::error_code error;
+  return absl::EndsWith(path, ".safetensors") &&
+         !absl::StartsWith(file.filename().string(), "adapter_model") &&
+         !(file.filename() == "model.safetensors" &&
+           fs::exists(fs::symlink_status(file.parent_path() / "config.json", error)));
+}
+
 absl::StatusOr<std::string> Located(const std::string& model) {
   std::error_code error;
   if (IsDirectory(model)) return model;
-  if (fs::exists(model, error)) return absl::InvalidArgumentError(ExplainFile(model));
+  if (fs::exists(fs::symlink_status(model, error))) return model;
   const std::optional<HubId> id = ParseHubId(model);
   if (id) return FindInCache(model, *id);
   if (model.empty()) {
@@ -247,11 +260,40 @@ absl::Status CheckLinks(const std::string& directory) {
   return absl::OkStatus();
 }
 
+ModelFormat ModelFormatOf(const std::string& model) {
+  if (absl::EndsWith(model, ".gguf") && !IsDirectory(model)) return ModelFormat::kGguf;
+  if (absl::EndsWith(model, ".safetensors") && !IsDirectory(model)) {
+    return ModelFormat::kTextEncoderFile;
+  }
+  return ModelFormat::kDirectory;
+}
+
 absl::StatusOr<std::string> FindModel(const std::string& model, bool follow_symlinks) {
-  QT_ASSIGN_OR_RETURN(std::string directory, Located(model));
-  if (!follow_symlinks) QT_RETURN_IF_ERROR(CheckLinks(directory));
-  QT_RETURN_IF_ERROR(CheckModelFiles(directory));
-  return directory;
+  QT_ASSIGN_OR_RETURN(std::string found, Located(model));
+  if (!IsDirectory(found)) {
+    if (!IsModelOfOneFile(found)) return absl::InvalidArgumentError(ExplainFile(found));
+    if (!follow_symlinks) QT_RETURN_IF_ERROR(ResolveLink(found).status());
+    return found;
+  }
+  if (!follow_symlinks) QT_RETURN_IF_ERROR(CheckLinks(found));
+  QT_ASSIGN_OR_RETURN(found, FindTextEncoder(found));
+  QT_RETURN_IF_ERROR(CheckModelFiles(found));
+  return found;
+}
+
+absl::StatusOr<std::string> FindTokenizer(const std::string& tokenizer, const std::string& model,
+                                          bool follow_symlinks) {
+  std::string found = TokenizerBeside(model);
+  if (!tokenizer.empty()) {
+    QT_ASSIGN_OR_RETURN(found, Located(tokenizer));
+  }
+  if (follow_symlinks) return found;
+  if (IsDirectory(found)) {
+    QT_RETURN_IF_ERROR(CheckLinks(found));
+  } else {
+    QT_RETURN_IF_ERROR(ResolveLink(found).status());
+  }
+  return found;
 }
 
 }  // namespace quintet

@@ -1,7 +1,8 @@
-// Finds the directory of a model from what a user writes: a directory, or the id of a Hugging Face
-// repository that is in the local cache. Nothing is downloaded.
+// Finds the files of a model from what a user writes: a directory, a file, or the id of a Hugging
+// Face repository that is in the local cache. Nothing is downloaded.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,15 +37,32 @@ std::string HubCacheDirectory();
 // cache.
 std::optional<HubId> HubIdOfSnapshot(const std::string& directory);
 
-// Returns the directory that `model` names. An existing directory is returned as it is. Otherwise
-// `model` is a hub id and is looked up in HubCacheDirectory(); its revision must be a file under
-// refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the directory can
-// be read as a model: CheckLinks (unless `follow_symlinks`) and CheckModelFiles
+enum class ModelFormat : uint8_t {
+  kDirectory,        // config.json and safetensors files; also all other files
+  kTextEncoderFile,  // one safetensors file without config.json (TextEncoderFile)
+  kGguf,             // GgufReader
+};
+// Returns the format of a model that FindModel has found, by the name of the file.
+ModelFormat ModelFormatOf(const std::string& model);
+
+// Returns the directory or file that `model` names. An existing directory is returned as it is,
+// except that of a diffusers pipeline: if it has exactly one T5 text encoder, the folder of that is
+// returned (pipeline_directory.h). A file must be a safetensors file of a text encoder or a GGUF
+// file. Otherwise `model` is a hub id and is looked up in HubCacheDirectory(); its revision must be
+// a file under refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the
+// model can be read: CheckLinks (unless `follow_symlinks`) and CheckModelFiles
 // (models/checkpoint/foreign_files.h).
 // NOT_FOUND: there is no such directory and no such cached model; for a hub id the message contains
 // the command that downloads it.
-// INVALID_ARGUMENT: `model` is a file, or its directory cannot be read as a model.
+// INVALID_ARGUMENT: `model` is another file, or its directory cannot be read as a model.
 absl::StatusOr<std::string> FindModel(const std::string& model, bool follow_symlinks = false);
+
+// Returns the directory or file with the tokenizer of a model that FindModel has found. If
+// `tokenizer` is not empty, it is what the user writes: a directory, a tokenizer file, a file with
+// an embedded tokenizer, or a hub id. Otherwise it is the model itself or, for the text encoder of
+// a diffusers pipeline, the tokenizer's folder beside it. Checks links like FindModel.
+absl::StatusOr<std::string> FindTokenizer(const std::string& tokenizer, const std::string& model,
+                                          bool follow_symlinks = false);
 
 // Returns the target of the symbolic link `path`. Only one kind of link is accepted: a link in a
 // repository's folder (models--*) of a hub cache to a file in the same folder. INVALID_ARGUMENT for

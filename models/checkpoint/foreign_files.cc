@@ -33,11 +33,15 @@ bool HasWeights(const std::string& directory) {
   return Has(directory, kWeights) || Has(directory, kIndex);
 }
 
-// model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin.
+// model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin,
+// model.safetensors.index.fp16.json.
 bool IsVariant(const std::string& name) {
   absl::string_view rest = name;
   if (!absl::ConsumePrefix(&rest, "model.") && !absl::ConsumePrefix(&rest, "pytorch_model.")) {
     return false;
+  }
+  if (absl::ConsumePrefix(&rest, "safetensors.index.")) {
+    return name != kIndex && absl::EndsWith(rest, ".json");
   }
   return name != kWeights &&
          (absl::ConsumeSuffix(&rest, ".safetensors") || absl::ConsumeSuffix(&rest, ".bin")) &&
@@ -73,8 +77,7 @@ const Format kFormats[] = {
      ".merge_and_unload().save_pretrained(sys.argv[2])\" DIRECTORY MERGED, and copy the base "
      "model's tokenizer files to MERGED"},
     {[](const std::string& name) { return absl::EndsWith(name, ".gguf"); },
-     ": GGUF files are not supported; use the checkpoint that it was made from, with "
-     "model.safetensors"},
+     ": a GGUF model is read from its file; pass the file instead of the directory"},
     {[](const std::string& name) {
        return absl::StartsWith(name, "pytorch_model") && !IsVariant(name);
      },
@@ -106,7 +109,9 @@ const Format kFormats[] = {
     {[](const std::string& name) { return name == "model.bin"; },
      ": a CTranslate2 model is not supported; use the checkpoint that it was made from"},
     {[](const std::string& name) { return absl::EndsWith(name, ".safetensors"); },
-     ": expected the name model.safetensors, or an index model.safetensors.index.json"},
+     ": expected the name model.safetensors, or an index model.safetensors.index.json; a text "
+     "encoder in one file is read without config.json if you pass the file instead of the "
+     "directory"},
     {[](const std::string& name) {
        for (const char* suffix : {".pt", ".pth", ".ckpt", ".bin", ".nemo"}) {
          if (absl::EndsWith(name, suffix)) return true;

@@ -8,15 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/config/config_families.h"
 #include "models/config/config_fields.h"
+#include "models/config/derived_config.h"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr int64_t kMaxLabels = 100000;
 
 void ReadFamily(ConfigFields* fields, ModelConfig* config) {
@@ -175,24 +176,7 @@ void ReadConverted(const nlohmann::json& object, const std::string& where, Confi
   fields->Fail(converted.status());
 }
 
-}  // namespace
-
-std::optional<Activation> ActivationByName(const std::string& name) {
-  if (name == "relu") return Activation::kRelu;
-  if (name == "gelu" || name == "gelu_python") return Activation::kGeluErf;
-  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") {
-    return Activation::kGeluTanh;
-  }
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "tanh") return Activation::kTanh;
-  return std::nullopt;
-}
-
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where) {
-  QT_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(json, where));
-  if (!parsed.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
-  }
+absl::StatusOr<ModelConfig> ReadFields(const nlohmann::json& parsed, const std::string& where) {
   ConfigFields fields(parsed, where);
   ModelConfig config;
   ReadFamily(&fields, &config);
@@ -227,10 +211,37 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std:
   return config;
 }
 
+// Returns the name of a model's configuration for messages.
+std::string ConfigName(const std::string& model) {
+  return ModelFormatOf(model) == ModelFormat::kDirectory
+             ? "config.json"
+             : Printable(model.substr(model.rfind('/') + 1));
+}
+
+}  // namespace
+
+std::optional<Activation> ActivationByName(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu" || name == "gelu_python") return Activation::kGeluErf;
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") {
+    return Activation::kGeluTanh;
+  }
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "tanh") return Activation::kTanh;
+  return std::nullopt;
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& where) {
+  QT_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(json, where));
+  if (!parsed.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": expected an object"));
+  }
+  return ReadFields(parsed, where);
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
-  QT_ASSIGN_OR_RETURN(const std::string json,
-                      ReadFile(directory + "/config.json", kMaxConfigBytes));
-  return ParseModelConfig(json, "config.json");
+  QT_ASSIGN_OR_RETURN(const nlohmann::json file, ReadConfigFile(directory));
+  return ReadFields(file, ConfigName(directory));
 }
 
 }  // namespace quintet

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 #include "models/config/config_fields.h"
 
@@ -140,6 +141,7 @@ absl::Status CheckGenerationSupported(const GenerationDefaults& defaults) {
 }
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
+  if (ModelFormatOf(directory) != ModelFormat::kDirectory) return GenerationDefaults();
   const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
   if (absl::IsNotFound(json.status())) return DefaultsOfModelConfig(directory);
   QT_RETURN_IF_ERROR(json.status());

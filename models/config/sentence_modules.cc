@@ -455,6 +455,9 @@ void AddProduct(const std::vector<float>& x, const std::vector<float>& weight, f
 
 absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
     const std::string& directory, const ModelConfig& config, bool follow_symlinks) {
+  if (ModelFormatOf(directory) != ModelFormat::kDirectory) {
+    return std::unique_ptr<const SentenceModules>();
+  }
   QT_ASSIGN_OR_RETURN(const std::vector<ModuleEntry> entries, ReadEntries(directory));
   if (entries.empty()) return std::unique_ptr<const SentenceModules>();
   auto modules = std::make_unique<SentenceModules>();

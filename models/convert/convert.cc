@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
@@ -11,8 +12,9 @@
 #include "models/checkpoint/atomic_directory.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
-#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/weight_files.h"
 #include "models/config/config.h"
+#include "models/config/derived_config.h"
 #include "models/convert/files.h"
 #include "models/convert/weights.h"
 #include "models/weights/fat5_names.h"
@@ -21,8 +23,6 @@ namespace quintet {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 const char* StoredName(DType dtype) {
   return dtype == DType::kI8 ? "int8" : dtype == DType::kF8 ? "fp8" : DTypeName(dtype);
@@ -104,6 +104,10 @@ absl::Status CheckReplaceable(const ConvertOptions& options) {
 absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
                        const nlohmann::json& file) {
   if (options.form == ConvertForm::kPacked) return absl::OkStatus();
+  if (ModelFormatOf(options.source) != ModelFormat::kDirectory) {
+    return absl::FailedPreconditionError(
+        "the source is one file; only Quintet's packed format can be made of it");
+  }
   if (file.contains("quintet")) {
     return absl::FailedPreconditionError(
         "the source is already converted; use the original checkpoint");
@@ -117,21 +121,20 @@ absl::Status CheckForm(const ConvertOptions& options, const ModelConfig& config,
 }
 
 struct Source {
-  SafetensorsReader files;
+  std::unique_ptr<const WeightFiles> files;
   nlohmann::json config_file;
   ModelConfig config;
 };
 
 absl::StatusOr<Source> OpenSource(const ConvertOptions& options) {
-  const std::string path = options.source + "/config.json";
-  if (!options.follow_symlinks) {
-    QT_RETURN_IF_ERROR(ResolveLink(path).status());
+  if (ModelFormatOf(options.source) == ModelFormat::kDirectory && !options.follow_symlinks) {
+    QT_RETURN_IF_ERROR(ResolveLink(options.source + "/config.json").status());
   }
-  QT_ASSIGN_OR_RETURN(nlohmann::json file, ReadJsonFile(path, kMaxConfigBytes));
+  QT_ASSIGN_OR_RETURN(nlohmann::json file, ReadConfigFile(options.source));
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.source));
   QT_RETURN_IF_ERROR(CheckForm(options, config, file));
-  QT_ASSIGN_OR_RETURN(SafetensorsReader files,
-                      SafetensorsReader::Open(options.source, options.follow_symlinks));
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<const WeightFiles> files,
+                      WeightFiles::Open(options.source, options.follow_symlinks));
   return Source{std::move(files), std::move(file), std::move(config)};
 }
 
@@ -139,7 +142,7 @@ absl::StatusOr<ConvertResult> WritePacked(const ConvertOptions& options, Source&
                                           const std::string& directory) {
   QT_ASSIGN_OR_RETURN(
       ConvertResult result,
-      WritePackedWeights(source.files, &source.config, options, directory + "/model.safetensors"));
+      WritePackedWeights(*source.files, &source.config, options, directory + "/model.safetensors"));
   nlohmann::json file = source.config_file;
   file["quintet"] = {{"format", 1},
                      {"dtype", StoredName(result.dtype)},
@@ -151,9 +154,9 @@ absl::StatusOr<ConvertResult> WritePacked(const ConvertOptions& options, Source&
 
 absl::StatusOr<ConvertResult> WriteRenamed(const ConvertOptions& options, Source& source,
                                            const std::string& directory) {
-  QT_ASSIGN_OR_RETURN(
-      RenamedWeights result,
-      WriteRenamedWeights(source.files, &source.config, options, directory + "/model.safetensors"));
+  QT_ASSIGN_OR_RETURN(RenamedWeights result,
+                      WriteRenamedWeights(*source.files, &source.config, options,
+                                          directory + "/model.safetensors"));
   const nlohmann::json config =
       options.form == ConvertForm::kFat5
           ? Fat5ConfigOfT5(source.config_file, source.config)
@@ -187,7 +190,9 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   QT_ASSIGN_OR_RETURN(ConvertResult result, options.form == ConvertForm::kPacked
                                                 ? WritePacked(options, source, path)
                                                 : WriteRenamed(options, source, path));
-  QT_RETURN_IF_ERROR(CopyCompanions(options.source, path, options.follow_symlinks));
+  QT_ASSIGN_OR_RETURN(const std::string tokenizer,
+                      FindTokenizer(options.tokenizer, options.source, options.follow_symlinks));
+  QT_RETURN_IF_ERROR(CopyCompanions({options.source, tokenizer, path, options.follow_symlinks}));
   if (options.accept) QT_RETURN_IF_ERROR(options.accept(path, result));
   QT_RETURN_IF_ERROR(directory->Commit());
   return result;

@@ -1,7 +1,8 @@
-// Converts checkpoints to Quintet's packed format (described in models/weights/table.h), or between
-// Hugging Face's T5 format and FAT5's. The result is a self-contained directory: model.safetensors,
-// config.json, generation_config.json, tokenizer files and licences. It is created atomically
-// (models/checkpoint/atomic_directory.h). Its bytes depend only on the source and the options.
+// Converts checkpoints in any format that WeightFiles reads to Quintet's packed format (described
+// in models/weights/table.h), or between Hugging Face's T5 format and FAT5's. The result is a
+// self-contained directory: model.safetensors, config.json, generation_config.json, tokenizer files
+// and licences. It is created atomically (models/checkpoint/atomic_directory.h). Its bytes depend
+// only on the source and the options.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ struct ConvertResult {
 };
 
 struct ConvertOptions {
-  std::string source, target;
+  std::string source, target;  // source: a directory or file, as FindModel returns it
+  std::string tokenizer;       // as in FindTokenizer; empty: that of the source
   ConvertForm form = ConvertForm::kPacked;
   // Dtype of the matrices: kF32, kBF16 or kF16. The packed format also allows kI8 and kF8 with one
   // scale per row, quantised exactly as --dtype int8 or fp8 quantises the source at load. nullopt:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -14,31 +15,31 @@
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 #include "models/config/sentence_modules.h"
+#include "models/tokenizers/tokenizer_file.h"
 
 namespace quintet {
 namespace {
 
 constexpr int64_t kMaxCompanionBytes = int64_t{256} << 20;
 
-constexpr const char* kCompanions[] = {
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "spiece.model",
-    "vocab.json",
-    "merges.txt",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-};
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "spiece.model",          "vocab.json",
+    "merges.txt"};
+constexpr const char* kModelFiles[] = {"generation_config.json", "modules.json",
+                                       "sentence_bert_config.json",
+                                       "config_sentence_transformers.json"};
 
-// Returns whether a file of the source directory is copied. This is true for the files in
-// kCompanions, and for licence texts, because a licence covers the weights.
-bool IsCompanion(const std::string& name) {
-  for (const char* companion : kCompanions) {
-    if (name == companion) return true;
+bool IsTokenizerFile(const std::string& name) {
+  return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
+         std::end(kTokenizerFiles);
+}
+
+// Files of the model that are copied: those in kModelFiles, and licence texts, because a licence
+// covers the weights.
+bool IsModelFile(const std::string& name) {
+  for (const char* file : kModelFiles) {
+    if (name == file) return true;
   }
   for (const char* word : {"LICENSE", "LICENCE", "NOTICE", "COPYING"}) {
     if (absl::StrContains(name, word)) return true;
@@ -79,20 +80,47 @@ absl::Status CopyModules(const std::string& source, const std::string& target,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CopyCompanions(const std::string& source, const std::string& target,
-                            bool follow_symlinks) {
+// Copies the files of a directory for which `wanted` is true.
+absl::Status CopyFiles(const std::string& source, bool (*wanted)(const std::string& name),
+                       const CompanionOptions& options) {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(source, error)) {
     const std::string name = entry.path().filename().string();
-    if (IsCompanion(name) && !entry.is_directory(error)) names.push_back(name);
+    if (wanted(name) && !entry.is_directory(error)) names.push_back(name);
   }
   for (const std::string& name : names) {
-    QT_RETURN_IF_ERROR(CopyFile(source, target, name, follow_symlinks));
+    QT_RETURN_IF_ERROR(CopyFile(source, options.target, name, options.follow_symlinks));
   }
-  return CopyModules(source, target, follow_symlinks);
+  return absl::OkStatus();
+}
+
+// Writes the tokenizer that is one file.
+absl::Status WriteTokenizer(const CompanionOptions& options) {
+  const std::string& path = options.tokenizer;
+  if (ModelFormatOf(path) == ModelFormat::kDirectory) {  // a tokenizer.json or a spiece.model
+    const bool json = absl::EndsWith(path, ".json");
+    QT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxCompanionBytes));
+    return WriteFile(options.target + (json ? "/tokenizer.json" : "/spiece.model"), text);
+  }
+  const absl::StatusOr<std::string> model = EmbeddedSentencePiece(path);
+  if (absl::IsNotFound(model.status())) return absl::OkStatus();
+  QT_RETURN_IF_ERROR(model.status());
+  return WriteFile(options.target + "/spiece.model", *model);
+}
+
+}  // namespace
+
+absl::Status CopyCompanions(const CompanionOptions& options) {
+  std::error_code error;
+  if (std::filesystem::is_directory(options.tokenizer, error)) {
+    QT_RETURN_IF_ERROR(CopyFiles(options.tokenizer, IsTokenizerFile, options));
+  } else {
+    QT_RETURN_IF_ERROR(WriteTokenizer(options));
+  }
+  if (!std::filesystem::is_directory(options.source, error)) return absl::OkStatus();
+  QT_RETURN_IF_ERROR(CopyFiles(options.source, IsModelFile, options));
+  return CopyModules(options.source, options.target, options.follow_symlinks);
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {

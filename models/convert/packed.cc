@@ -108,8 +108,7 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
 // followed by its row scales.
 class PackedStream {
  public:
-  PackedStream(const SafetensorsReader& files, WeightsWriter* writer)
-      : files_(files), writer_(writer) {}
+  PackedStream(const WeightFiles& files, WeightsWriter* writer) : files_(files), writer_(writer) {}
 
   absl::Status Write(const PlannedWeight& weight, DType type) {
     scales_.clear();
@@ -166,7 +165,7 @@ class PackedStream {
     return writer_->Append(encoded_.data(), rows * columns * DTypeBytes(type));
   }
 
-  const SafetensorsReader& files_;
+  const WeightFiles& files_;
   WeightsWriter* writer_;
   std::vector<char> staging_, encoded_;
   std::vector<float> floats_, scales_;
@@ -174,8 +173,8 @@ class PackedStream {
 
 }  // namespace
 
-absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
-                                                 ModelConfig* config, const ConvertOptions& options,
+absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, ModelConfig* config,
+                                                 const ConvertOptions& options,
                                                  const std::string& path) {
   WeightDestinations destinations;
   QT_ASSIGN_OR_RETURN(std::vector<PlannedWeight> plan, PlanWeights(files, config, &destinations));

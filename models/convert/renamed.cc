@@ -32,7 +32,7 @@ bool IsPowerOfTwo(float x) {
 }
 
 // Finds the token embedding, which files store under one of three names. Null if there is none.
-const StoredTensor* FindEmbedding(const SafetensorsReader& files) {
+const StoredTensor* FindEmbedding(const WeightFiles& files) {
   for (const char* prefix : {"", "transformer."}) {
     for (const char* name :
          {"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}) {
@@ -48,8 +48,8 @@ float InverseSqrt(int64_t d_model) {
 
 // Reads elements [begin, begin + n) of the source tensor tensor.source, converts them to f32 and
 // multiplies them by tensor.factor. `raw` is scratch memory.
-absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& tensor,
-                          int64_t begin, int64_t n, std::vector<char>* raw, float* out) {
+absl::Status ReadElements(const WeightFiles& files, const RenamedTensor& tensor, int64_t begin,
+                          int64_t n, std::vector<char>* raw, float* out) {
   const int64_t width = StoredTypeBytes(tensor.source->type);
   raw->resize(n * width);
   QT_RETURN_IF_ERROR(files.Read(*tensor.source, begin * width, n * width, raw->data()));
@@ -61,7 +61,7 @@ absl::Status ReadElements(const SafetensorsReader& files, const RenamedTensor& t
 }
 
 // True if tensor a, multiplied by its factor and rounded to the dtype of b, equals tensor b.
-absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const RenamedTensor& a,
+absl::StatusOr<bool> SameValues(const WeightFiles& files, const RenamedTensor& a,
                                 const RenamedTensor& b) {
   const int64_t total = Elements(*a.source);
   if (a.source->shape != b.source->shape) return false;
@@ -103,7 +103,7 @@ bool IsUnread(const ModelConfig& config, const StoredTensor& tensor) {
 
 // Lists the tensors of the FAT5 model to be written. Each entry has its FAT5 name and the tensor of
 // the T5 files that contains its values.
-absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& files,
+absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const WeightFiles& files,
                                                        const ModelConfig& config,
                                                        const StoredTensor* embedding) {
   std::vector<RenamedTensor> result;
@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<RenamedTensor>> Fat5Tensors(const SafetensorsReader& 
 // Lists the tensors of the T5 model to be written. Each entry has its T5 name and the tensor of the
 // FAT5 files that contains its values. If lm_head equals the embedding times d_model^-0.5, sets
 // *tied and omits lm_head.
-absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& files,
+absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const WeightFiles& files,
                                                      const ModelConfig& config,
                                                      const StoredTensor* embedding, bool* tied) {
   std::vector<RenamedTensor> result;
@@ -151,7 +151,7 @@ absl::StatusOr<std::vector<RenamedTensor>> T5Tensors(const SafetensorsReader& fi
   return result;
 }
 
-absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& tensor,
+absl::Status WriteTensor(const WeightFiles& files, const RenamedTensor& tensor,
                          WeightsWriter* writer) {
   const int64_t total = Elements(*tensor.source);
   std::vector<char> raw, encoded;
@@ -168,8 +168,7 @@ absl::Status WriteTensor(const SafetensorsReader& files, const RenamedTensor& te
 
 }  // namespace
 
-absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
-                                                   ModelConfig* config,
+absl::StatusOr<RenamedWeights> WriteRenamedWeights(const WeightFiles& files, ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path) {
   // Call PlanWeights, because it checks names, shapes and dtypes as the loader does, and sets

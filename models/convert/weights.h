@@ -41,8 +41,8 @@ absl::Status Encode(const float* values, int64_t n, DType type, const std::strin
 
 // Writes the weights in the packed format (models/weights/table.h) to the file `path`. Also sets
 // config->scale_logits.
-absl::StatusOr<ConvertResult> WritePackedWeights(const SafetensorsReader& files,
-                                                 ModelConfig* config, const ConvertOptions& options,
+absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, ModelConfig* config,
+                                                 const ConvertOptions& options,
                                                  const std::string& path);
 
 struct RenamedWeights {
@@ -55,8 +55,7 @@ struct RenamedWeights {
 // logit scale, so a conversion to FAT5 multiplies it into lm_head. T5 has no attention scale, so a
 // conversion to T5 multiplies it into the query projections. A scaled tensor whose factor is not a
 // power of two is stored as f32 unless options.dtype is set.
-absl::StatusOr<RenamedWeights> WriteRenamedWeights(const SafetensorsReader& files,
-                                                   ModelConfig* config,
+absl::StatusOr<RenamedWeights> WriteRenamedWeights(const WeightFiles& files, ModelConfig* config,
                                                    const ConvertOptions& options,
                                                    const std::string& path);
 

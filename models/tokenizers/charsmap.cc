@@ -91,8 +91,13 @@ void Charsmap::FindAsciiWithoutRule() {
   }
 }
 
-Charsmap::Match Charsmap::Shortest(std::string_view text) const {
-  if (units_.empty()) return {};
+Charsmap::Match Charsmap::Shortest(std::string_view text) const { return Find(text, false); }
+
+Charsmap::Match Charsmap::Longest(std::string_view text) const { return Find(text, true); }
+
+Charsmap::Match Charsmap::Find(std::string_view text, bool longest) const {
+  Match match;
+  if (units_.empty()) return match;
   uint32_t position = Offset(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const uint32_t label = static_cast<uint8_t>(text[i]);
@@ -105,9 +110,10 @@ Charsmap::Match Charsmap::Shortest(std::string_view text) const {
     const uint32_t value = Value(units_[position]);
     if (value >= replacements_.size()) continue;
     const std::string_view rest = std::string_view(replacements_).substr(value);
-    return {i + 1, rest.substr(0, rest.find('\0'))};
+    match = {i + 1, rest.substr(0, rest.find('\0'))};
+    if (!longest) break;
   }
-  return {};
+  return match;
 }
 
 }  // namespace quintet

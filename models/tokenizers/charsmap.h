@@ -39,9 +39,12 @@ class Charsmap {
   // Returns the shortest rule that matches a prefix of `text` (Hugging Face's tokenizers also take
   // the shortest).
   Match Shortest(std::string_view text) const;
+  // Returns the longest rule that matches a prefix of `text` (SentencePiece itself takes it).
+  Match Longest(std::string_view text) const;
 
  private:
   std::vector<uint32_t> units_;
+  Match Find(std::string_view text, bool longest) const;
   bool HasLongRules() const;
   void FindAsciiWithoutRule();
 

@@ -23,16 +23,6 @@ absl::Status Bad(const std::string& where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
 }
 
-absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place) {
-  if (piece.piece.empty()) return Bad(place, "expected a spelling, got none");
-  if (!IsUtf8(piece.piece)) return Bad(place, "expected UTF-8");
-  if (!std::isfinite(piece.score))
-    return Bad(place, absl::StrCat("expected a finite score, got ", piece.score));
-  if (piece.type < 1 || piece.type > kLastType)
-    return Bad(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
-  return absl::OkStatus();
-}
-
 // Adds the file's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
 // of N, down to 0. A sentinel that is already a piece keeps that piece's id.
 absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
@@ -79,6 +69,16 @@ std::vector<AddedToken> SymbolTokens(const SentencePieceFile& file) {
 
 }  // namespace
 
+absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place) {
+  if (piece.piece.empty()) return Bad(place, "expected a spelling, got none");
+  if (!IsUtf8(piece.piece)) return Bad(place, "expected UTF-8");
+  if (!std::isfinite(piece.score))
+    return Bad(place, absl::StrCat("expected a finite score, got ", piece.score));
+  if (piece.type < 1 || piece.type > kLastType)
+    return Bad(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& given) {
   const std::optional<SentencePieceFile> file = ReadSentencePieceFile(bytes);
@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     return Bad(where,
                "expected a SentencePiece model (protocol buffer), got other or truncated data");
   }
+  if (given.sentencepiece_rules) return MakeBySentencePieceRules(*file, where, given);
   Vocabulary vocabulary;
   UnigramOptions options;
   QT_RETURN_IF_ERROR(

@@ -1,4 +1,5 @@
-// Reads SentencePiece models (spiece.model) with the rules of transformers' T5Tokenizer.
+// Reads SentencePiece models (spiece.model) with the rules of transformers' T5Tokenizer or, for
+// UMT5, with those of SentencePiece itself.
 #pragma once
 
 #include <memory>
@@ -6,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "models/tokenizers/sentencepiece_file.h"
 #include "models/tokenizers/settings.h"
 #include "models/tokenizers/tokenizer.h"
 
@@ -16,5 +18,20 @@ namespace quintet {
 // was expected and what was found.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& settings);
+
+// The second case (sentencepiece_rules.cc). The text is normalized by the file's rules, runs of
+// spaces become one, a space is put before the text, and a unigram model finds the pieces. Control
+// symbols, unused pieces and the unknown piece never match; user-defined symbols always do.
+// Characters without a piece become bytes if the file enables byte fallback. eos follows the text.
+// The result of Encode equals that of the sentencepiece library, except that a user-defined symbol
+// which the normalization rules change is not found, and that ties between sums of scores may be
+// broken otherwise (f64 here, f32 there). Files of BPE, word and char models are
+// INVALID_ARGUMENT.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeBySentencePieceRules(
+    const SentencePieceFile& file, const std::string& where, const TokenizerSettings& settings);
+
+// INVALID_ARGUMENT, with a message that begins with `place`, unless the piece has a spelling in
+// UTF-8, a finite score and a known type.
+absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place);
 
 }  // namespace quintet

@@ -76,12 +76,41 @@ bool ReadPiece(std::string_view bytes, SentencePieceFile::Piece* piece) {
   return fields.good();
 }
 
-bool ReadNormalizer(std::string_view bytes, std::string_view* charsmap) {
+bool ReadNormalizer(std::string_view bytes, SentencePieceFile* file) {
   WireReader fields(bytes);
   while (fields.Next()) {
-    if (fields.Is(2, kLength)) *charsmap = fields.bytes();
+    if (fields.Is(2, kLength)) file->charsmap = fields.bytes();
+    if (fields.Is(3, kVarint)) file->add_dummy_prefix = fields.number() != 0;
+    if (fields.Is(4, kVarint)) file->remove_extra_whitespaces = fields.number() != 0;
+    if (fields.Is(5, kVarint)) file->escape_whitespaces = fields.number() != 0;
   }
   return fields.good();
+}
+
+bool ReadTrainer(std::string_view bytes, SentencePieceFile* file) {
+  WireReader fields(bytes);
+  while (fields.Next()) {
+    if (fields.Is(3, kVarint)) file->model_type = static_cast<int32_t>(fields.number());
+    if (fields.Is(24, kVarint)) file->whitespace_as_suffix = fields.number() != 0;
+    if (fields.Is(35, kVarint)) file->byte_fallback = fields.number() != 0;
+  }
+  return fields.good();
+}
+
+void PutVarint(uint64_t value, std::string* out) {
+  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
+  out->push_back(static_cast<char>(value));
+}
+
+void PutNumber(uint64_t field, uint64_t value, std::string* out) {
+  PutVarint(field << 3 | kVarint, out);
+  PutVarint(value, out);
+}
+
+void PutBytes(uint64_t field, std::string_view bytes, std::string* out) {
+  PutVarint(field << 3 | kLength, out);
+  PutVarint(bytes.size(), out);
+  out->append(bytes);
 }
 
 }  // namespace
@@ -93,12 +122,35 @@ std::optional<SentencePieceFile> ReadSentencePieceFile(std::string_view bytes) {
     if (fields.Is(1, kLength) && !ReadPiece(fields.bytes(), &file.pieces.emplace_back())) {
       return std::nullopt;
     }
-    if (fields.Is(3, kLength) && !ReadNormalizer(fields.bytes(), &file.charsmap)) {
-      return std::nullopt;
-    }
+    if (fields.Is(2, kLength) && !ReadTrainer(fields.bytes(), &file)) return std::nullopt;
+    if (fields.Is(3, kLength) && !ReadNormalizer(fields.bytes(), &file)) return std::nullopt;
   }
   if (!fields.good()) return std::nullopt;
   return file;
+}
+
+std::string WriteSentencePieceFile(const SentencePieceFile& file) {
+  std::string out, part;
+  for (const SentencePieceFile::Piece& piece : file.pieces) {
+    part.clear();
+    PutBytes(1, piece.piece, &part);
+    PutVarint(2 << 3 | kFixed32, &part);
+    part.append(reinterpret_cast<const char*>(&piece.score), sizeof(piece.score));
+    PutNumber(3, static_cast<uint64_t>(int64_t{piece.type}), &part);
+    PutBytes(1, part, &out);
+  }
+  part.clear();
+  PutNumber(3, static_cast<uint64_t>(int64_t{file.model_type}), &part);
+  PutNumber(24, file.whitespace_as_suffix ? 1 : 0, &part);
+  PutNumber(35, file.byte_fallback ? 1 : 0, &part);
+  PutBytes(2, part, &out);
+  part.clear();
+  PutBytes(2, file.charsmap, &part);
+  PutNumber(3, file.add_dummy_prefix ? 1 : 0, &part);
+  PutNumber(4, file.remove_extra_whitespaces ? 1 : 0, &part);
+  PutNumber(5, file.escape_whitespaces ? 1 : 0, &part);
+  PutBytes(3, part, &out);
+  return out;
 }
 
 }  // namespace quintet

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,11 +22,18 @@ struct SentencePieceFile {
     int32_t type = 1;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
   };
   std::vector<Piece> pieces;
-  std::string_view charsmap;  // normalizer_spec.precompiled_charsmap
+  int32_t model_type = 1;      // trainer_spec.model_type: 1 unigram, 2 BPE, 3 word, 4 char
+  bool byte_fallback = false;  // trainer_spec.byte_fallback
+  // normalizer_spec, and trainer_spec.treat_whitespace_as_suffix
+  std::string_view charsmap;  // precompiled_charsmap
+  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
+  bool whitespace_as_suffix = false;
 };
 
 // Reads the content of a file. Unknown fields are skipped; of a field that occurs several times the
 // last one counts. Returns nullopt if the bytes are not a protocol buffer.
 std::optional<SentencePieceFile> ReadSentencePieceFile(std::string_view bytes);
+// Returns the content of a file that ReadSentencePieceFile reads as `file`.
+std::string WriteSentencePieceFile(const SentencePieceFile& file);
 
 }  // namespace quintet

@@ -308,14 +308,25 @@ absl::StatusOr<AddedToken> ParseAddedToken(const Json& entry, bool special,
   return token;
 }
 
-absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory) {
+TokenizerSettings DefaultTokenizerSettings(std::string_view model_type) {
+  TokenizerSettings settings;
+  settings.tokenizer_class = ChooseTokenizerClass(model_type, "");
+  settings.sentencepiece_rules = model_type == "umt5";
+  return settings;
+}
+
+absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory,
+                                                        std::string_view model_type) {
   TokenizerSettings settings;
   const std::string where = "tokenizer_config.json";
   QT_ASSIGN_OR_RETURN(const Json model, ReadOptional(directory, "config.json"));
   QT_ASSIGN_OR_RETURN(const Json config, ReadOptional(directory, where.c_str()));
   QT_ASSIGN_OR_RETURN(std::string declared, StringField(config, "tokenizer_class", "", where));
   if (declared.empty()) declared = NameField(model, "tokenizer_class");
-  settings.tokenizer_class = ChooseTokenizerClass(NameField(model, "model_type"), declared);
+  std::string type = NameField(model, "model_type");
+  if (model.empty()) type = model_type;
+  settings.tokenizer_class = ChooseTokenizerClass(type, declared);
+  settings.sentencepiece_rules = type == "umt5";
   QT_RETURN_IF_ERROR(ReadConfig(config, where, &settings));
   if (!settings.has_added_tokens_decoder) {
     QT_ASSIGN_OR_RETURN(const Json map, ReadOptional(directory, "special_tokens_map.json"));

@@ -1,12 +1,19 @@
 #include "models/tokenizers/tokenizer.h"
 
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
+#include "models/checkpoint/weight_files.h"
 #include "models/tokenizers/byt5.h"
 #include "models/tokenizers/sentencepiece.h"
 #include "models/tokenizers/settings.h"
+#include "models/tokenizers/tokenizer_file.h"
 #include "models/tokenizers/tokenizer_json.h"
 
 namespace quintet {
@@ -14,8 +21,10 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = 256 << 20;
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> Read(const std::string& directory) {
-  QT_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(directory));
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Read(const std::string& directory,
+                                                      std::string_view model_type) {
+  QT_ASSIGN_OR_RETURN(const TokenizerSettings settings,
+                      ReadTokenizerSettings(directory, model_type));
   if (settings.tokenizer_class == TokenizerClass::kByT5) return MakeByT5(settings);
 
   absl::StatusOr<nlohmann::json> json = ReadJsonFile(directory + "/tokenizer.json", kMaxFileBytes);
@@ -40,10 +49,35 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Read(const std::string& directo
       "ByT5Tokenizer; got none of them");
 }
 
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadOneFile(const std::string& path,
+                                                             std::string_view model_type) {
+  const TokenizerSettings settings = DefaultTokenizerSettings(model_type);
+  const std::string name = Printable(path.substr(path.rfind('/') + 1));
+  if (ModelFormatOf(path) != ModelFormat::kDirectory) {
+    QT_ASSIGN_OR_RETURN(const std::string model, EmbeddedSentencePiece(path));
+    return ParseSentencePiece(model, name, settings);
+  }
+  if (absl::EndsWith(path, ".json")) {
+    QT_ASSIGN_OR_RETURN(nlohmann::json json, ReadJsonFile(path, kMaxFileBytes));
+    return ParseTokenizerJson(std::move(json), name, settings);
+  }
+  QT_ASSIGN_OR_RETURN(const std::string model, ReadFile(path, kMaxFileBytes));
+  return ParseSentencePiece(model, name, settings);
+}
+
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path,
+                                                               std::string_view model_type) {
+  return CatchOutOfMemory([&] {
+    std::error_code error;
+    return std::filesystem::is_regular_file(path, error) ? ReadOneFile(path, model_type)
+                                                         : Read(path, model_type);
+  });
+}
+
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  return CatchOutOfMemory([&] { return Read(directory); });
+  return LoadTokenizer(directory, "");
 }
 
 std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {

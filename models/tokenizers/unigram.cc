@@ -10,10 +10,11 @@
 namespace quintet {
 namespace {
 
-Trie PieceTrie(const Vocabulary& vocabulary) {
+Trie PieceTrie(const Vocabulary& vocabulary, const std::vector<bool>& unmatched) {
   std::vector<std::pair<std::string_view, int32_t>> keys;
   for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
     const std::string& piece = vocabulary.Piece(id);
+    if (!unmatched.empty() && unmatched[static_cast<size_t>(id)]) continue;
     if (!piece.empty()) keys.push_back({piece, id});
   }
   return Trie(std::move(keys));
@@ -44,7 +45,7 @@ absl::StatusOr<std::unique_ptr<const TokenModel>> Unigram::Make(Vocabulary vocab
 }
 
 Unigram::Unigram(Vocabulary given, int32_t unknown_id, UnigramOptions options)
-    : options_(std::move(options)), trie_(PieceTrie(given)), bytes_(given) {
+    : options_(std::move(options)), trie_(PieceTrie(given, options_.unmatched)), bytes_(given) {
   vocabulary = std::move(given);
   unknown = unknown_id;
   static_assert(kMaxPieceBytes <= UINT16_MAX);
@@ -127,7 +128,7 @@ void Unigram::AppendUnknown(std::string_view piece, TokenList::Span run, TokenLi
   const std::string_view text = piece.substr(run.begin, run.end - run.begin);
   // First look up the whole run of unknown characters in the vocabulary, because the run may be the
   // spelling of a token, such as the unknown token.
-  const int32_t id = vocabulary.Find(text);
+  const int32_t id = options_.unmatched.empty() ? vocabulary.Find(text) : -1;
   if (id >= 0) return tokens->Add(id, run.begin, run.end);
   if (options_.byte_fallback && bytes_.Append(text, run.begin, tokens)) return;
   tokens->Add(unknown, run.begin, run.end);

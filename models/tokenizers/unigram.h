@@ -17,6 +17,8 @@ namespace quintet {
 struct UnigramOptions {
   bool byte_fallback = false;
   std::vector<double> scores;  // [vocab], finite
+  // Pieces that no text matches, e.g. control symbols: [vocab], or empty if there are none.
+  std::vector<bool> unmatched;
   double unknown_score = 0;
 };
 

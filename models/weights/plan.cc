@@ -24,7 +24,7 @@ bool IsFloat(StoredType type) {
 // Finds the checkpoint's tensor of each parameter, by name, and collects all mismatches.
 class Matcher {
  public:
-  Matcher(const SafetensorsReader& files, const ModelConfig& config)
+  Matcher(const WeightFiles& files, const ModelConfig& config)
       : files_(files), converted_(config.converted()) {}
 
   absl::Status Index() {
@@ -89,6 +89,10 @@ class Matcher {
   }
 
  private:
+  static std::string ScalesName(const std::string& name) {
+    return absl::StrCat(absl::StripSuffix(name, ".weight"), ".scales");
+  }
+
   static bool Ignored(const ModelConfig& config, const std::string& name) {
     return config.family == Family::kGpt2 ? IsIgnoredGpt2Tensor(name)
                                           : IsIgnoredT5Tensor(config, name);
@@ -104,8 +108,9 @@ class Matcher {
                                     ", expected [", absl::StrJoin(shape, ", "), "]"));
       return;
     }
-    const bool quantized = converted_ && slot.kind == WeightKind::kMatrix &&
-                           (t.type == StoredType::kI8 || t.type == StoredType::kF8E4M3);
+    const bool quantized = slot.kind == WeightKind::kMatrix &&
+                           (t.type == StoredType::kI8 || t.type == StoredType::kF8E4M3) &&
+                           (converted_ || Find(ScalesName(t.name)) != nullptr);
     const bool integer =
         slot.shape.empty() && (t.type == StoredType::kI64 || t.type == StoredType::kI32);
     if (!IsFloat(t.type) && !quantized && !integer) {
@@ -119,8 +124,7 @@ class Matcher {
   }
 
   void FindScales(int64_t rows, WeightPiece* piece) {
-    const std::string name =
-        absl::StrCat(absl::StripSuffix(piece->values->name, ".weight"), ".scales");
+    const std::string name = ScalesName(piece->values->name);
     piece->scales = Find(name);
     if (piece->scales == nullptr) {
       missing_.push_back(name);
@@ -151,7 +155,7 @@ class Matcher {
     problems->push_back(line);
   }
 
-  const SafetensorsReader& files_;
+  const WeightFiles& files_;
   const bool converted_;
   StringMap<const StoredTensor*> by_name_;
   std::unordered_set<std::string> used_;
@@ -159,7 +163,7 @@ class Matcher {
 };
 
 // True if matrices a and b, of the same shape, have equal values, whatever their dtypes.
-absl::StatusOr<bool> SameValues(const SafetensorsReader& files, const PlannedWeight& a,
+absl::StatusOr<bool> SameValues(const WeightFiles& files, const PlannedWeight& a,
                                 const PlannedWeight& b) {
   constexpr int64_t kRows = 64;
   const int64_t columns = a.columns();
@@ -192,7 +196,7 @@ const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std:
 // How lm_head.weight of a T5, mT5 or UMT5 relates to the embedding.
 enum class StoredHead : uint8_t { kAbsent, kEqual, kDiffers };
 
-absl::StatusOr<StoredHead> CompareHead(const SafetensorsReader& files,
+absl::StatusOr<StoredHead> CompareHead(const WeightFiles& files,
                                        const std::vector<PlannedWeight>& plan) {
   const PlannedWeight* head = FindSlot(plan, "head.weight");
   const PlannedWeight* embedding = FindSlot(plan, "embedding.weight");
@@ -232,8 +236,8 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
 
 // Sets config->scale_logits if config.json does not determine it, and config->logit_scale_warning
 // if the checkpoint is ambiguous about it.
-absl::Status DecideLogitScale(const SafetensorsReader& files,
-                              const std::vector<PlannedWeight>& plan, ModelConfig* config) {
+absl::Status DecideLogitScale(const WeightFiles& files, const std::vector<PlannedWeight>& plan,
+                              ModelConfig* config) {
   if (!config->is_t5() || config->scale_logits_given || config->head != Head::kLanguageModel) {
     return absl::OkStatus();
   }
@@ -258,7 +262,7 @@ int64_t PlannedWeight::columns() const {
   return columns;
 }
 
-absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
+absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const WeightFiles& files,
                                                        ModelConfig* config,
                                                        WeightDestinations* destinations) {
   Matcher matcher(files, *config);

@@ -32,7 +32,7 @@ absl::Status CheckFinite(const StoredTensor& tensor, DType dtype, const void* da
 
 // Reads rows [begin, end) of a piece (the part of a parameter that is in one tensor of the file)
 // into `staging`. The tensor is stored as [out, in]. *values becomes a view of the rows.
-absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
+absl::Status ReadRows(const WeightFiles& files, const WeightPiece& piece, int64_t columns,
                       int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
   const int64_t row_bytes = columns * DTypeBytes(dtype);
@@ -43,7 +43,7 @@ absl::Status ReadRows(const SafetensorsReader& files, const WeightPiece& piece, 
 // Like ReadRows, but for a tensor that is stored transposed, as [in, out]: reads columns [begin,
 // end) of the stored matrix into `staging`. *values becomes a view of them with dimensions swapped,
 // that is, rows of the parameter.
-absl::Status ReadColumns(const SafetensorsReader& files, const WeightPiece& piece, int64_t columns,
+absl::Status ReadColumns(const WeightFiles& files, const WeightPiece& piece, int64_t columns,
                          int64_t begin, int64_t end, void* staging, Tensor* values) {
   const DType dtype = *ToDType(piece.values->type);
   const int64_t width = end - begin, element = DTypeBytes(dtype);
@@ -78,7 +78,7 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
 }
 
 absl::Status VisitRows(
-    const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
+    const WeightFiles& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit) {
   const int64_t columns = weight.columns();

@@ -22,8 +22,9 @@
 //   classifier_dense.{weight,bias}, classifier.{weight,bias}: task heads
 //
 // All matrices are [out, in] in F32, BF16, F16, I8 or F8_E4M3. An I8 or F8_E4M3 matrix NAME.weight
-// has row scales in NAME.scales, F32 [out] (value = stored * scale). ffn_out is never F8_E4M3.
-// Embeddings and vectors are F32, BF16 or F16. config.json keeps the original fields and adds
+// has row scales in NAME.scales, F32 [out] (value = stored * scale). ffn_out is F8_E4M3 only if it
+// was in the source. Embeddings and vectors are F32, BF16 or F16. config.json keeps the original
+// fields and adds
 //   "quintet": {"format": 1, "dtype": "f32|bf16|f16|int8|fp8", "scale_logits": true|false,
 //               "weights_sha256": "..."}
 // where scale_logits is the loader's decision for the source (ModelConfig::scale_logits), and
@@ -38,7 +39,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/weight_files.h"
 #include "models/config/config.h"
 #include "models/weights/position.h"
 #include "models/weights/weights.h"
@@ -103,9 +104,10 @@ struct PlannedWeight {
 };
 
 // Finds every parameter in the files of a checkpoint (converted or not) and sets
-// config->scale_logits. INVALID_ARGUMENT lists all tensors that are missing, unexpected, or have a
-// wrong shape or an unsupported dtype.
-absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const SafetensorsReader& files,
+// config->scale_logits. A matrix NAME.weight in I8 or F8_E4M3 needs row scales in NAME.scales.
+// INVALID_ARGUMENT lists all tensors that are missing, unexpected, or have a wrong shape or an
+// unsupported dtype.
+absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const WeightFiles& files,
                                                        ModelConfig* config,
                                                        WeightDestinations* destinations);
 
@@ -118,7 +120,7 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
 // tensors are in `staging` and valid only during the call of `visit`. INVALID_ARGUMENT if the file
 // is truncated or contains a NaN or an infinity.
 absl::Status VisitRows(
-    const SafetensorsReader& files, const PlannedWeight& weight, int64_t begin, int64_t end,
+    const WeightFiles& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit);
 

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/weight_files.h"
 #include "models/weights/position.h"
 #include "models/weights/table.h"
 
@@ -65,6 +67,21 @@ Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
                            : Tensor::Dense(data, dtype, {shape[0], shape[1]});
 }
 
+// Returns the dtype in memory of an embedding table: that of the file, but values that were decoded
+// from a block format to f32 take 16 bits unless the matrices are f32.
+DType TableType(const PlannedWeight& weight, const WeightOptions& options) {
+  const StoredTensor& values = *weight.pieces[0].values;
+  const DType stored = *ToDType(values.type);
+  if (values.encoding == nullptr || stored != DType::kF32 || options.type == WeightType::kF32) {
+    return stored;
+  }
+  return options.type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
+}
+
+int64_t TableBytes(const PlannedWeight& weight, const WeightOptions& options) {
+  return weight.rows() * weight.columns() * DTypeBytes(TableType(weight, options));
+}
+
 WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
 }
@@ -86,11 +103,11 @@ absl::Status AllocateParameters(const std::vector<PlannedWeight>& plan,
           DenseOf(carver.Take(weight.rows() * weight.columns() * 4), DType::kF32, slot.shape);
     } else if (slot.kind == WeightKind::kTable) {
       if (extent == Extent::kShapes) continue;
-      const StoredTensor& values = *weight.pieces[0].values;
+      const int64_t bytes = TableBytes(weight, options);
       QT_ASSIGN_OR_RETURN(Buffer table, options.device == nullptr
-                                            ? Buffer::Allocate(values.bytes)
-                                            : options.device->Allocate(values.bytes));
-      *slot.tensor = DenseOf(table.data(), *ToDType(values.type), slot.shape);
+                                            ? Buffer::Allocate(bytes)
+                                            : options.device->Allocate(bytes));
+      *slot.tensor = DenseOf(table.data(), TableType(weight, options), slot.shape);
       storage->resident.push_back(std::move(table));
     } else {
       const auto make = extent == Extent::kAll ? LinearWeight::Allocate : LinearWeight::Describe;
@@ -136,18 +153,34 @@ void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, Linear
   }
 }
 
-absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* device,
-                     void* staging) {
+// Stores rows of an embedding table that were read to another place than the table itself.
+void StoreRows(const Tensor& values, const Tensor& rows, Device* device) {
+  const int64_t bytes = values.elements() * DTypeBytes(rows.dtype);
+  const void* source = values.data;
+  std::vector<char> rounded;
+  if (values.dtype != rows.dtype) {
+    rounded.resize(static_cast<size_t>(bytes));
+    ConvertFromF32(values.f32(), values.elements(), rows.dtype, rounded.data());
+    source = rounded.data();
+  }
+  if (device != nullptr) return device->Write(rows.data, source, bytes);
+  std::memcpy(rows.data, source, static_cast<size_t>(bytes));
+}
+
+// True if the task can read its rows directly into their place.
+bool ReadsInPlace(const PlannedWeight& weight, Device* device) {
+  return weight.slot.kind == WeightKind::kTable && device == nullptr &&
+         weight.slot.tensor->dtype == *ToDType(weight.pieces[0].values->type);
+}
+
+absl::Status RunTask(const WeightFiles& files, const Task& task, Device* device, void* staging) {
   const WeightSlot& slot = task.weight->slot;
   const auto store = [&](int64_t row, const Tensor& values, const Tensor& scales) {
     if (slot.kind == WeightKind::kMatrix) {
       StoreMatrix(row, values, scales, slot.matrix);
     } else if (slot.kind == WeightKind::kTable) {
-      // On the CPU VisitRows has read the rows directly into *slot.tensor, so nothing is left to
-      // do.
-      if (device == nullptr) return;
-      device->Write(slot.tensor->Rows(row, row + values.dim[0]).data, values.data,
-                    values.elements() * DTypeBytes(values.dtype));
+      if (ReadsInPlace(*task.weight, device)) return;
+      StoreRows(values, slot.tensor->Rows(row, row + values.dim[0]), device);
     } else if (slot.shape.empty()) {
       ConvertScalar(values, slot.tensor->f32());
     } else {
@@ -156,17 +189,17 @@ absl::Status RunTask(const SafetensorsReader& files, const Task& task, Device* d
     }
   };
   void* destination = staging;
-  if (slot.kind == WeightKind::kTable && device == nullptr) {
+  if (ReadsInPlace(*task.weight, device)) {
     destination = slot.tensor->Rows(task.begin, task.end).data;
   }
   return VisitRows(files, *task.weight, task.begin, task.end, destination, store);
 }
 
-absl::Status RunTasks(const SafetensorsReader& files, const std::vector<Task>& tasks,
-                      Device* device, ThreadPool* pool) {
+absl::Status RunTasks(const WeightFiles& files, const std::vector<Task>& tasks, Device* device,
+                      ThreadPool* pool) {
   int64_t staging_bytes = 0;
   for (const Task& task : tasks) {
-    if (task.weight->slot.kind == WeightKind::kTable && device == nullptr) continue;
+    if (ReadsInPlace(*task.weight, device)) continue;
     staging_bytes = std::max(staging_bytes, StagingBytes(*task.weight, task.end - task.begin));
   }
   std::vector<Buffer> staging;
@@ -282,7 +315,8 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
   return device->status();
 }
 
-void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWeights* weights) {
+void CountTotals(const std::vector<PlannedWeight>& plan, const WeightOptions& options,
+                 Extent extent, ModelWeights* weights) {
   std::unordered_set<const StoredTensor*> counted;
   for (const PlannedWeight& weight : plan) {
     for (const WeightPiece& piece : weight.pieces) {
@@ -291,19 +325,20 @@ void CountTotals(const std::vector<PlannedWeight>& plan, Extent extent, ModelWei
     }
     if (weight.slot.matrix != nullptr) weights->bytes += weight.slot.matrix->bytes();
     if (extent == Extent::kShapes && weight.slot.kind == WeightKind::kTable) {
-      weights->bytes += weight.pieces[0].values->bytes;
+      weights->bytes += TableBytes(weight, options);
     }
   }
   for (const Buffer& buffer : weights->storage) weights->bytes += buffer.bytes();
 }
 
-absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>& files,
-                                         ModelConfig* config, const WeightOptions& options,
-                                         Extent extent, ThreadPool* pool) {
+absl::StatusOr<ModelWeights> FillWeights(const std::string& model, ModelConfig* config,
+                                         const WeightOptions& options, Extent extent,
+                                         ThreadPool* pool) {
   if (!WeightTypeSupported(options.type, options.device)) {
     return absl::UnimplementedError("this weight type is not supported on this CPU or GPU");
   }
-  QT_RETURN_IF_ERROR(files.status());
+  QT_ASSIGN_OR_RETURN(const std::unique_ptr<const WeightFiles> files,
+                      WeightFiles::Open(model, options.follow_symlinks));
   WeightDestinations destinations;
   QT_ASSIGN_OR_RETURN(const std::vector<PlannedWeight> plan,
                       PlanWeights(*files, config, &destinations));
@@ -324,22 +359,20 @@ absl::StatusOr<ModelWeights> FillWeights(const absl::StatusOr<SafetensorsReader>
   for (Buffer& buffer : storage.host) weights.storage.push_back(std::move(buffer));
   weights.logit_scale =
       *config->scale_logits ? 1.0f / std::sqrt(static_cast<float>(config->d_model)) : 1.0f;
-  CountTotals(plan, extent, &weights);
+  CountTotals(plan, options, extent, &weights);
   return std::move(destinations.weights);
 }
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
+absl::StatusOr<ModelWeights> LoadWeights(const std::string& model, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool) {
-  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
-                     Extent::kAll, pool);
+  return FillWeights(model, config, options, Extent::kAll, pool);
 }
 
-absl::StatusOr<ModelWeights> DescribeWeights(const std::string& directory, ModelConfig* config,
+absl::StatusOr<ModelWeights> DescribeWeights(const std::string& model, ModelConfig* config,
                                              const WeightOptions& options, ThreadPool* pool) {
-  return FillWeights(SafetensorsReader::Open(directory, options.follow_symlinks), config, options,
-                     Extent::kShapes, pool);
+  return FillWeights(model, config, options, Extent::kShapes, pool);
 }
 
 }  // namespace quintet

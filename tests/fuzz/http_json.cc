@@ -138,7 +138,7 @@ absl::Status NoLimit(int64_t) { return absl::OkStatus(); }
 
 // The response of a method to a message. Unset: the message is an error.
 std::optional<grpc::ByteBuffer> ResponseTo(const Translation::RpcOfRequest& rpc) {
-  const ModelHost& host = *Context().hosts[0];
+  const ModelHost& host = *Binding().host;
   InputLimits limits;
   limits.vocab = host.config().vocab;
   if (rpc.method == "Generate") {

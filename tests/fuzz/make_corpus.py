@@ -82,6 +82,107 @@ def make_safetensors():
         write("safetensors", case, safetensors(header, end))
 
 
+# A T5 encoder of one layer: name in Hugging Face's files, name in GGUF, shape.
+ENCODER = [("shared", "token_embd", [32, 32])]
+for ours, theirs in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"), ("o", "attn_o")):
+    ENCODER.append((f"encoder.block.0.layer.0.SelfAttention.{ours}", theirs, [32, 32]))
+for ours, theirs in (("wi_0", "ffn_gate"), ("wi_1", "ffn_up"), ("wo", "ffn_down")):
+    ENCODER.append((f"encoder.block.0.layer.1.DenseReluDense.{ours}", theirs, [32, 32]))
+ENCODER += [
+    ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias", "attn_rel_b", [32, 1]),
+    ("encoder.block.0.layer.0.layer_norm", "attn_norm", [32]),
+    ("encoder.block.0.layer.1.layer_norm", "ffn_norm", [32]),
+    ("encoder.final_layer_norm", "enc.output_norm", [32]),
+]
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_key(name, kind, value):
+    return gguf_text(name) + struct.pack("<I", kind) + value
+
+
+def make_gguf():
+    """ENCODER with a tokenizer of 12 pieces, its matrices in the block format of each file."""
+    tokens = ["<pad>", "</s>", "<unk>", "▁", "a", "b", "ab", "<0x41>", "[PAD8]", "[PAD9]"]
+    types = [3, 3, 2, 1, 1, 1, 4, 6, 5, 5]
+    texts = b"".join(struct.pack("<Q", len(t.encode())) + t.encode() for t in tokens)
+
+    def array(kind, count, values):
+        return struct.pack("<IQ", kind, count) + values
+
+    count = len(tokens)
+    keys = [
+        gguf_key("general.architecture", 8, gguf_text("t5encoder")),
+        gguf_key("t5encoder.block_count", 4, struct.pack("<I", 1)),
+        gguf_key("t5encoder.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-6)),
+        gguf_key("tokenizer.ggml.model", 8, gguf_text("t5")),
+        gguf_key("tokenizer.ggml.tokens", 9, array(8, count, texts)),
+        gguf_key(
+            "tokenizer.ggml.scores", 9, array(6, count, struct.pack(f"<{count}f", *[-1] * count))
+        ),
+        gguf_key(
+            "tokenizer.ggml.token_type", 9, array(5, count, struct.pack(f"<{count}i", *types))
+        ),
+        gguf_key("tokenizer.ggml.add_space_prefix", 7, b"\1"),
+    ]
+    blocks = {"q8_0": (8, 34), "q5_1": (7, 24), "q4_0": (2, 18)}
+    for file, (number, size) in blocks.items():
+        infos, data = b"", b""
+        for _, name, shape in ENCODER:
+            matrix = shape == [32, 32]
+            whole = name if "." in name or name == "token_embd" else f"enc.blk.0.{name}"
+            dims = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+            raw = (b"\0\x3c" + bytes(range(size - 2))) * 32 if matrix else bytes(4 * shape[0])
+            infos += gguf_text(whole + ".weight") + struct.pack("<I", len(shape)) + dims
+            infos += struct.pack("<IQ", number if matrix else 0, len(data))
+            data += raw + bytes(-len(raw) % 32)
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(ENCODER), len(keys)) + b"".join(keys) + infos
+        write("gguf", file, head + bytes(-len(head) % 32) + data)
+
+
+def make_text_encoder():
+    """ENCODER as e4m3 with each kind of scale and declaration."""
+    for file in ("plain", "scaled_fp8", "comfy_quant", "metadata"):
+        entries, metadata = [], {"format": "pt"}
+        if file == "scaled_fp8":
+            entries.append(("scaled_fp8", "F8_E4M3", [0], b""))
+        layers = {}
+        for name, _, shape in ENCODER:
+            values = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            matrix = shape == [32, 32] and name != "shared"
+            kind, size = ("F8_E4M3", 1) if matrix else ("BF16", 2)
+            entries.append(
+                (
+                    f"{name}.weight",
+                    kind,
+                    shape,
+                    bytes(64) * (values * size // 64) + bytes(values * size % 64),
+                )
+            )
+            if not matrix or file == "plain":
+                continue
+            row = len(layers) % 2 == 1
+            scale = "scale_weight" if file == "scaled_fp8" else "weight_scale"
+            scales = struct.pack("<f", 0.5) * (32 if row else 1)
+            entries.append((f"{name}.{scale}", "F32", [32] if row else [], scales))
+            layers[name] = {"format": "float8_e4m3fn"}
+            if file == "comfy_quant":
+                marker = compact(layers[name])
+                entries.append((f"{name}.comfy_quant", "U8", [len(marker)], marker))
+        if file == "metadata":
+            metadata["_quantization_metadata"] = compact({"layers": layers}).decode()
+        header, data = {"__metadata__": metadata}, b""
+        for name, kind, shape, raw in entries:
+            span = [len(data), len(data) + len(raw)]
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": span}
+            data += raw
+        text = compact(header)
+        write("text_encoder", file, struct.pack("<Q", len(text)) + text + data)
+
+
 def shrink_bpe(tokenizer):
     model = tokenizer["model"]
     added = tokenizer["added_tokens"][:4]
@@ -442,6 +543,8 @@ def make_kserve():
 
 if __name__ == "__main__":
     make_safetensors()
+    make_gguf()
+    make_text_encoder()
     make_tokenizer_json()
     make_sentencepiece()
     make_config()

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 const std::string kCases = QUINTET_SOURCE_DIR "/tests/golden/cases/";
 
 TEST_CASE("Inspect returns the contents of a directory") {
-  const Inspection in = *InspectModel(kCases + "t5-v1_1", false);
+  const Inspection in = *InspectModel(kCases + "t5-v1_1", "", false);
   CHECK(in.config.family == Family::kT5);
   CHECK(in.config.scale_logits == false);
   CHECK(in.stored_values.size() == 1);
@@ -28,7 +28,7 @@ TEST_CASE("Inspect returns the contents of a directory") {
              bytes == static_cast<int64_t>(fs::file_size(kCases + "t5-v1_1/model.safetensors"));
   }
   CHECK(found);
-  CHECK(*InspectModel(kCases + "t5-v1_0", false)->config.scale_logits);
+  CHECK(*InspectModel(kCases + "t5-v1_0", "", false)->config.scale_logits);
 }
 
 TEST_CASE("Inspect recognises a converted directory") {
@@ -38,7 +38,7 @@ TEST_CASE("Inspect recognises a converted directory") {
   options.target = scratch / "out";
   options.dtype = DType::kI8;
   const ConvertResult result = *Convert(options);
-  const Inspection in = *InspectModel(scratch / "out", false);
+  const Inspection in = *InspectModel(scratch / "out", "", false);
   CHECK(in.config.converted_dtype == "int8");
   CHECK(in.weights_sha256 == result.weights_sha256);
   CHECK(in.stored_values.count("I8") == 1);
@@ -46,13 +46,14 @@ TEST_CASE("Inspect recognises a converted directory") {
 
 TEST_CASE("Inspect rejects directories without a model") {
   ScratchDirectory scratch;
-  CHECK(InspectModel(scratch / "none", false).status().code() == absl::StatusCode::kNotFound);
+  CHECK(InspectModel(scratch / "none", "", false).status().code() == absl::StatusCode::kNotFound);
   fs::create_directory(scratch / "bad");
   WriteText(scratch / "bad/config.json", "{\"model_type\": \"t5\"");
-  CHECK(InspectModel(scratch / "bad", false).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(InspectModel(scratch / "bad", "", false).status().code() ==
+        absl::StatusCode::kInvalidArgument);
   fs::copy_file(kCases + "t5-v1_1/config.json", scratch / "bad/config.json",
                 fs::copy_options::overwrite_existing);
-  CHECK(InspectModel(scratch / "bad", false).status().code() == absl::StatusCode::kNotFound);
+  CHECK(InspectModel(scratch / "bad", "", false).status().code() == absl::StatusCode::kNotFound);
 }
 
 // Returns what Inspect finds for a language model without any fault: there must be no warnings.

@@ -198,7 +198,7 @@ DIRECTORIES = [
     ("sharded PyTorch weights", only("pytorch_model.bin.index.json"), "safe_serialization=True"),
     ("TensorFlow weights", only("tf_model.h5"), "from_tf=True"),
     ("Flax weights", only("flax_model.msgpack"), "from_flax=True"),
-    ("GGUF", only("tiny-q4_k_m.gguf"), "GGUF files are not supported"),
+    ("GGUF", only("tiny-q4_k_m.gguf"), "a GGUF model is read from its file"),
     ("ONNX", only("encoder_model.onnx"), "ONNX models are not supported"),
     ("CTranslate2", only("model.bin"), "CTranslate2 model is not supported"),
     ("variant", only("model.fp16.safetensors"), "rename the file to model.safetensors"),

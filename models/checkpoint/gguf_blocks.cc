@@ -1,0 +1,210 @@
+#include "models/checkpoint/gguf_blocks.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/base/tensor.h"
+
+namespace quintet {
+namespace {
+
+// The order of the floating-point operations is that of the gguf package, which rounds after each
+// of them in f32. The build has -ffp-contract=off, so the compiler does not fuse them.
+
+constexpr int kBlock = 32, kSuperBlock = 256;
+
+float Half(const uint8_t* bytes) {
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return F16ToF32(bits);
+}
+
+uint32_t Word(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
+// Blocks of 32 values. The low nibbles of the 16 bytes hold values 0 to 15, the high ones 16 to 31.
+int Nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
+
+// d f16, 16 bytes of nibbles: value = d (q - 8).
+void DecodeQ4_0(const uint8_t* block, float* values) {
+  const float d = Half(block);
+  for (int i = 0; i < kBlock; ++i) values[i] = d * static_cast<float>(Nibble(block + 2, i) - 8);
+}
+
+// d f16, m f16, 16 bytes of nibbles: value = d q + m.
+void DecodeQ4_1(const uint8_t* block, float* values) {
+  const float d = Half(block), m = Half(block + 2);
+  for (int i = 0; i < kBlock; ++i) values[i] = d * static_cast<float>(Nibble(block + 4, i)) + m;
+}
+
+// d f16, 32 high bits, 16 bytes of nibbles: value = d (q - 16).
+void DecodeQ5_0(const uint8_t* block, float* values) {
+  const float d = Half(block);
+  const uint32_t high = Word(block + 2);
+  for (int i = 0; i < kBlock; ++i) {
+    const int q = Nibble(block + 6, i) | static_cast<int>(high >> i & 1) << 4;
+    values[i] = d * static_cast<float>(q - 16);
+  }
+}
+
+// d f16, m f16, 32 high bits, 16 bytes of nibbles: value = d q + m.
+void DecodeQ5_1(const uint8_t* block, float* values) {
+  const float d = Half(block), m = Half(block + 2);
+  const uint32_t high = Word(block + 4);
+  for (int i = 0; i < kBlock; ++i) {
+    const int q = Nibble(block + 8, i) | static_cast<int>(high >> i & 1) << 4;
+    values[i] = d * static_cast<float>(q) + m;
+  }
+}
+
+// d f16, 32 i8: value = q d.
+void DecodeQ8_0(const uint8_t* block, float* values) {
+  const float d = Half(block);
+  for (int i = 0; i < kBlock; ++i) {
+    values[i] = static_cast<float>(static_cast<int8_t>(block[2 + i])) * d;
+  }
+}
+
+// Blocks of 256 values. Two-bit parts of 64 bytes: of each 32 bytes, the lowest bits belong to
+// values 0 to 31 of 128 values, the next ones to 32 to 63, and so on.
+int TwoBits(const uint8_t* bytes, int i) {
+  return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+// Nibbles of 128 bytes: of each 32 bytes, the low nibbles belong to values 0 to 31 of 64 values.
+int PairedNibble(const uint8_t* bytes, int i) {
+  return bytes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+}
+// Single bits of 32 bytes: bit n of all bytes belongs to values 32 n to 32 n + 31.
+int OneBit(const uint8_t* bytes, int i) { return bytes[i % 32] >> i / 32 & 1; }
+
+// 16 scales and minima of 4 bits, 64 bytes of two-bit values, d f16, dmin f16:
+// value = (d scale) q - (dmin min), for 16 values each.
+void DecodeQ2_K(const uint8_t* block, float* values) {
+  const uint8_t *scales = block, *bits = block + 16;
+  const float d = Half(block + 80), dmin = Half(block + 82);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    const float scale = d * static_cast<float>(scales[i / 16] & 15);
+    const float least = dmin * static_cast<float>(scales[i / 16] >> 4);
+    values[i] = scale * static_cast<float>(TwoBits(bits, i)) - least;
+  }
+}
+
+// 32 bytes of high bits, 64 bytes of two-bit values, 16 scales of 6 bits in 12 bytes, d f16:
+// value = (d (scale - 32)) q, where a high bit of 0 subtracts 4 from q.
+void DecodeQ3_K(const uint8_t* block, float* values) {
+  const uint8_t *high = block, *bits = block + 32, *scales = block + 96;
+  const float d = Half(block + 108);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    const int n = i / 16;  // low four bits: nibbles of 8 bytes; high two bits: of 4 bytes
+    const int low = scales[n % 8] >> n / 8 * 4 & 15;
+    const int scale = low | (scales[8 + n % 4] >> n / 4 * 2 & 3) << 4;
+    const int q = TwoBits(bits, i) - (OneBit(high, i) == 0 ? 4 : 0);
+    values[i] = d * static_cast<float>(scale - 32) * static_cast<float>(q);
+  }
+}
+
+// Scale and minimum n of 8, of 6 bits each, in 12 bytes. The first four are in the low six bits of
+// bytes 0 to 3 and 4 to 7. The others have four bits in bytes 8 to 11 and two in the high bits of
+// bytes 0 to 7.
+void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
+  if (n < 4) {
+    *scale = bytes[n] & 63;
+    *least = bytes[4 + n] & 63;
+  } else {
+    *scale = (bytes[4 + n] & 15) | (bytes[n - 4] >> 2 & 48);
+    *least = bytes[4 + n] >> 4 | (bytes[n] >> 2 & 48);
+  }
+}
+
+// d f16, dmin f16, 12 bytes of scales and minima, then `high` (null or 32 bytes of fifth bits) and
+// 128 bytes of nibbles: value = (d scale) q - (dmin min), for 32 values each.
+void DecodeNibbles(const uint8_t* block, const uint8_t* high, const uint8_t* low, float* values) {
+  const float d = Half(block), dmin = Half(block + 2);
+  for (int n = 0; n < 8; ++n) {
+    int scale, least;
+    SixBits(block + 4, n, &scale, &least);
+    const float step = d * static_cast<float>(scale), offset = dmin * static_cast<float>(least);
+    for (int i = 32 * n; i < 32 * n + 32; ++i) {
+      const int q = PairedNibble(low, i) | (high == nullptr ? 0 : OneBit(high, i) << 4);
+      values[i] = step * static_cast<float>(q) - offset;
+    }
+  }
+}
+
+void DecodeQ4_K(const uint8_t* block, float* values) {
+  DecodeNibbles(block, nullptr, block + 16, values);
+}
+
+void DecodeQ5_K(const uint8_t* block, float* values) {
+  DecodeNibbles(block, block + 16, block + 48, values);
+}
+
+// 128 bytes of low nibbles, 64 bytes of high two bits, 16 scales i8, d f16:
+// value = (d scale) (q - 32), for 16 values each.
+void DecodeQ6_K(const uint8_t* block, float* values) {
+  const uint8_t *low = block, *high = block + 128, *scales = block + 192;
+  const float d = Half(block + 208);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    // Of each 64 bytes, the low nibbles belong to values 0 to 63 of 128 values.
+    const int nibble = low[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
+    const float scale = d * static_cast<float>(static_cast<int8_t>(scales[i / 16]));
+    values[i] = scale * static_cast<float>((nibble | TwoBits(high, i) << 4) - 32);
+  }
+}
+
+constexpr StoredType kFloat = StoredType::kF32;
+constexpr GgufEncoding kEncodings[] = {
+    {0, "F32", kFloat, 1, 4, nullptr},
+    {1, "F16", StoredType::kF16, 1, 2, nullptr},
+    {30, "BF16", StoredType::kBF16, 1, 2, nullptr},
+    {2, "Q4_0", kFloat, kBlock, 18, DecodeQ4_0},
+    {3, "Q4_1", kFloat, kBlock, 20, DecodeQ4_1},
+    {6, "Q5_0", kFloat, kBlock, 22, DecodeQ5_0},
+    {7, "Q5_1", kFloat, kBlock, 24, DecodeQ5_1},
+    {8, "Q8_0", kFloat, kBlock, 34, DecodeQ8_0},
+    {10, "Q2_K", kFloat, kSuperBlock, 84, DecodeQ2_K},
+    {11, "Q3_K", kFloat, kSuperBlock, 110, DecodeQ3_K},
+    {12, "Q4_K", kFloat, kSuperBlock, 144, DecodeQ4_K},
+    {13, "Q5_K", kFloat, kSuperBlock, 176, DecodeQ5_K},
+    {14, "Q6_K", kFloat, kSuperBlock, 210, DecodeQ6_K},
+};
+
+struct TypeName {
+  uint32_t type;
+  const char* name;
+};
+constexpr TypeName kUnsupported[] = {
+    {9, "Q8_1"},    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},
+    {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},
+    {39, "MXFP4"},  {40, "NVFP4"}, {41, "Q1_0"},
+};
+
+}  // namespace
+
+const GgufEncoding* FindGgufEncoding(uint32_t type) {
+  for (const GgufEncoding& encoding : kEncodings) {
+    if (encoding.type == type) return &encoding;
+  }
+  return nullptr;
+}
+
+std::string SupportedGgufEncodings() {
+  return absl::StrJoin(kEncodings, ", ", [](std::string* out, const GgufEncoding& encoding) {
+    absl::StrAppend(out, encoding.name);
+  });
+}
+
+std::string GgufTypeName(uint32_t type) {
+  if (const GgufEncoding* encoding = FindGgufEncoding(type)) return encoding->name;
+  for (const TypeName& known : kUnsupported) {
+    if (known.type == type) return known.name;
+  }
+  return absl::StrCat("type ", type);
+}
+
+}  // namespace quintet

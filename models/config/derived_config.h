@@ -1,0 +1,26 @@
+// The config.json of weights that come without one: text encoders in one file, and GGUF files.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/checkpoint/weight_files.h"
+#include "nlohmann/json.hpp"
+
+namespace quintet {
+
+// Returns the fields of config.json for a T5 or UMT5 with these weights. Sizes are those of the
+// tensors: vocab_size and d_model of the embedding, d_ff of the feed-forward layer, num_layers of
+// the names, num_heads and the number of buckets of the position bias, d_kv of the query
+// projection. A model whose second encoder layer has a position bias of its own is a UMT5, others
+// are T5. A gated feed-forward layer means gated-gelu, another one relu. Without decoder tensors
+// the class is an encoder model. Other fields are those that the files state
+// (WeightFiles::ConfigFields). INVALID_ARGUMENT if a tensor is missing or has an impossible shape,
+// or the files state another size than the tensors have; the message begins with `where`.
+absl::StatusOr<nlohmann::json> DeriveConfig(const WeightFiles& files, const std::string& where);
+
+// Returns the object of the config.json of a model, a directory or a file as FindModel returns it,
+// or what DeriveConfig finds in the file. Its fields have not been checked.
+absl::StatusOr<nlohmann::json> ReadConfigFile(const std::string& model);
+
+}  // namespace quintet

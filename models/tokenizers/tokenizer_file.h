@@ -1,0 +1,26 @@
+// Tokenizers of models as FindTokenizer finds them: a directory, a tokenizer file, or a weight file
+// with a tokenizer in it, which is the tokenizer.ggml keys of a GGUF file or the tensor
+// spiece_model of a text encoder in one file.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "models/tokenizers/tokenizer.h"
+
+namespace quintet {
+
+// Loads the tokenizer at `path`: a directory (Tokenizer::Load), tokenizer.json, a SentencePiece
+// model, or a weight file. `model_type` is that of the model, for files and for directories without
+// config.json. The errors are those of Tokenizer::Load and EmbeddedSentencePiece.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path,
+                                                               std::string_view model_type);
+
+// Returns the tokenizer of a weight file as the content of a SentencePiece file (spiece.model).
+// NOT_FOUND if the file has no tokenizer or, in GGUF, one of another kind than T5's unigram model.
+// INVALID_ARGUMENT if it is damaged.
+absl::StatusOr<std::string> EmbeddedSentencePiece(const std::string& file);
+
+}  // namespace quintet
