@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/runtime/cores.h"
+#include "models/adapters/adapter.h"
 #include "models/checkpoint/find_model.h"
+#include "models/config/config.h"
 #include "models/verify.h"
+#include "models/verify_merge.h"
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/flag_values.h"
@@ -23,7 +27,7 @@ namespace quintet {
 namespace {
 
 struct ConvertFlags {
-  std::string model, tokenizer, out, dtype = "source", to = "quintet", output = "text";
+  std::string model, tokenizer, out, adapter, dtype = "source", to = "quintet", output = "text";
   bool force = false, verify = false, follow_symlinks = false;
   int threads = 0;
 };
@@ -47,8 +51,14 @@ struct Verification {
   }
 };
 
-absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DType stored,
-                    Verification* verification) {
+// Compares the result with its source, and fills verification->stages.
+absl::Status Compare(const ConvertFlags& flags, const Adapter* adapter,
+                     const std::string& directory, DType stored, Verification* verification) {
+  if (adapter != nullptr) {
+    QT_ASSIGN_OR_RETURN(verification->stages,
+                        CompareMerged(flags.model, *adapter, directory, flags.follow_symlinks));
+    return absl::OkStatus();
+  }
   ThreadPool pool(flags.threads > 0 ? flags.threads : AvailableCores());
   VerifyOptions options;
   options.source = flags.model;
@@ -59,6 +69,12 @@ absl::Status Verify(const ConvertFlags& flags, const std::string& directory, DTy
   // dequantized.
   options.result_weights = stored == DType::kI8 ? WeightType::kI8 : WeightType::kF32;
   QT_ASSIGN_OR_RETURN(verification->stages, CompareModels(options, &pool));
+  return absl::OkStatus();
+}
+
+absl::Status Verify(const ConvertFlags& flags, const Adapter* adapter, const std::string& directory,
+                    DType stored, Verification* verification) {
+  QT_RETURN_IF_ERROR(Compare(flags, adapter, directory, stored, verification));
   verification->tolerance = VerifyTolerance(stored);
   if (verification->worst() <= verification->tolerance) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("verification failed: error ", verification->worst(),
@@ -100,6 +116,17 @@ int ExitCodeOf(const std::string& model, const absl::Status& status) {
   }
 }
 
+// Reads the adapter of --adapter, if any. Returns the exit code.
+int OpenAdapter(const ConvertFlags& flags, std::optional<Adapter>* adapter) {
+  if (flags.adapter.empty()) return kExitDone;
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(flags.model);
+  if (!config.ok()) return FailModel(flags.model, config.status());
+  absl::StatusOr<Adapter> read = ReadAdapter(flags.adapter, *config, flags.follow_symlinks);
+  if (!read.ok()) return FailModel(flags.adapter, read.status());
+  *adapter = *std::move(read);
+  return kExitDone;
+}
+
 int Run(ConvertFlags flags) {
   absl::StatusOr<std::string> source = FindModel(flags.model, flags.follow_symlinks);
   if (!source.ok()) return FailModel(flags.model, source.status());
@@ -119,15 +146,22 @@ int Run(ConvertFlags flags) {
     return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(
                                 "--dtype: ", flags.dtype, " needs --to quintet, got ", flags.to)));
   }
+  if (options.form != ConvertForm::kPacked && !flags.adapter.empty()) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(
+                                absl::StrCat("--adapter: needs --to quintet, got ", flags.to)));
+  }
   if (absl::Status status = CheckConvertTarget(flags.model, flags.out); !status.ok()) {
     return Fail(kExitUsage, absl::Status(status.code(), absl::StrCat("--out: ", status.message())));
   }
+  std::optional<Adapter> adapter;
+  if (const int code = OpenAdapter(flags, &adapter); code != kExitDone) return code;
+  if (adapter.has_value()) options.adapter = &*adapter;
   WatchForInterrupt();
   options.progress = [](int64_t, int64_t) { return !Interrupted(); };
   Verification verification;
-  if (flags.verify) {
+  if (flags.verify || adapter.has_value()) {
     options.accept = [&](const std::string& directory, const ConvertResult& result) {
-      return Verify(flags, directory, result.dtype, &verification);
+      return Verify(flags, options.adapter, directory, result.dtype, &verification);
     };
   }
   const absl::StatusOr<ConvertResult> result = Convert(options);
@@ -181,6 +215,13 @@ void AddConvertCommand(CommandLine& line) {
           "Output format: quintet (packed), fat5 (from Hugging Face T5) or t5 (from FAT5).")
       ->check(CLI::IsMember({"quintet", "fat5", "t5"}))
       ->type_name("FORM")
+      ->group("Conversion");
+  command
+      ->add_option("--adapter", flags->adapter,
+                   "LoRA adapter to merge into the weights: a directory that PEFT wrote, or a "
+                   "*.safetensors file of kohya's format for a T5 text encoder. The merged weights "
+                   "are compared with model and adapter, and nothing is written if they differ.")
+      ->type_name("PATH")
       ->group("Conversion");
   command
       ->add_flag("--verify", flags->verify,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,13 @@
 #include "absl/strings/str_join.h"
 #include "engine/kv_pool.h"
 #include "engine/memory_plan.h"
+#include "models/adapters/adapter.h"
+#include "models/adapters/adapter_summary.h"
 #include "models/checkpoint/find_model.h"
 #include "models/model.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
+#include "tools/adapter_report.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
 
@@ -24,7 +28,7 @@ namespace quintet {
 namespace {
 
 struct InspectFlags {
-  std::string model, tokenizer, output = "text";
+  std::string model, tokenizer, adapter, output = "text";
   Placement placement;
   int64_t batch = 1, input_tokens = 512, output_tokens = 256, beams = 1;
   bool follow_symlinks = false;
@@ -171,7 +175,8 @@ void PrintModel(const Inspection& in, const MemoryPlan& memory) {
 }
 
 void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory,
-               const std::vector<AutomaticLimits>& automatic) {
+               const std::vector<AutomaticLimits>& automatic,
+               const std::optional<AdapterSummary>& adapter) {
   PrintModel(in, memory);
   std::printf("\nfiles\n");
   for (const auto& [name, bytes] : in.files) {
@@ -193,6 +198,10 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   for (const AutomaticLimits& limits : automatic) {
     Line(absl::StrCat("  ", limits.command).c_str(),
          DescribeLimits(limits.request, limits.options, in.config));
+  }
+  if (adapter.has_value()) {
+    std::printf("\nadapter\n");
+    PrintAdapter(*adapter);
   }
   std::printf("\nwarnings%s\n", in.warnings.empty() ? ": none" : "");
   for (const std::string& warning : in.warnings) std::printf("  %s\n", warning.c_str());
@@ -220,13 +229,15 @@ nlohmann::json ConfigJson(const ModelConfig& c) {
 }
 
 void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory,
-               const std::vector<AutomaticLimits>& automatic) {
+               const std::vector<AutomaticLimits>& automatic,
+               const std::optional<AdapterSummary>& adapter) {
   nlohmann::json report = {{"config", ConfigJson(in.config)},
                            {"parameters", memory.model.parameters},
                            {"stored_values", in.stored_values},
                            {"weights_sha256", in.weights_sha256},
                            {"warnings", in.warnings}};
   for (const auto& [name, bytes] : in.files) report["files"][name] = bytes;
+  if (adapter.has_value()) report["adapter"] = AdapterJson(*adapter);
   const TokenizerSummary& t = in.tokenizer;
   report["tokenizer"] = {{"file", t.file},     {"vocab", t.vocab},   {"eos_id", t.eos_id},
                          {"pad_id", t.pad_id}, {"unk_id", t.unk_id}, {"bos_id", t.bos_id}};
@@ -255,7 +266,22 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   std::printf("%s\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
+// Prints the contents of an adapter, without a model.
+int RunAdapter(const InspectFlags& flags) {
+  const absl::StatusOr<AdapterSummary> summary = InspectAdapter(flags.model, flags.follow_symlinks);
+  if (!summary.ok()) return FailModel(flags.model, summary.status());
+  if (flags.output == "json") {
+    std::printf("%s\n", AdapterJson(*summary)
+                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                            .c_str());
+  } else {
+    PrintAdapter(*summary);
+  }
+  return kExitDone;
+}
+
 int Run(InspectFlags flags) {
+  if (IsAdapterPath(flags.model)) return RunAdapter(flags);
   absl::StatusOr<std::string> directory = FindModel(flags.model, flags.follow_symlinks);
   if (!directory.ok()) return FailModel(flags.model, directory.status());
   flags.model = *std::move(directory);
@@ -278,10 +304,19 @@ int Run(InspectFlags flags) {
   const absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
   if (!memory.ok()) return FailModel(flags.model, memory.status());
   const std::vector<AutomaticLimits> automatic = PlanAutomatic(flags, config, device->get());
+  std::optional<AdapterSummary> adapter;
+  if (!flags.adapter.empty()) {
+    // Reads the values, too: unlike InspectAdapter, it finds all that loading would refuse.
+    const absl::Status fits = ReadAdapter(flags.adapter, config, flags.follow_symlinks).status();
+    if (!fits.ok()) return FailModel(flags.adapter, fits);
+    absl::StatusOr<AdapterSummary> summary = InspectAdapter(flags.adapter, flags.follow_symlinks);
+    if (!summary.ok()) return FailModel(flags.adapter, summary.status());
+    adapter = *std::move(summary);
+  }
   if (flags.output == "json") {
-    PrintJson(flags, *inspection, *memory, automatic);
+    PrintJson(flags, *inspection, *memory, automatic, adapter);
   } else {
-    PrintText(flags, *inspection, *memory, automatic);
+    PrintText(flags, *inspection, *memory, automatic, adapter);
   }
   return kExitDone;
 }
@@ -290,13 +325,21 @@ int Run(InspectFlags flags) {
 
 void AddInspectCommand(CommandLine& line) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command =
-      line.AddCommand({"inspect", "Show the contents of a model directory and the memory it needs.",
-                       "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
-                      [flags] { return Run(*flags); });
+  CLI::App* command = line.AddCommand(
+      {"inspect",
+       "Show the contents of a model directory and the memory it needs, or of an adapter.",
+       "quintet inspect t5-base --batch 8 --beams 4 --dtype int8"},
+      [flags] { return Run(*flags); });
   AddModelArgument(line, command, &flags->model);
   AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
+  command
+      ->add_option(
+          "--adapter", flags->adapter,
+          "LoRA adapter to check against the model, in PEFT's or kohya's format. Without a "
+          "model, pass the adapter as --model.")
+      ->type_name("PATH")
+      ->group("Model");
   const auto count = [&](const char* name, int64_t* value, int64_t most, const char* unit,
                          const char* text) {
     command->add_option(name, *value, text)

@@ -72,10 +72,8 @@ constexpr char kConvertBin[] =
 // message is that of the first.
 const Format kFormats[] = {
     {IsAdapter,
-     ": a PEFT adapter is not a model of its own. Merge it into its base model with: python3 -c "
-     "\"import sys, peft; peft.AutoPeftModelForSeq2SeqLM.from_pretrained(sys.argv[1])"
-     ".merge_and_unload().save_pretrained(sys.argv[2])\" DIRECTORY MERGED, and copy the base "
-     "model's tokenizer files to MERGED"},
+     ": a PEFT adapter is not a model of its own. Merge it into its base model with: quintet "
+     "convert BASE MERGED --adapter DIRECTORY"},
     {[](const std::string& name) { return absl::EndsWith(name, ".gguf"); },
      ": a GGUF model is read from its file; pass the file instead of the directory"},
     {[](const std::string& name) {
@@ -200,7 +198,9 @@ constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bp
 std::string Effect(const std::string& directory, const std::string& name,
                    const std::set<std::string>& shards, bool has_tokenizer) {
   if (IsAdapter(name)) {
-    return name == "adapter_config.json" ? "the PEFT adapter is not applied; merge it first" : "";
+    return name == "adapter_config.json"
+               ? "the PEFT adapter is not applied; merge it first (quintet convert --adapter)"
+               : "";
   }
   const bool single = Has(directory, kWeights);
   if (name == kIndex && single) return "model.safetensors is used instead";

@@ -182,6 +182,7 @@ absl::Status CheckConvertTarget(const std::string& source, const std::string& ta
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   QT_RETURN_IF_ERROR(CheckConvertTarget(options.source, options.target));
   QT_RETURN_IF_ERROR(CheckReplaceable(options));
+  QT_CHECK(options.adapter == nullptr || options.form == ConvertForm::kPacked);
   QT_ASSIGN_OR_RETURN(Source source, OpenSource(options));
   absl::StatusOr<AtomicDirectory> directory =
       AtomicDirectory::Create(options.target, {.replace = options.replace});

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/base/tensor.h"
+#include "models/adapters/adapter.h"
 
 namespace quintet {
 
@@ -43,6 +44,9 @@ struct ConvertOptions {
   // True: follow all symbolic links to the source's files. False: follow only links that stay
   // within one repository's folder of a Hugging Face hub cache; other links are an error.
   bool follow_symlinks = false;
+  // A LoRA adapter, read for the source's configuration, to merge into the weights; null: none.
+  // Only for kPacked, and only if the matrices that it changes are not quantised in the source.
+  const Adapter* adapter = nullptr;
   // Called after every block of weights with the number of bytes written so far and the total
   // number of bytes. If it returns false, the conversion stops (CANCELLED).
   std::function<bool(int64_t done_bytes, int64_t total_bytes)> progress;
@@ -58,9 +62,10 @@ absl::Status CheckConvertTarget(const std::string& source, const std::string& ta
 
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the
 // largest tensor, which is transposed). Returns the errors of AtomicDirectory::Create, of reading a
-// model, of CheckConvertTarget, and: UNIMPLEMENTED (the format cannot express the model),
-// INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (the source has symbolic links
-// that are not followed, see follow_symlinks), ABORTED (the target cannot be created, or is not a
+// model, of CheckConvertTarget, and: UNIMPLEMENTED (the format cannot express the
+// model), INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (the source has symbolic
+// links that are not followed, see follow_symlinks; or it is quantised, and an adapter is to be
+// merged), ABORTED (the target cannot be created, or is not a
 // model directory and so is not replaced), RESOURCE_EXHAUSTED (disk full). After an error nothing
 // new is left on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);

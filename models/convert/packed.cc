@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapters/merge.h"
 #include "models/convert/weights.h"
 #include "models/weights/table.h"
 
@@ -108,9 +110,15 @@ void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* ou
 // followed by its row scales.
 class PackedStream {
  public:
-  PackedStream(const WeightFiles& files, WeightsWriter* writer) : files_(files), writer_(writer) {}
+  // `adapter` may be null.
+  PackedStream(const WeightFiles& files, const Adapter* adapter, WeightsWriter* writer)
+      : files_(files), adapter_(adapter), writer_(writer) {}
 
   absl::Status Write(const PlannedWeight& weight, DType type) {
+    merged_.reset();
+    if (adapter_ != nullptr && adapter_->Changes(weight.slot.name)) {
+      merged_.emplace(*adapter_, weight.slot.name);
+    }
     scales_.clear();
     const int64_t rows = weight.rows(), block = BlockRows(weight);
     staging_.resize(StagingBytes(weight, block));
@@ -118,8 +126,8 @@ class PackedStream {
       absl::Status converted;
       const absl::Status read =
           VisitRows(files_, weight, begin, std::min(rows, begin + block), staging_.data(),
-                    [&](int64_t, const Tensor& values, const Tensor& scales) {
-                      if (converted.ok()) converted = WriteRun(weight, type, values, scales);
+                    [&](int64_t row, const Tensor& values, const Tensor& scales) {
+                      if (converted.ok()) converted = WriteRun(weight, type, row, values, scales);
                     });
       QT_RETURN_IF_ERROR(read);
       QT_RETURN_IF_ERROR(converted);
@@ -139,7 +147,8 @@ class PackedStream {
                                std::max<int64_t>(weight.rows(), 1));
   }
 
-  absl::Status WriteRun(const PlannedWeight& weight, DType type, const Tensor& values,
+  // Writes rows [row, row + values.dim[0]) of a parameter.
+  absl::Status WriteRun(const PlannedWeight& weight, DType type, int64_t row, const Tensor& values,
                         const Tensor& scales) {
     const int64_t rows = values.dim[0], columns = values.dim[1];
     encoded_.resize(rows * columns * DTypeBytes(type));
@@ -152,6 +161,7 @@ class PackedStream {
     }
     floats_.resize(rows * columns);
     for (int64_t r = 0; r < rows; ++r) RowToF32(values, scales, r, floats_.data() + r * columns);
+    if (merged_.has_value()) merged_->Apply(row, rows, columns, floats_.data());
     if (IsQuantized(type)) {
       const size_t first = scales_.size();
       scales_.resize(first + rows);
@@ -166,23 +176,41 @@ class PackedStream {
   }
 
   const WeightFiles& files_;
+  const Adapter* adapter_;
   WeightsWriter* writer_;
+  std::optional<MergedParameter> merged_;  // what the adapter changes in the current parameter
   std::vector<char> staging_, encoded_;
   std::vector<float> floats_, scales_;
 };
+
+// FAILED_PRECONDITION if the adapter changes a quantised matrix: merging would round its values a
+// second time.
+absl::Status CheckMergeable(const std::vector<PlannedWeight>& plan, const Adapter& adapter) {
+  for (const PlannedWeight& weight : plan) {
+    if (!IsQuantized(SourceType(weight)) || !adapter.Changes(weight.slot.name)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the source is quantised (", weight.slot.name,
+                     "); merge the adapter into the original checkpoint, with --dtype for the "
+                     "type of the result"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, ModelConfig* config,
                                                  const ConvertOptions& options,
                                                  const std::string& path) {
+  const Adapter* const adapter = options.adapter;
   WeightDestinations destinations;
   QT_ASSIGN_OR_RETURN(std::vector<PlannedWeight> plan, PlanWeights(files, config, &destinations));
+  if (adapter != nullptr) QT_RETURN_IF_ERROR(CheckMergeable(plan, *adapter));
   const DType wanted = options.dtype.value_or(CommonType(plan));
   std::vector<TensorSpec> specs;
   std::vector<const PlannedWeight*> stored;
   for (const PlannedWeight& weight : plan) {
-    if (IsTiedHead(weight, plan)) continue;
+    const bool changed = adapter != nullptr && adapter->Changes(weight.slot.name);
+    if (IsTiedHead(weight, plan) && !changed) continue;
     stored.push_back(&weight);
     const DType type = TargetType(weight, wanted);
     specs.push_back({weight.slot.name, ToStoredType(type), weight.slot.shape});
@@ -191,7 +219,7 @@ absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, Model
     }
   }
   QT_ASSIGN_OR_RETURN(WeightsWriter writer, WeightsWriter::Create(path, specs, options.progress));
-  PackedStream stream(files, &writer);
+  PackedStream stream(files, adapter, &writer);
   for (const PlannedWeight* weight : stored) {
     QT_RETURN_IF_ERROR(stream.Write(*weight, TargetType(*weight, wanted)));
   }

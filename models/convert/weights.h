@@ -39,8 +39,10 @@ class WeightsWriter {
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded);
 
-// Writes the weights in the packed format (models/weights/table.h) to the file `path`. Also sets
-// config->scale_logits.
+// Writes the weights in the packed format (models/weights/table.h) to the file `path`, with
+// options.adapter merged into them. Also sets config->scale_logits. A head that was the embedding
+// (tied) becomes a tensor of its own if the adapter changes it. FAILED_PRECONDITION if the adapter
+// changes a matrix that the source stores as int8 or fp8.
 absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, ModelConfig* config,
                                                  const ConvertOptions& options,
                                                  const std::string& path);

@@ -183,6 +183,48 @@ def make_text_encoder():
         write("text_encoder", file, struct.pack("<Q", len(text)) + text + data)
 
 
+def make_adapter():
+    """Adapters for the tiny T5 of tests/fuzz/adapter.cc."""
+    attention = "encoder.block.0.layer.0.SelfAttention."
+    sizes = {attention + "q": (4, 4), "decoder.block.0.layer.2.DenseReluDense.wo": (4, 6)}
+
+    def tensors(names):
+        header, end = {}, 0
+        for module, (rows, columns) in sizes.items():
+            for name, shape in names(module, rows, columns):
+                size = 4 * (shape[0] * shape[1] if shape else 1)
+                header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+                end += size
+        text = compact(header)
+        return struct.pack("<Q", len(text)) + text + bytes(end)
+
+    def peft(module, rows, columns):
+        yield f"base_model.model.{module}.lora_A.weight", [2, columns]
+        yield f"base_model.model.{module}.lora_B.weight", [rows, 2]
+
+    def kohya(module, rows, columns):
+        key = "lora_te3_" + module.replace(".", "_")
+        yield f"{key}.lora_down.weight", [2, columns]
+        yield f"{key}.lora_up.weight", [rows, 2]
+        yield f"{key}.alpha", []
+
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": list(sizes)}
+    patterns = {
+        **config,
+        "r": 3,
+        "target_modules": "(encoder.*\\.q|decoder.*wo)",
+        "rank_pattern": {"q": 2, ".*\\.wo": 2},
+        "alpha_pattern": {"^decoder.*": 1.5},
+        "layers_to_transform": [0],
+        "layers_pattern": "block",
+        "exclude_modules": ["k"],
+    }
+    for name, fields in (("list", config), ("patterns", patterns)):
+        text = compact(fields)
+        write("adapter", name, struct.pack("<H", len(text)) + text + tensors(peft))
+    write("adapter", "kohya", struct.pack("<H", 0) + tensors(kohya))
+
+
 def shrink_bpe(tokenizer):
     model = tokenizer["model"]
     added = tokenizer["added_tokens"][:4]
@@ -545,6 +587,7 @@ if __name__ == "__main__":
     make_safetensors()
     make_gguf()
     make_text_encoder()
+    make_adapter()
     make_tokenizer_json()
     make_sentencepiece()
     make_config()

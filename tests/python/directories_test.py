@@ -202,7 +202,7 @@ DIRECTORIES = [
     ("ONNX", only("encoder_model.onnx"), "ONNX models are not supported"),
     ("CTranslate2", only("model.bin"), "CTranslate2 model is not supported"),
     ("variant", only("model.fp16.safetensors"), "rename the file to model.safetensors"),
-    ("PEFT adapter", only("adapter_model.safetensors"), "merge_and_unload"),
+    ("PEFT adapter", only("adapter_model.safetensors"), "quintet convert BASE"),
     ("adapter beside the model", adapter_beside_model, LOADS, "the PEFT adapter is not applied"),
     ("shards without index", shards(index=False), "without model.safetensors.index.json"),
     ("shard name with ..", shards(index=True), "expected a plain name *.safetensors"),

@@ -40,6 +40,31 @@ TEST_CASE("A converted model gives the results of its source") {
   }
 }
 
+TEST_CASE("An adapter is merged and checked, and shown by inspect") {
+  ScratchDirectory scratch;
+  const std::string data = QUINTET_SOURCE_DIR "/tests/data/";
+  const std::string base = data + "families/t5", adapter = data + "adapters/t5-qv";
+  const Outcome merged = Call({"convert", base, scratch / "merged", "--adapter", adapter});
+  INFO(merged.err);
+  CHECK(merged.exit_code == 0);
+  CHECK(merged.out.find("decoder.cross_kv.weight") != std::string::npos);
+  CHECK(merged.out.find("passed") != std::string::npos);
+  const Outcome wrong =
+      Call({"convert", data + "families/gpt2", scratch / "wrong", "--adapter", adapter});
+  CHECK(wrong.exit_code == 3);
+  CHECK(wrong.err.find("unexpected") != std::string::npos);
+  CHECK(!fs::exists(scratch / "wrong"));
+  const Outcome form =
+      Call({"convert", base, scratch / "fat5", "--adapter", adapter, "--to", "fat5"});
+  CHECK(form.exit_code == 2);
+  CHECK(form.err.find("--adapter: needs --to quintet") != std::string::npos);
+  const Outcome shown = Call({"inspect", adapter, "--output", "json"});
+  CHECK(shown.exit_code == 0);
+  CHECK(nlohmann::json::parse(shown.out)["most_rank"] == 4);
+  const Outcome fits = Call({"inspect", base, "--adapter", adapter, "--output", "json"});
+  CHECK(nlohmann::json::parse(fits.out)["adapter"]["modules"]["q"] == 6);
+}
+
 TEST_CASE("The same input is converted to the same bytes") {
   ScratchDirectory scratch;
   for (const char* dtype : {"f32", "int8"}) {

@@ -34,7 +34,7 @@ const std::map<std::string, std::vector<std::string>>& Allowed() {
 const std::map<std::string, std::vector<std::string>>& Families() {
   static const auto* const families = new std::map<std::string, std::vector<std::string>>{
       {"kernels", {"base", "runtime", "ptx", "ops", "linear", "attention", "sampling"}},
-      {"models", {"checkpoint", "tokenizers", "config", "weights", "convert"}},
+      {"models", {"checkpoint", "tokenizers", "config", "weights", "adapters", "convert"}},
   };
   return *families;
 }

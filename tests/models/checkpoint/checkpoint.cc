@@ -42,13 +42,13 @@ std::string GoldenDirectory(const std::string& name) {
   return std::string(QUINTET_SOURCE_DIR "/tests/golden/cases/") + name;
 }
 
-TestTensors ReadTensors(const std::string& directory) {
-  auto reader = SafetensorsReader::Open(directory);
-  QT_CHECK(reader.ok());
+namespace {
+
+TestTensors ReadAll(const SafetensorsReader& reader) {
   TestTensors tensors;
-  for (const StoredTensor& t : reader->tensors()) {
+  for (const StoredTensor& t : reader.tensors()) {
     std::string bytes(static_cast<size_t>(t.bytes), '\0');
-    QT_CHECK(reader->Read(t, 0, t.bytes, bytes.data()).ok());
+    QT_CHECK(reader.Read(t, 0, t.bytes, bytes.data()).ok());
     TestTensor out = {t.type, t.shape, {}};
     const int64_t n = t.bytes / StoredTypeBytes(t.type);
     out.values.resize(static_cast<size_t>(n));
@@ -64,6 +64,20 @@ TestTensors ReadTensors(const std::string& directory) {
     tensors[t.name] = std::move(out);
   }
   return tensors;
+}
+
+}  // namespace
+
+TestTensors ReadTensors(const std::string& directory) {
+  const auto reader = SafetensorsReader::Open(directory);
+  QT_CHECK(reader.ok());
+  return ReadAll(*reader);
+}
+
+TestTensors ReadTensorFile(const std::string& path) {
+  const auto reader = SafetensorsReader::OpenFile(path);
+  QT_CHECK(reader.ok());
+  return ReadAll(*reader);
 }
 
 void WriteTensors(const std::string& directory, const TestTensors& tensors,

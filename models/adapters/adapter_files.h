@@ -1,0 +1,24 @@
+// Opens the files of an adapter: a directory of PEFT or a file of kohya's format (adapter.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/adapters/adapter_config.h"
+#include "models/checkpoint/safetensors.h"
+
+namespace quintet {
+
+struct AdapterFiles {
+  std::optional<AdapterConfig> config;  // unset: kohya's format
+  SafetensorsReader weights;            // headers are checked
+};
+
+// Most bytes of an adapter's tensors.
+constexpr int64_t kMaxAdapterBytes = int64_t{8} << 30;
+
+// Errors: ReadAdapter's, except those that need a model or the values of the tensors.
+absl::StatusOr<AdapterFiles> OpenAdapterFiles(const std::string& path, bool follow_symlinks);
+
+}  // namespace quintet

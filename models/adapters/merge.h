@@ -1,0 +1,28 @@
+// Adds a LoRA adapter to the weights of its base model: W + scale * B A, one parameter at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/adapters/adapter.h"
+
+namespace quintet {
+
+// What an adapter changes in one parameter (WeightSlot::name). Immutable; threads may share it.
+class MergedParameter {
+ public:
+  // `adapter` must outlive this object.
+  MergedParameter(const Adapter& adapter, const std::string& parameter);
+  bool changes() const { return !factors_.empty() || saved_ != nullptr; }
+  // Changes rows [row, row + rows) of the parameter, given as values [rows, columns] f32, dense.
+  // Each value is summed in double precision and rounded to f32 once. A tensor of modules_to_save
+  // replaces the values; factors of the same module are added to it.
+  void Apply(int64_t row, int64_t rows, int64_t columns, float* values) const;
+
+ private:
+  std::vector<const LoraFactors*> factors_;
+  const SavedTensor* saved_ = nullptr;
+};
+
+}  // namespace quintet

@@ -1,0 +1,39 @@
+// The adapters of tests/data/adapters, with what PEFT computed from them (tools/adapter_oracle.py).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/models/checkpoint/checkpoint.h"
+#include "tests/models/row_runner.h"
+
+namespace quintet {
+
+struct RecordedAdapter {
+  explicit RecordedAdapter(const std::string& name);
+
+  std::string name;
+  std::string path;  // the directory of PEFT, or the file of kohya's format
+  std::string base;  // directory of the base model
+  TokenRows inputs, targets;
+  std::vector<float> logits;  // packed
+  std::vector<float> states;  // of the encoder, packed; empty for GPT-2 and classifiers
+  nlohmann::json searches;
+};
+
+std::vector<std::string> RecordedAdapterNames();
+
+// The largest difference, relative to the largest magnitude of `expected`.
+double RelativeDifference(const std::vector<float>& actual, const std::vector<float>& expected);
+
+struct ForwardOutputs {
+  std::vector<float> states, logits;  // as in RecordedAdapter
+};
+// Runs a model over the inputs and targets of a record.
+ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model);
+
+// Limits that are large enough for every record.
+ModelLimits RecordedLimits();
+
+}  // namespace quintet
