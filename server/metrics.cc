@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {
@@ -271,7 +272,14 @@ void ModelMetrics::SetState(bool ready, int64_t retired) {
   Set(retired_, static_cast<double>(retired));
 }
 
-void ModelMetrics::Accepted(const char* rpc) { Increment(accepted_.at(rpc)); }
+// Does not allocate, as std::map::at would for a key of 16 bytes: after a failed allocation the
+// call would end while the engine has its request.
+void ModelMetrics::Accepted(const char* rpc) {
+  const auto found = std::find_if(accepted_.begin(), accepted_.end(),
+                                  [rpc](const auto& entry) { return entry.first == rpc; });
+  QT_CHECK(found != accepted_.end());
+  Increment(found->second);
+}
 
 void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {
   Increment(finished_.at(FinishReasonName(reason)));
