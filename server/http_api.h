@@ -20,7 +20,7 @@ class HttpApi {
   struct Options {
     std::string listen;  // HOST:PORT
     std::string version;
-    bool page = false;  // also serves the page (page.h)
+    bool page = false;             // also serves the page (page.h)
     CallContext* calls = nullptr;  // this and the next two must outlive the API
     const HealthStatus* health = nullptr;
     const TlsContext* tls = nullptr;  // null: plaintext

@@ -321,6 +321,9 @@ void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
                  "Log one JSON object per call that has ended: request id, model, method, code, "
                  "tokens and times, without text of inputs or outputs.")
       ->group(kGroup);
+}
+
+void AddLifecycleFlags(CLI::App* command, ServeFlags* flags) {
   const auto seconds = [&](const char* name, double* value, double least, const char* help) {
     command->add_option(name, *value, help)
         ->check(InRange(least, 1e6))
@@ -344,6 +347,7 @@ void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   AddPerModelFlags(command, flags);
   AddCallLimitFlags(command, flags);
   AddNetworkFlags(command, flags);
+  AddLifecycleFlags(command, flags);
   line.AddModelSections(command, [flags](const std::vector<ModelSection>& sections) {
     flags->sections = sections;
     for (const ModelSection& section : sections) {

@@ -1,5 +1,5 @@
-"""Tests the HTTP API with hostile JSON, and with clients that are slow, stop reading, go away or keep
-many connections open."""
+"""Tests the HTTP API with hostile JSON, and with clients that are slow, stop reading, go away or
+keep many connections open."""
 
 import json
 import re

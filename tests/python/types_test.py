@@ -1,5 +1,5 @@
-"""Tests the type hints of the Python package with mypy --strict: the package itself, and programs that
-use it rightly and wrongly."""
+"""Tests the type hints of the Python package with mypy --strict: the package itself, and programs
+that use it rightly and wrongly."""
 
 import os
 import re

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs AIPerf from PyPI against the HTTP API: streamed completions of the shipped model, with its own
-# tokenizer, so that nothing is downloaded from a model hub. AIPerf has a virtual environment of its
-# own (build/aiperf), because it has about 120 dependencies. Starts and stops the server. Writes
+# Runs AIPerf from PyPI against the HTTP API: streamed completions of the shipped model, with its
+# own tokenizer, so that nothing is downloaded from a model hub. AIPerf has a virtual environment of
+# its own (build/aiperf), because it has about 120 dependencies. Starts and stops the server. Writes
 # AIPerf's summary to OUT/aiperf.json; its other files stay in build/aiperf/run.
 # usage: tools/bench/aiperf.sh [OUT]
 # QUINTET_BINARY: the program, build/quintet unless set. CONCURRENCY, REQUESTS: of the load.
@@ -18,7 +18,7 @@ if [ ! -x "$environment/bin/aiperf-installed" ]; then
 fi
 
 free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+  python3 -c 'import socket; print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])'
 }
 api=127.0.0.1:$(free_port)
 health=127.0.0.1:$(free_port)

@@ -4,14 +4,15 @@
     tools/bench/package_overhead.py [--device DEVICE] [--lines N] [--encode-lines N] [--repeats N]
         [--model DIR] [--out FILE]
 
-The package is that of build/python and the command build/quintet; with QUINTET_PACKAGE=installed the
-installed package, and with QUINTET_BINARY another command. Every job runs in its own process, which
-loads the model and processes one line before it is timed. The time of a command is that from the
-first line sent to its standard input to the last byte of its output; that of a job of the package
-is that of the call. A job is compared with another one that does the same work, its base. In each
-repeat all jobs run one after the other. The script prints, and writes to FILE as JSON, the medians of
-the wall time, CPU time (user and system), minor page faults and context switches of each job, and
-the median, lowest and highest ratio of its wall time to that of its base in the same repeat.
+The package is that of build/python and the command build/quintet; with QUINTET_PACKAGE=installed
+the installed package, and with QUINTET_BINARY another command. Every job runs in its own process,
+which loads the model and processes one line before it is timed. The time of a command is that from
+the first line sent to its standard input to the last byte of its output; that of a job of the
+package is that of the call. A job is compared with another one that does the same work, its base.
+In each repeat all jobs run one after the other. The script prints, and writes to FILE as JSON, the
+medians of the wall time, CPU time (user and system), minor page faults and context switches of each
+job, and the median, lowest and highest ratio of its wall time to that of its base in the same
+repeat.
 
 The job "Model.encode, kept memory" is Model.encode with settings of glibc that keep freed memory in
 the process, as the command has.

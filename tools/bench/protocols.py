@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures the throughput of one server at saturation through each of its protocols: quintet.v1 over
-gRPC, KServe v2 over gRPC, and the HTTP API. For streams and for whole answers, the protocols take
-turns for several rounds with the same requests, in closed loops that keep the server's queue
+"""Measures the throughput of one server at saturation through each of its protocols: quintet.v1
+over gRPC, KServe v2 over gRPC, and the HTTP API. For streams and for whole answers, the protocols
+take turns for several rounds with the same requests, in closed loops that keep the server's queue
 filled. Reports requests/s, output tokens/s and the server's CPU time per request, and the ratio to
 quintet.v1. The claim is that each protocol reaches 85 % of quintet.v1's tokens/s.
 

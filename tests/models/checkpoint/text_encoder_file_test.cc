@@ -1,6 +1,7 @@
 #include "models/checkpoint/text_encoder_file.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <string>

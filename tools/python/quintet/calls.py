@@ -1,7 +1,7 @@
 """The calls of Model and AsyncModel: the flow of the inputs of a task to the engine.
 
-`Feed` pushes inputs into the engine's call, at most a window of them at a time, so that iterators of
-any length take bounded memory.
+`Feed` pushes inputs into the engine's call, at most a window of them at a time, so that iterators
+of any length take bounded memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Feed:
     def least(self) -> int:
         """Number of results to wait for. Each wait costs a thread switch, and as many inputs are
         pushed next, so that few are more expensive than many; but results of an iterator are
-        yielded as soon as they are there. 0: inputs can be pushed, so that nothing is waited for."""
+        yielded as soon as they are there. 0: inputs can be pushed, so nothing is waited for."""
         if not self.full:
             return 0
         return 1 if self._waits else max(1, min(self.LEAST, self._window // 8))

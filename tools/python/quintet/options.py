@@ -214,8 +214,8 @@ class EncodeOptions(EmbeddingOptions, total=False):
         Option(
             "auto",
             checks.one_of(*POOLINGS),
-            '"auto" (that of the model\'s modules.json, otherwise "mean"), "mean", "first", "last", '
-            'or "none": one row for each token',
+            '"auto" (that of the model\'s modules.json, otherwise "mean"), "mean", "first", '
+            '"last", or "none": one row for each token',
         ),
     ]
 
@@ -382,8 +382,8 @@ def resolve(
     owner: str, method: str, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Checks the options that a method was called with. Returns the values of all its options, with
-    defaults for those that were not given; and the given decoding options, under the engine's names.
-    `owner`: "Model" or "Client". Raises TypeError for an option that does not exist."""
+    defaults for those that were not given; and the given decoding options, under the engine's
+    names. `owner`: "Model" or "Client". Raises TypeError for an option that does not exist."""
     known = OPTIONS[method]
     values, decoding = dict(_DEFAULTS[method]), {}
     for name, value in given.items():
