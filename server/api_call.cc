@@ -259,10 +259,15 @@ void ApiCall::DropUnstarted(size_t first) {
 }
 
 void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
+  {
+    // Set before anything can fail: the RPC waits for the end of this write, also after Abort.
+    std::lock_guard<std::mutex> lock(mutex_);
+    parts_[index].unwritten = true;
+    if (finished_) return;
+  }
   try {
     const auto response = Parsed<v1::GenerateStreamResponse>(message);
     std::lock_guard<std::mutex> lock(mutex_);
-    parts_[index].unwritten = true;
     if (finished_) return;
     const std::string events = translation_->OnChunk(index, response.chunk());
     // A comment keeps the flow of chunks going if this one has no event.
