@@ -163,7 +163,7 @@ std::optional<grpc::ByteBuffer> ResponseTo(const Translation::RpcOfRequest& rpc)
   }
   if (rpc.method == "ListModels") {
     v1::ListModelsResponse response;
-    WriteServedModel(host, response.add_models());
+    WriteServedModel(*Binding().model, response.add_models());
     return ToBytes(response);
   }
   QT_CHECK(rpc.method == "GetModelInfo");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "models/checkpoint/json.h"
 #include "models/tokenizers/sentencepiece_file.h"
 #include "tests/catch.h"
@@ -99,7 +100,7 @@ absl::Status Load(const GgufBuilder& builder) {
 GgufBuilder WithTokens(uint64_t tokens, uint64_t scores, const std::string& model = "t5") {
   GgufBuilder builder;
   std::string texts, numbers, types;
-  for (uint64_t i = 0; i < tokens; ++i) texts += GgufBuilder::Text("t" + std::to_string(i));
+  for (uint64_t i = 0; i < tokens; ++i) texts += GgufBuilder::Text(absl::StrCat("t", i));
   for (uint64_t i = 0; i < scores; ++i) {
     numbers += GgufBuilder::Bytes<float>(-1.0F);
     types += GgufBuilder::Bytes<int32_t>(1);
