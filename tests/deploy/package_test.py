@@ -16,7 +16,7 @@ from server_process import BINARY, run_quintet
 
 BUILD = pathlib.Path(BINARY).parent
 SUBCOMMANDS = (
-    "generate encode score classify convert inspect serve bench completion health man".split()
+    "generate encode score classify convert inspect serve admin bench completion health man".split()
 )
 PAGES = {"quintet", *(f"quintet-{name}" for name in SUBCOMMANDS)} | {
     "quintet-bench-serve",

@@ -21,7 +21,7 @@ class TestItem : public WorkItem {
     prepared_by = std::this_thread::get_id();
     if (input_.empty()) return absl::InvalidArgumentError("no tokens");
     Request request = GenerateRequest(model_, input_, options_);
-    request.stream = true;
+    request.stream = stream;
     return request;
   }
   absl::Status Finish(Result taken) override {
@@ -32,6 +32,7 @@ class TestItem : public WorkItem {
 
   Result result;
   std::thread::id prepared_by, finished_by;
+  bool stream = true;
 
  private:
   const Model& model_;
@@ -49,9 +50,12 @@ struct RunnerTest {
     session.engine = *Engine::Create(session.model.get(), nullptr, limits);
     runner = EngineRunner::Create(&session, 2);
   }
-  std::unique_ptr<WorkItem> Item(std::vector<int32_t> input, int32_t max_new_tokens = 6) const {
-    return std::make_unique<TestItem>(*session.model, std::move(input),
-                                      DecodingOptions{.max_new_tokens = max_new_tokens});
+  std::unique_ptr<WorkItem> Item(std::vector<int32_t> input, int32_t max_new_tokens = 6,
+                                 bool stream = true) const {
+    auto item = std::make_unique<TestItem>(*session.model, std::move(input),
+                                           DecodingOptions{.max_new_tokens = max_new_tokens});
+    item->stream = stream;
+    return item;
   }
   Result Alone(const std::vector<int32_t>& input) const {
     return RunAlone(FakeOptions(),
@@ -132,7 +136,8 @@ TEST_CASE("Pop waits until as many items have finished as its caller wants") {
   const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
   std::vector<std::unique_ptr<WorkItem>> list, items;
   for (int32_t i = 0; i < 100; ++i) {  // every fifth fails before it reaches the engine
-    list.push_back(test.Item(i % 5 == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{2, 3}));
+    list.push_back(test.Item(i % 5 == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{2, 3}, 6,
+                             /*stream=*/false));
   }
   call->Push(std::move(list));
   call->Pop(60'000'000, 70, &items, nullptr);

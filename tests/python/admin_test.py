@@ -334,7 +334,7 @@ def test_an_idle_model_that_cannot_be_loaded_is_tried_again(tmp_path, checkpoint
         error = failure_of(lambda: answer(server))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert server.state() == "FAILED"
-        assert server.get("/readyz")[0] == 503
+        assert eventually(lambda: server.get("/readyz")[0] == 503, 10)
         checkpoint.use(0)
         # A call loads it again some time after the failure.
         assert eventually(lambda: server.state() == "SERVING" or _tried(server), 40)
