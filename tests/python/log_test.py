@@ -198,12 +198,12 @@ def test_the_log_says_what_was_loaded_and_its_capacity(tiny_models):
     flags = {"dtype": "f32", "max_running": 5, "max_batch_tokens": 777, "max_input_tokens": 777}
     with Server(G2P, tiny_models["t5-encoder"], **flags) as server:
         lines = server.log().splitlines()
-    (g2p,) = [line for line in lines if "model g2p: loaded" in line]
-    match = re.fullmatch(DATE + "model g2p: " + LOADED, g2p)
+    (g2p,) = [line for line in lines if "model g2p: version 1 serves" in line]
+    match = re.fullmatch(DATE + "model g2p: version 1 serves, " + LOADED, g2p)
     assert match, g2p
     assert int(match[1]) > 5 * 256
-    (encoder,) = [line for line in lines if "model t5-encoder: loaded" in line]
+    (encoder,) = [line for line in lines if "model t5-encoder: version 1 serves" in line]
     assert encoder.endswith(" MiB, capacity 777 tokens in a batch")
     with Server(G2P, log_format="json", **flags) as server:
         told = [json.loads(line)["message"] for line in server.log().splitlines()]
-    assert any(re.fullmatch("model g2p: " + LOADED, line) for line in told), told
+    assert any(re.fullmatch("model g2p: version 1 serves, " + LOADED, line) for line in told), told

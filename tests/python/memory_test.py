@@ -66,7 +66,7 @@ def test_a_server_plans_within_ulimit_v():
     plan = plan_of(output)
     assert plan[" KV cache"] == 256
     assert plan[" requests"] >= 64
-    assert plan[" total"] <= 2048 * 0.85
+    assert plan[" total"] <= 2048 * 0.85 + 1  # shown in whole MiB
 
 
 def test_near_the_limit_encoder_caches_shrink_first():
