@@ -40,7 +40,7 @@ constexpr const char* kKnownFields[] = {
     // usual.
     "loftq_config", "runtime_config"};
 
-// What a field that is refused stands for.
+// The feature that a refused field would enable.
 struct Refused {
   const char* field;
   const char* what;

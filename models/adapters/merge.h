@@ -9,7 +9,7 @@
 
 namespace quintet {
 
-// What an adapter changes in one parameter (WeightSlot::name). Immutable; threads may share it.
+// The changes of an adapter to one parameter (WeightSlot::name). Immutable; threads may share it.
 class MergedParameter {
  public:
   // `adapter` must outlive this object.
