@@ -186,7 +186,7 @@ class SequenceMask {
 
   __device__ bool any() const { return tiles_ != nullptr; }
   // Visibility of keys [begin, end) to queries [row, row + rows), both counted from the first token
-  // of the sequence. Requires begin < end, and that the call has a mask (any()).
+  // of the sequence. Requires begin < end and any() (the call has a mask).
   __device__ TileVisibility View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {

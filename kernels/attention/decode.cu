@@ -168,10 +168,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   SyncClusterBeforeExit();
 }
 
-// Chooses how many warps of a CTA share an item (a sequence and head). The number starts at one and
-// is doubled, up to kMaxWarps, while each warp has more than kMaxWarpKeys keys of the longest
-// sequence. It is also doubled while each warp has more than kStepKeys of them and the device can
-// hold twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
+// Chooses how many warps of a CTA share an item (a sequence and head). The number is at most
+// kMaxWarps; it starts at one and is doubled while each warp has more than kMaxWarpKeys keys of
+// the longest sequence, or while each warp has more than kStepKeys keys and the device can hold
+// twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
 // each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {

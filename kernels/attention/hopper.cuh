@@ -115,9 +115,9 @@ struct HeadBiasTable {
 };
 // HeadBiasTable for lazy rescaling. before, after: the constant bias left and right of the table,
 // in log2 units. values[side][copy]: the bias minus `before` (side 0) or minus `after` (side 1), in
-// unscaled-score units (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. With ALiBi,
-// both sides of `values` hold the bias itself, and `before` and `after` hold the slopes left and
-// right of the diagonal (0 on a hidden side).
+// units of q k (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. With ALiBi, both
+// sides of `values` hold the bias itself, and `before` and `after` hold the slopes left and right
+// of the diagonal (0 on a hidden side).
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];

@@ -95,8 +95,8 @@ class HopperConsumer {
       ComputeTileProbs(tile, rescale);
       WarpgroupWait<0>();
       FenceAccumulators();
-      // Keeps the compiler from rounding scores_ into probs_ before the wait above: until then the
-      // P V GEMM reads probs_.
+      // Keeps the compiler from rounding scores_ into probs_ before the P V GEMM, which reads
+      // probs_, has finished.
       WarpgroupFenceOperand(scores_);
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kLazyRescale) Rescale(out_, rescale);

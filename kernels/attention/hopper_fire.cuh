@@ -9,13 +9,13 @@
 
 namespace quintet::cuda {
 
-// FIRE's network of one head: the bias, in unscaled-score units, as a piecewise linear function of
-// f (position_bias.h). Knots and lines are in descending order of f: lines[i] applies between knots
-// i - 1 and i.
+// FIRE's network of one head: the bias, divided by the softmax scale, as a piecewise linear
+// function of f, FIRE's normalised distance (position_bias.h). Knots and lines are in descending
+// order of f: lines[i] applies between knots i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  // One entry for each knot i: x is the knot's f; y is the slope of lines[i] minus the slope of
-  // lines[i + 1].
+  // One entry for each knot i, where lines[i] and lines[i + 1] meet: x is the distance f there; y
+  // is the slope of lines[i] minus that of lines[i + 1].
   float2 knots[kHopperKnots];
 };
 
@@ -57,8 +57,8 @@ __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRo
   }
 }
 
-// Writes the FireTable of one head; `unit` converts log2 units to unscaled-score units. Executed by
-// one warp.
+// Writes the FireTable of one head; `unit` is 1 / (softmax scale * log2 e), by which log2 units are
+// multiplied. Executed by one warp.
 __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTable& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32, knots = bias.FireSegments() - 1;
   for (int i = lane; i <= knots; i += 32) {

@@ -1,5 +1,5 @@
-// Computes the largest row norms of Q and K. From them the Hopper kernel decides in which K/V tiles
-// ALiBi's bias makes every P 0 (attention/hopper_alibi_skip.cuh).
+// Computes the largest row norm of Q, and of K, per tile and head. From them the Hopper kernel
+// finds in which K/V tiles ALiBi's bias makes every P 0 (attention/hopper_alibi_skip.cuh).
 #include "kernels/attention/call.cuh"
 
 namespace quintet::cuda {

@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
 #endif
 }
 
-// Whether this kernel is faster than cuBLASLt for a gated weight and this number of rows: its CTAs
-// must occupy between 3/4 and all of the SMs.
+// Whether this kernel supports the GEMM of w (gated: gate rows, then up rows) and is faster than
+// cuBLASLt: its CTAs must occupy between 3/4 and all of the SMs.
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
 // Runs the GEMM. Does not check whether the kernel supports the call; RunSplitK does.
 void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);

@@ -9,7 +9,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kRegisterPieces = 4;  // pieces of a row that one thread holds in registers
 
-// Kernel arguments; the pointers are those of RmsNormArgs or LayerNormArgs in device memory.
+// Kernel arguments: the tensors of RmsNormArgs or LayerNormArgs, as addresses in device memory.
 template <typename In, typename Out>
 struct NormParams {
   const In* x;

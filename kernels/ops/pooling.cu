@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
       const bool first = begin + i == segment.begin;
       const double value = __dmul_rn(weight, static_cast<double>(values[i]));
       sum = first ? value : __dadd_rn(sum, value);
-      // As std::max: a NaN in the first row stays, a later one is skipped.
+      // Like std::max: a NaN in the first row stays; a NaN in a later row is skipped.
       most = first || most < values[i] ? values[i] : most;
       weights += weight;
       if (weighted) weight += 1.0;

@@ -29,8 +29,8 @@ class CudaGraph {
 
 class Device {
  public:
-  // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, there is no such device, its
-  // compute capability is below 8.0, or cuBLASLt cannot be loaded.
+  // Opens CUDA device `ordinal`. Returns UNAVAILABLE if this build has no CUDA, there is no such
+  // device, its compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
   virtual ~Device() = default;
   Device(const Device&) = delete;
@@ -55,8 +55,8 @@ class Device {
 
   // Number of device allocations so far. Tests use it to check that steps allocate nothing.
   int64_t allocations() const { return allocations_; }
-  // Allocates device memory, aligned to 256 bytes and uninitialised. RESOURCE_EXHAUSTED if there is
-  // not enough.
+  // Allocates device memory, aligned to 256 bytes and uninitialised. Returns RESOURCE_EXHAUSTED if
+  // there is not enough.
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.

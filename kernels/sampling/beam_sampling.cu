@@ -29,7 +29,7 @@ struct KeyedCandidate {
   int32_t index;  // -1: none
 };
 
-// Kernel arguments; the pointers are those of SampleBeamsArgs in device memory.
+// Kernel arguments: the arrays of SampleBeamsArgs, as addresses in device memory.
 struct SampleBeamsParams {
   LogitRows logits;
   const float* row_bias;
