@@ -40,7 +40,7 @@ std::vector<double> SampleInput(int64_t n) {
   return x;
 }
 
-// Returns W x [rows] for the stored values of a parameter.
+// Returns the product W x [rows], where W is a parameter as the files store it.
 absl::StatusOr<std::vector<double>> Apply(const SafetensorsReader& files, const PlannedWeight& w,
                                           const std::vector<double>& x) {
   constexpr int64_t kBlockValues = int64_t{1} << 20;
@@ -97,7 +97,7 @@ void AddFactors(const LoraFactors& f, const std::vector<double>& x, std::vector<
   }
 }
 
-// W x of a tensor of modules_to_save, [shape[0], x].
+// Returns the product W x, where W [rows, x.size()] is a tensor of modules_to_save.
 std::vector<double> ApplySaved(const SavedTensor& saved, const std::vector<double>& x) {
   std::vector<double> y(saved.values.size() / x.size());
   for (size_t r = 0; r < y.size(); ++r) {

@@ -13,7 +13,7 @@ namespace quintet {
 
 // Reads the weights of both directories, one block of rows at a time, and computes in
 // double precision. StageError::stage is the name of a parameter (models/weights/table.h).
-// `follow_symlinks` is for the source. Errors are those of reading the two.
+// `follow_symlinks` applies to `source` only. Returns the errors of reading the directories.
 absl::StatusOr<std::vector<StageError>> CompareMerged(const std::string& source,
                                                       const Adapter& adapter,
                                                       const std::string& result,

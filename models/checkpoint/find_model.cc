@@ -156,8 +156,8 @@ bool IsModelFile(const std::string& name) {
   return false;
 }
 
-// True for files that are models of their own. model.safetensors beside a config.json is not: it
-// belongs to its directory.
+// True for a file that is a whole model. A model.safetensors next to a config.json is not: it is a
+// part of the model in its directory.
 bool IsModelOfOneFile(const std::string& path) {
   if (absl::EndsWith(path, ".gguf")) return true;
   const fs::path file(path);

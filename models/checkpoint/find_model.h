@@ -52,9 +52,9 @@ ModelFormat ModelFormatOf(const std::string& model);
 // a file under refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the
 // model can be read: CheckLinks (unless `follow_symlinks`) and CheckModelFiles
 // (models/checkpoint/foreign_files.h).
-// NOT_FOUND: there is no such directory and no such cached model; for a hub id the message contains
-// the command that downloads it.
-// INVALID_ARGUMENT: `model` is another file, or its directory cannot be read as a model.
+// Returns NOT_FOUND if there is no such directory and no such cached model; for a hub id the
+// message contains the command that downloads it.
+// Returns INVALID_ARGUMENT if `model` is another file or a directory that is not a readable model.
 absl::StatusOr<std::string> FindModel(const std::string& model, bool follow_symlinks = false);
 
 // Returns the directory or file with the tokenizer of a model that FindModel has found. If
@@ -65,9 +65,9 @@ absl::StatusOr<std::string> FindTokenizer(const std::string& tokenizer, const st
                                           bool follow_symlinks = false);
 
 // Returns the target of the symbolic link `path`. Only one kind of link is accepted: a link in a
-// repository's folder (models--*) of a hub cache to a file in the same folder. INVALID_ARGUMENT for
-// all other links, and for links whose target does not exist. A path that is not a link is returned
-// unchanged.
+// repository's folder (models--*) of a hub cache to a file in the same folder. Returns
+// INVALID_ARGUMENT for all other links, and for links whose target does not exist. A path that is
+// not a link is returned unchanged.
 absl::StatusOr<std::string> ResolveLink(const std::string& path);
 
 // Calls ResolveLink for the model files of a directory and of its direct sub-directories, and

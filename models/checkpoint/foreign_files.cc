@@ -33,8 +33,8 @@ bool HasWeights(const std::string& directory) {
   return Has(directory, kWeights) || Has(directory, kIndex);
 }
 
-// model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin,
-// model.safetensors.index.fp16.json.
+// Whether `name` is a variant of a weight file: model.fp16.safetensors, pytorch_model.fp16.bin,
+// model.fp16-00001-of-00002.safetensors, model.safetensors.index.fp16.json.
 bool IsVariant(const std::string& name) {
   absl::string_view rest = name;
   if (!absl::ConsumePrefix(&rest, "model.") && !absl::ConsumePrefix(&rest, "pytorch_model.")) {

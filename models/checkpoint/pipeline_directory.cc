@@ -32,7 +32,7 @@ std::string ClassOf(const nlohmann::json& component) {
   return pair ? component[1].get<std::string>() : "";
 }
 
-// T5EncoderModel, UMT5EncoderModel, MT5EncoderModel, T5ForConditionalGeneration, ...
+// Whether `name` is a T5 model class: T5EncoderModel, UMT5EncoderModel, MT5EncoderModel, ...
 bool IsT5(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "UM")) absl::ConsumePrefix(&name, "M");
   return absl::StartsWith(name, "T5") && !absl::StrContains(name, "Tokenizer");

@@ -9,9 +9,9 @@
 namespace quintet {
 
 // If `directory` has a model_index.json and no config.json, returns the folder of its T5 text
-// encoder (class T5EncoderModel, UMT5EncoderModel, ...). INVALID_ARGUMENT if the file is damaged or
-// names no or several T5 text encoders; the message lists the folders. Returns other directories
-// unchanged.
+// encoder (class T5EncoderModel, UMT5EncoderModel, ...). Returns INVALID_ARGUMENT if the file is
+// damaged or names no or several T5 text encoders; the message lists the folders. Returns other
+// directories unchanged.
 absl::StatusOr<std::string> FindTextEncoder(const std::string& directory);
 
 // If `model` is the folder text_encoder* of a pipeline, returns the folder of the tokenizer that

@@ -30,7 +30,7 @@ bool IsFloat(StoredType type) {
   return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
-// Tensors that are read as a part of another one, or not at all.
+// True for tensors that tensors() omits: scales and formats of other tensors, and the tokenizer.
 bool IsCompanion(absl::string_view name) {
   for (const char* suffix :
        {kMarker, ".weight_scale", ".scale_weight", ".input_scale", ".scale_input"}) {
@@ -223,7 +223,7 @@ absl::Status TextEncoderFile::AddTensor(const StoredTensor& tensor, const std::s
   return absl::OkStatus();
 }
 
-// Finds the scale of a tensor. A scale of one value is read now.
+// Finds the scale of a tensor: reads it if it is one value, or sets origin->rows to its tensor.
 absl::Status TextEncoderFile::FindScale(const StoredTensor& tensor, Origin* origin) const {
   const absl::string_view layer = absl::StripSuffix(tensor.name, ".weight");
   if (layer.size() == tensor.name.size()) return absl::OkStatus();
@@ -326,7 +326,7 @@ absl::Status TextEncoderFile::Read(const StoredTensor& tensor, int64_t begin_byt
   if (origin.values == nullptr) {
     return ReadScales(origin, begin_bytes / size, bytes / size, static_cast<float*>(destination));
   }
-  // Values of the same type are not scaled here: the scales of quantized ones are a tensor.
+  // Values that stay quantized are not scaled here: their scales are a tensor of their own.
   const bool scaled = IsFloat(tensor.type) && (origin.rows != nullptr || origin.scale != 1.0F);
   if (tensor.type == origin.type && !scaled) {
     return file_->Read(*origin.values, begin_bytes, bytes, destination);

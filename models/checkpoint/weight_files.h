@@ -78,8 +78,8 @@ class WeightFiles {
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
 
   // Copies `bytes` bytes of the tensor's values, starting at byte `begin_bytes` of them, to
-  // `destination`. Both numbers are multiples of the size of a value. INVALID_ARGUMENT if the file
-  // has become shorter.
+  // `destination`. Both numbers are multiples of the size of a value. Returns INVALID_ARGUMENT if
+  // the file has become shorter.
   virtual absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                             void* destination) const = 0;
   // Reads all bytes of all weight files, headers included, and calls `take` for each block of bytes

@@ -34,8 +34,8 @@ fs::path WithoutTrailingSlash(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-// INVALID_ARGUMENT if source and target are the same directory or one contains the other, after
-// resolving symbolic links. Replacing the target would then delete the source.
+// Returns INVALID_ARGUMENT if source and target are the same directory or one contains the other,
+// after resolving symbolic links. Replacing the target would then delete the source.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(source, error);

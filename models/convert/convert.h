@@ -55,9 +55,9 @@ struct ConvertOptions {
   std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
 };
 
-// INVALID_ARGUMENT if `target` is not a valid path of a new directory (it is empty, does not end in
-// a name or is too long), or if source and target, after resolving links, are the same directory or
-// one contains the other.
+// Returns INVALID_ARGUMENT if `target` is not a valid path of a new directory (it is empty, does
+// not end in a name or is too long), or if source and target, after resolving links, are the same
+// directory or one contains the other.
 absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
 
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the

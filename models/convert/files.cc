@@ -95,7 +95,7 @@ absl::Status CopyFiles(const std::string& source, bool (*wanted)(const std::stri
   return absl::OkStatus();
 }
 
-// Writes the tokenizer that is one file.
+// Writes the tokenizer if options.tokenizer is one file, not a directory.
 absl::Status WriteTokenizer(const CompanionOptions& options) {
   const std::string& path = options.tokenizer;
   if (ModelFormatOf(path) == ModelFormat::kDirectory) {  // a tokenizer.json or a spiece.model

@@ -23,7 +23,7 @@ absl::Status Bad(const std::string& where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
 }
 
-// The file's normalization rules, of which the longest that matches applies at each position, then
+// Applies the file's normalization rules (at each position the longest rule that matches), then
 // SentencePiece's rules for spaces.
 class SentencePieceNormalizer : public Normalizer {
  public:
@@ -141,7 +141,7 @@ DecoderPtr MakeDecoder(bool byte_fallback) {
   return MakeDecoderSequence(std::move(steps));
 }
 
-// Uses the piece `content` as a special token unless the settings name one.
+// Sets *token to the piece `content`, if there is one, unless the settings have set *token.
 void SetDefault(const Vocabulary& vocabulary, const char* content,
                 std::optional<AddedToken>* token) {
   if (!*token && vocabulary.Find(content) >= 0) *token = SpecialToken(content);

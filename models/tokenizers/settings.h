@@ -51,8 +51,8 @@ struct TokenizerSettings {
   std::optional<int64_t> extra_ids;  // number of sentinels (<extra_id_N>) of T5 and ByT5
   bool add_prefix_space = false, add_bos = false, add_eos = false, split_special_tokens = false;
   bool clean_up_spaces = false, clean_up_spaces_of_bpe = false;
-  // Read spiece.model by SentencePiece's own rules instead of T5Tokenizer's: UMT5, for which
-  // transformers has no class that reads the file.
+  // True for UMT5: spiece.model is read by SentencePiece's own rules instead of T5Tokenizer's,
+  // because transformers has no class that reads the file for UMT5.
   bool sentencepiece_rules = false;
 };
 
@@ -60,9 +60,9 @@ struct TokenizerSettings {
 TokenizerSettings DefaultTokenizerSettings(std::string_view model_type);
 
 // Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json of
-// `directory`. Missing files are not an error. INVALID_ARGUMENT for bad contents; the message names
-// the file and the place in it, and says what was expected and what was found. `model_type` is used
-// if there is no config.json.
+// `directory`. Missing files are not an error. Returns INVALID_ARGUMENT for bad contents; the
+// message names the file and the place in it, and says what was expected and what was found.
+// `model_type` is used if there is no config.json.
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory,
                                                         std::string_view model_type = "");
 

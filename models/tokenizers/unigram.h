@@ -29,7 +29,7 @@ inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
  public:
-  // INVALID_ARGUMENT (the message does not name the file) if a piece is longer than
+  // Returns INVALID_ARGUMENT (the message does not name the file) if a piece is longer than
   // kMaxUnigramPieceBytes. `unknown` is the id of the unknown token, >= 0.
   static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
                                                                 int32_t unknown,

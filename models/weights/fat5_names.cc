@@ -169,7 +169,7 @@ std::string ArchitectureName(Head head, const char* prefix) {
   return "";
 }
 
-// UNIMPLEMENTED for heads that use the decoder in T5 but the encoder in FAT5: sequence
+// Returns UNIMPLEMENTED for heads that use the decoder in T5 but the encoder in FAT5: sequence
 // classification and question answering.
 absl::Status CheckHead(Head head) {
   if (head == Head::kSequenceClassification || head == Head::kQuestionAnswering) {
