@@ -29,7 +29,7 @@ namespace quintet {
 class TextEncoderFile : public WeightFiles {
  public:
   // Opens a file. Returns the errors of SafetensorsReader::OpenFile, INVALID_ARGUMENT if the file
-  // holds no T5 encoder or a bad scale (shape, not finite), and UNIMPLEMENTED for a quantization
+  // holds no T5 encoder or a scale of wrong shape or value, and UNIMPLEMENTED for a quantization
   // format that is not in the list at the top of this file.
   static absl::StatusOr<TextEncoderFile> Open(const std::string& path,
                                               bool follow_symlinks = false);
