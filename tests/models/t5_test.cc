@@ -278,7 +278,7 @@ TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the sam
                                        {"tie_word_embeddings", true}};
   CHECK(LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool) ==
         LogitsOf(Variant("t5-v1_1", no_scale_key).directory(), &pool));
-  // The scale changes the logits; hence the comparisons above would detect a wrong scale.
+  // The scale changes the logits; hence comparisons of logits detect a wrong scale.
   CHECK(v1_1 != LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool));
 }
 

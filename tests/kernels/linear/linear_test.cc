@@ -296,9 +296,9 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
   CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
 }
 
-// Checks the case on a GPU with 16-bit weights, x of the same type, and y of that type or f32. On
-// the CPU everything is f32. There, large cases (those that compare only a sample of the columns,
-// sample > 1) are skipped, since they target the tiles of GPU kernels.
+// Checks the case on a GPU with 16-bit weights, x of the same type, and y once of that type and
+// once f32. On the CPU everything is f32. There, large cases (those that compare only a sample of
+// the columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {

@@ -42,7 +42,7 @@ std::vector<size_t> Descending(const std::vector<float>& row) {
   return order;
 }
 
-// Reference: the warpers as implemented in Hugging Face, with full sorts and filtered rows.
+// Reference: the warpers as in Hugging Face. Each sorts the row and sets rejected logits to -inf.
 std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   const size_t n = row.size(), keep = o.keep;
   for (float& x : row) x /= o.temperature;

@@ -68,8 +68,8 @@ ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model) {
     out.logits = runner.Classify(states);
     return out;
   }
-  // T5's sequence classifier reads the decoder's state of the last token, eos, of the input shifted
-  // right.
+  // T5's sequence classifier gives the decoder the input shifted right, and reads the decoder's
+  // hidden state of the last token, eos.
   TokenRows shifted = record.inputs;
   for (auto& row : shifted) {
     row.pop_back();

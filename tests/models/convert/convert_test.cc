@@ -89,7 +89,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   return target;
 }
 
-// Rewrites the tensors of a checkpoint into `shards` files, after `edit` has changed their bytes.
+// Rewrites a checkpoint's tensors as `shards` files, after `edit` has changed the tensors' bytes.
 void Rewrite(const std::string& directory, int shards,
              const std::function<void(const StoredTensor&, std::vector<char>*)>& edit = nullptr) {
   nlohmann::json index;

@@ -90,7 +90,7 @@ TEST_CASE("A SentencePiece file that is written is read as the same", "[tokenize
   CHECK(again->byte_fallback);
 }
 
-// A GGUF file with these tokenizer keys.
+// Writes the builder's GGUF file and loads the tokenizer in it.
 absl::Status Load(const GgufBuilder& builder) {
   TemporaryDirectory directory;
   WriteBytes(directory / "model.gguf", builder.File());
