@@ -11,9 +11,9 @@
 
 namespace quintet::cuda {
 
-// Limits of attention/decode.cu: largest number of query rows per sequence (kFewRows) and largest
-// head_dim (kFewRowsHeadDim). That kernel also requires that the AttentionCall has q_vectors and
-// kv_vectors set, and k_row == v_row.
+// Limits of the kernel in attention/decode.cu: largest number of query rows per sequence (kFewRows)
+// and largest head_dim (kFewRowsHeadDim). That kernel also requires that the AttentionCall has
+// q_vectors and kv_vectors set, and k_row == v_row.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.

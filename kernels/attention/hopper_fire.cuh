@@ -10,8 +10,8 @@
 namespace quintet::cuda {
 
 // FIRE's network of one head: the bias, divided by the softmax scale, as a piecewise linear
-// function of f, FIRE's normalised distance (position_bias.h). Knots and lines are in descending
-// order of f: lines[i] applies between knots i - 1 and i.
+// function of f, FIRE's normalised distance (position_bias.h). Knots (breakpoints) and lines are in
+// descending order of f: lines[i] applies between knots i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
   // One entry for each knot i, where lines[i] and lines[i + 1] meet: x is the distance f there; y
@@ -100,8 +100,8 @@ class FireBias {
     }
   }
 
-  // scores = FIRE's bias of the K tile that starts at key first_key, for a network of `knots`
-  // knots. row: index of the warp's first query in the query tile.
+  // scores = FIRE's bias of the K tile that starts at key first_key, for a network with `knots`
+  // breakpoints (knots). row: index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
   __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,

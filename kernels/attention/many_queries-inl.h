@@ -128,7 +128,7 @@ inline void AddValueTile(const float* p, const float* v, int64_t v_stride, int64
   }
 }
 
-// The unit of work of the functions below: at most kGroup queries and one tile of keys.
+// The unit of work of the functions of this file: at most kGroup queries and one tile of keys.
 struct WideTile {
   const AttentionTask* task;
   const DistanceBias* bias;
