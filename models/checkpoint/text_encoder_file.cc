@@ -47,7 +47,7 @@ bool IsLinear(const StoredTensor& tensor, absl::string_view name) {
          !absl::EndsWith(name, ".relative_attention_bias.weight");
 }
 
-// The prefixes P for which the file has the tensors P + `embedding` and P + `query`.
+// Adds the prefixes P for which the file has the tensors P + `embedding` and P + `query`.
 void AddPrefixes(const WeightFiles& files, absl::string_view embedding, absl::string_view query,
                  std::set<std::string>* prefixes) {
   for (const StoredTensor& tensor : files.tensors()) {
@@ -272,7 +272,7 @@ void TextEncoderFile::AddScales(const StoredTensor& tensor, const std::string& n
   origins_.push_back({.scale = origin.scale, .rows = origin.rows});
 }
 
-// Copies scales [begin, begin + count) of the rows.
+// Sets `scales` to the scales of rows [begin, begin + count).
 absl::Status TextEncoderFile::ReadScales(const Origin& origin, int64_t begin, int64_t count,
                                          float* scales) const {
   std::fill_n(scales, count, origin.scale);
