@@ -77,7 +77,7 @@ class Engine {
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
   // The engine's status: not OK once the device has failed. Running requests then end INTERNAL,
-  // queued ones UNAVAILABLE, and new ones are refused. Thread safe.
+  // queued ones UNAVAILABLE, and Submit refuses new ones. Thread safe.
   virtual absl::Status status() const = 0;
 
   // Runs one step: ends cancelled requests and those past their deadline (DEADLINE_EXCEEDED,
