@@ -34,8 +34,8 @@ struct RpcOutcome {
   std::string reason;       // ErrorInfo.reason in the details of `status`
 };
 
-// Returns whether `text` is a path of field names, such as "decoding.stop[2]". The message of an
-// INVALID_ARGUMENT begins with one and ": " if one field is at fault.
+// Returns whether `text` is a path of field names, such as "decoding.stop[2]". If one field is at
+// fault, the message of an INVALID_ARGUMENT begins with such a path and ": ".
 bool IsFieldPath(absl::string_view text);
 
 // Converts `status`. An INVALID_ARGUMENT message of the form "field: text" also becomes a

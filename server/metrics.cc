@@ -42,7 +42,7 @@ void Increment(const MetricFactory::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
-// Returns the finished_reason label of vLLM for `reason`. Empty: vLLM does not count it.
+// Returns vLLM's finished_reason label for `reason`, or "" if vLLM does not count that reason.
 std::string VllmReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:

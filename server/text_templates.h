@@ -12,14 +12,14 @@
 namespace quintet {
 
 struct TextTemplates {
-  // The input of a chat is this text for each message, with {role} and {content}, and then
-  // chat_end. Empty: the model takes no chats.
+  // The input of a chat is chat_message for each message, with {role} and {content} replaced, and
+  // then chat_end. If chat_message is empty, the model takes no chats.
   std::string chat_message, chat_end;
-  // Reranking. The input for a pair, with {query} and {document}. Empty: the model cannot rerank.
+  // Reranking: the input for a pair, with {query} and {document}. Empty: the model cannot rerank.
   std::string rerank;
   // The score of a pair is the probability of the target rerank_true against rerank_false (monoT5).
   std::string rerank_true, rerank_false;
-  // Or it is the mean log-likelihood of the tokens of this target, with {query} and {document}.
+  // Or the score is the mean log-likelihood of this target, with {query} and {document} replaced.
   std::string rerank_target;
 };
 

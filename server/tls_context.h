@@ -15,7 +15,7 @@ namespace quintet {
 
 class TlsContext {
  public:
-  // `files` must outlive the context. INVALID_ARGUMENT: OpenSSL does not accept the files.
+  // `files` must outlive the context. Returns INVALID_ARGUMENT if OpenSSL rejects the files.
   static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const CertificateFiles* files);
 
   // The context for a new connection. Thread-safe.

@@ -14,7 +14,7 @@ namespace quintet {
 inline constexpr char kKserveService[] = "inference.GRPCInferenceService";
 
 struct KserveOptions {
-  // The states that /healthz and /readyz report. Must be thread-safe and outlive the handlers.
+  // Return what /healthz and /readyz report. Must be thread-safe and outlive the handlers.
   std::function<bool()> live, ready;
   // Whether the server has begun to drain.
   std::function<bool()> draining;

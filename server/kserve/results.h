@@ -23,7 +23,7 @@ struct OutputOptions {
   std::vector<std::string> names;
   bool flat = false;   // generation: merge the dimensions of batch and sequences
   bool typed = false;  // write typed contents
-  // Generation: parts of sequences, by their index, that text_output and output_ids leave out.
+  // For generation, by sequence index: the parts that chunks contained, which outputs then omit.
   std::map<uint32_t, SentPart> sent = {};
 };
 

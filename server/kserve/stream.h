@@ -40,11 +40,11 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   // slows the client down.
   static constexpr size_t kMaxItems = 64;
 
-  // Called by an item that has new chunks; `bytes` more are unwritten than before.
+  // Called by an item that has new chunks. `bytes`: how much the unwritten output has grown.
   void ChunksAdded(int64_t bytes);
   void ItemEnded(const std::shared_ptr<Item>& item, RpcOutcome outcome);
   std::vector<std::shared_ptr<Item>> Items() const;
-  // The stream fails with the status of an item, and not only the item.
+  // Whether `outcome`, the status of a failed item, ends the whole stream and not only the item.
   bool EndsStream(const RpcOutcome& outcome) const;
 
   CallContext* const context_;
