@@ -23,8 +23,8 @@ struct EmbeddingOptions {
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // scale the result to unit length, after all modules
   // The prompt is put before every text input. prompt: its text. prompt_name: its name among the
-  // model's prompts. At most one is set; if neither is, the model's default prompt is used. An
-  // empty prompt means none.
+  // model's prompts. At most one is set; if neither is, the model's default prompt is used. With an
+  // empty text, nothing is put before the inputs.
   std::optional<std::string> prompt, prompt_name;
 };
 
