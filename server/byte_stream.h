@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-// Types of openssl/ssl.h, declared here so that users of this header need not include that one.
+// Types of openssl/ssl.h, declared here so that users of this header need not include ssl.h.
 struct ssl_st;
 struct ssl_ctx_st;
 

@@ -91,8 +91,8 @@ class Call : public std::enable_shared_from_this<Call> {
   // Upper bound, in bytes, of the memory of the results of `requests` and of the response, which is
   // reserved before the requests are submitted.
   virtual int64_t ResponseMemory(const std::vector<Request>& requests) const;
-  // Returns an error with the field names of the request's protocol in place of those of
-  // quintet.v1.
+  // Returns `status` with the field names of quintet.v1 replaced by those of the protocol in which
+  // the client has sent the request.
   virtual absl::Status Renamed(const absl::Status& status) const { return status; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;

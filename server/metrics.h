@@ -59,7 +59,7 @@ class MetricFactory {
         vllm_names_(vllm_names),
         series_(std::make_shared<Series>()) {}
 
-  // `labels` are added to the metric with the native name, `alias_labels` to those with vLLM names.
+  // `labels` are added to the metric with the native name, `alias_labels` to the vLLM metrics.
   Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
                    const prometheus::Labels& labels = {},
                    const prometheus::Labels& alias_labels = {});

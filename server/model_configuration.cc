@@ -30,7 +30,7 @@ const char* ActionName(Action action) {
   return "";
 }
 
-// Returns what a new configuration changes. Null `options`: the new one does not have the model.
+// Returns what a new configuration changes for a model. `options` is null if it has no such model.
 Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool load) {
   if (options == nullptr) return Action::kUnloaded;
   const HostOptions& now = view.host != nullptr ? view.host->options() : *view.options;

@@ -27,7 +27,7 @@ class ModelDirectory {
 
   // Whether calls of at least one model are accepted.
   bool accepts() const;
-  // Ends the waits of calls for a model whose deadline has passed.
+  // Ends the waiting for a model of every call whose deadline has passed.
   void ExpireWaits(int64_t now_us) const;
   // Makes all models reject calls from now on.
   void Drain() const;

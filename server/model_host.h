@@ -45,7 +45,7 @@ struct HostOptions {
   bool ignore_generation_fields = false;
   // `prompts` maps names to texts that Encode can put before its inputs. They are added to the
   // prompts of the model directory and replace those of the same name. `default_prompt` is the name
-  // of the prompt for calls that name none; unset: the default of the model directory.
+  // of the prompt for calls that name no prompt; unset: the default of the model directory.
   std::map<std::string, std::string> prompts;
   std::optional<std::string> default_prompt;
   TextTemplates templates;    // for the HTTP API

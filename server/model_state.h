@@ -68,7 +68,7 @@ class ModelLifecycle {
   void BeginDrain();
   // The load in progress has succeeded: its version serves, and the one before is retired.
   void Loaded();
-  // The load in progress has failed. The version that serves goes on, if there is one.
+  // The load in progress has failed. The version that serves continues, if there is one.
   void LoadFailed();
   // A retired version has been freed.
   void Freed();

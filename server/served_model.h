@@ -50,8 +50,8 @@ class ServedModel {
   // Returns the version that serves. Returns null if calls must wait for a load in progress, which
   // this call may have started. Returns UNAVAILABLE if the model is not loaded.
   absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
-  // Calls `on_host` once, perhaps before it returns: with the version that serves, when the load
-  // has failed, or when `deadline_us` has passed. Returns a ticket.
+  // Calls `on_host` once, perhaps before Wait returns: with the version when one serves, or with an
+  // error when the load has failed or `deadline_us` has passed. Returns a ticket.
   uint64_t Wait(int64_t deadline_us, OnHost on_host);
   // Returns true if `on_host` of this ticket was not called and will not be.
   bool StopWaiting(uint64_t ticket);

@@ -19,18 +19,18 @@ struct TextTemplates {
   std::string rerank;
   // The score of a pair is the probability of the target rerank_true against rerank_false (monoT5).
   std::string rerank_true, rerank_false;
-  // Or the score is the mean log-likelihood of this target, with {query} and {document} replaced.
+  // If set, a pair's score is the mean log-likelihood of this text, with {query} and {document}.
   std::string rerank_target;
 };
 
-// Names of the settings, in the order of the members above.
+// Names of the settings that set the members of TextTemplates, in the order of the members.
 inline constexpr const char* kTemplateSettings[] = {
     "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
 // Returns the member with the name of a setting, null if there is none.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
-// INVALID_ARGUMENT, naming the setting, unless all required placeholders are present and
-// rerank comes with either rerank-true and rerank-false or rerank-target.
+// Returns INVALID_ARGUMENT, with the setting's name, unless all required placeholders are present
+// and rerank comes with either rerank-true and rerank-false or rerank-target.
 absl::Status CheckTemplates(const TextTemplates& templates);
 
 // Returns `text` with each {name} replaced by its value. The values are not searched.

@@ -20,8 +20,8 @@ class TlsContext {
 
   // The context for a new connection. Thread-safe.
   std::shared_ptr<ssl_ctx_st> current() const;
-  // Uses the files for new connections if they have changed since the last call. After an error
-  // the previous context stays in use. Must be called by one thread only.
+  // Uses the certificate files for new connections if they have changed since the last Refresh.
+  // After an error the previous context stays in use. Must be called by one thread only.
   absl::Status Refresh();
 
  private:

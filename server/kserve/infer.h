@@ -54,7 +54,7 @@ class InferTask {
   // chunk contained. `info` has usage and timing.
   void Write(const ModelHost& host, const std::vector<Result>& results, const v1::CallInfo& info,
              kserve::ModelInferResponse* response) const;
-  // Whether a chunk of text or of ids belongs to the outputs.
+  // Whether the outputs of the request include `output`, "text_output" for example.
   bool Wants(absl::string_view output) const;
   // Writes a chunk of one sequence, and remembers how much of the sequence the chunk contains.
   void WriteChunk(const std::string& model, const v1::GenerateChunk& chunk,

@@ -1,6 +1,6 @@
 // The methods of inference.GRPCInferenceService: KServe v2 (Open Inference Protocol) and the parts
-// of Triton's extension that server/KSERVE.md lists. Every call of a model is a Call (call.h), as
-// those of quintet.v1.
+// of Triton's extension that server/KSERVE.md lists. Every call that uses a model is a Call
+// (call.h), as in quintet.v1.
 #pragma once
 
 #include <functional>

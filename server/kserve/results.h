@@ -43,7 +43,7 @@ void WriteScored(const std::vector<v1::ScoreResponse>& responses,
 void WriteClassified(const v1::ClassifyResponse& classified, const std::vector<Result>& results,
                      const ModelConfig& config, const OutputOptions& options,
                      kserve::ModelInferResponse* response);
-// Usage and timing of the call as parameters of the response.
+// Writes usage and timing of the call as parameters of the response.
 void WriteInfoParameters(const v1::CallInfo& info, kserve::ModelInferResponse* response);
 
 }  // namespace quintet
