@@ -1,5 +1,5 @@
 // Load targets that call a running server with asynchronous gRPC calls, all on one completion
-// queue: what gRPC's protocols share, and the target of quintet.v1.
+// queue: the parts that all gRPC protocols share, and the target of quintet.v1.
 #pragma once
 
 #include <cstdint>

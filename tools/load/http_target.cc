@@ -245,7 +245,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
     TakeUsage(event, &end_);
     int64_t tokens = 0;
     for (const json& choice : Member(event, "choices")) {
-      // The last event of a choice holds what was not streamed.
+      // The last event of a choice (finish_reason is set) has ids that were not streamed.
       const json& ids = Member(choice, "token_ids");
       if (ids.is_array() && Member(choice, "finish_reason").is_null()) {
         tokens += static_cast<int64_t>(ids.size());
