@@ -1,5 +1,5 @@
 // Tests of loading, replacing and unloading models while they are used, with stub models whose
-// loading fails or lacks memory as a test wants.
+// loading fails or lacks memory if a test requires it.
 #include "server/model_loader.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Checks of InferTask that hold for every request. It must return either an error that a client may
+// Checks of InferTask that hold for every request. InferTask must return an error that a client may
 // see, or requests that the engine can run and, from any results, a response whose tensors are
 // consistent. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
 #pragma once
