@@ -188,7 +188,7 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
     for (const auto& parameter : request.outputs(i).parameters()) {
-      // The Python client kserve always sends binary_data, which only its HTTP protocol needs.
+      // The Python client kserve sends binary_data, which only its HTTP protocol needs.
       if (parameter.key() == "binary_data") continue;
       return Invalid(field + ".parameters",
                      "are not supported (no shared memory, no classification)");

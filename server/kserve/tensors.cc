@@ -212,7 +212,7 @@ absl::Status InputTensors::Add(const kserve::ModelInferRequest& request, int ind
     return Invalid(field + ".name", "must be one of ", Names(specs));
   }
   for (const auto& parameter : proto.parameters()) {
-    // The Python client kserve always sends a length, which only its HTTP protocol needs.
+    // The Python client kserve sends a length, which only its HTTP protocol needs.
     if (parameter.key() == "binary_data_size") continue;
     return Invalid(field + ".parameters", "are not supported (no shared memory)");
   }
