@@ -35,8 +35,8 @@ namespace quintet {
 
 class Decoder {
  public:
-  // Allocates every buffer of a step. `model` outlives the decoder. `async_scheduling`: unset means
-  // on for a GPU and off for a CPU, where it gains nothing.
+  // Allocates every buffer of a step. `model` must outlive the decoder. If `async_scheduling` is
+  // unset, it is on for a GPU and off for a CPU, where it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
                                                          std::optional<bool> async_scheduling);
   // Returns the bytes of the buffers that Create would allocate; the model need not be loaded.
@@ -52,8 +52,8 @@ class Decoder {
   // job decodes in this step, StepSize::sequences is 0 and the device is left to the encoder. If
   // the next step is already enqueued, a job that is new in `jobs` joins the step after it.
   // `meanwhile` is called at most once: after the step is enqueued, before the host waits for it
-  // and before any result is applied. INTERNAL when the device failed, in this step or an earlier
-  // one.
+  // and before any result is applied. Returns INTERNAL if the device failed, in this step or an
+  // earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);

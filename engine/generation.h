@@ -49,7 +49,7 @@ struct RowResults {
 
 class Generation : public DecodeTask {
  public:
-  // `request` (with resolved options) and `tokenizer` (may be null) outlive the object.
+  // `request` (with resolved options) and `tokenizer` (may be null) must outlive the object.
   static std::unique_ptr<Generation> Create(const Request& request, const Tokenizer* tokenizer,
                                             int64_t vocab, int64_t page_size);
 
@@ -94,8 +94,8 @@ class Generation : public DecodeTask {
   // enqueued before the host knows the sequence's latest token. `token` is -1 - i, which tells the
   // device to take the token from next_tokens()[i] (DecodeBatch::tokens).
   void SetInFlight(BatchBuilder* batch, int64_t at, int32_t seq, int32_t token) const;
-  // Sets the sequences of the batch from `at` on to all sequences of this generation, which joins a
-  // step that is enqueued ahead (CanJoinAsync): rows() sequences.
+  // Sets rows() sequences of the batch, from index `at` on, to the sequences of this generation,
+  // which joins a step that is enqueued ahead (CanJoinAsync).
   void Join(BatchBuilder* batch, int64_t at);
 
   // ---- What the sampler needs to know for the next Select ----

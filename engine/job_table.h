@@ -74,7 +74,7 @@ class JobTable {
   void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
   // Finishes those decoding jobs that are marked out_of_memory.
   void FinishOutOfMemory();
-  // For a failed device: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
+  // Called when the device has failed: ends running jobs with `status`, queued ones UNAVAILABLE.
   void FailAll(const absl::Status& status);
 
  private:

@@ -17,9 +17,9 @@ struct MemoryPlan {
   // are lost because allocations are rounded up.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // Bytes of host memory. With the model on a CPU they are all memory of the plan; on a GPU, only
-  // pinned buffers and the CUDA driver's memory. `host_loading` is needed only while weights are
-  // read.
+  // The parts of the memory that are host memory, in bytes. On a CPU these are weights, cache and
+  // workspace; on a GPU only pinned buffers and the CUDA driver's memory. `host_loading` comes on
+  // top of them while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
 };

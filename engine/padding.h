@@ -34,7 +34,7 @@ class InputPadding {
 
   int64_t tokens() const { return tokens_; }  // 0: no padding
   // Truncates `ids` to tokens(), except for a final end-of-sequence id, which is kept as the last
-  // one. kAttend: appends padding tokens up to tokens().
+  // one. In the mode kAttend, also appends padding tokens up to tokens().
   void Apply(std::vector<int32_t>* ids) const;
   // Number of rows of zeros that follow `rows` rows of hidden states; 0 unless the mode is kZero.
   int64_t ZeroRows(int64_t rows) const;

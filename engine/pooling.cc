@@ -11,8 +11,8 @@ namespace quintet {
 
 namespace {
 
-// The poolings of a request whose pooling is not kNone. The rows that they make of an input are
-// concatenated.
+// The poolings of a request whose pooling is not kNone. Each of them makes one row of an input; the
+// rows are concatenated.
 absl::Span<const Pooling> PoolingsOf(const Request& request) {
   static constexpr Pooling kMean[] = {Pooling::kMean};
   if (request.pooling != Pooling::kModules) return absl::MakeConstSpan(&request.pooling, 1);

@@ -37,8 +37,8 @@ struct HostStates {
   bool pooled = false;
 };
 
-// Pools `states` unless they are pooled, applies the request's modules, and sets result->values,
-// rows and columns. `states` may be result->values itself.
+// Pools `states` if they are not pooled yet, applies the request's modules, and sets the members
+// values, rows and columns of *result. `states` may be result->values itself.
 void PoolStates(const Request& request, const HostStates& states, Result* result);
 
 // Encode jobs of one step whose hidden states are being copied to the host. Stepping thread only.

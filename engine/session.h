@@ -38,8 +38,8 @@ struct SessionOptions {
   bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
 LimitRequest LimitRequestOf(const SessionOptions& options);
-// Returns the options for Model::Load, except the limits, which PlanMemory chooses. `device`: null
-// for the CPU.
+// Returns the options for Model::Load, except the limits, which PlanMemory chooses. If `device` is
+// null, the model runs on the CPU.
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
 
 struct Session {
@@ -107,8 +107,8 @@ struct Question {
   std::vector<TokenSpan> spans;                // spans of the context's tokens
   int64_t context_begin = 0, context_end = 0;  // input tokens of the context
 };
-// Appends the tokens of `context` to *ids, which holds those of the question. INVALID_ARGUMENT: the
-// context is too long or has no tokens, or question and context together exceed --max-input-tokens.
+// Appends the tokens of `context` to *ids, which holds the question's. Returns INVALID_ARGUMENT if
+// `context` is too long or has no tokens, or both exceed --max-input-tokens in total.
 absl::StatusOr<Question> AddContext(const Session& session, std::string context,
                                     bool add_special_tokens, std::vector<int32_t>* ids);
 

@@ -97,7 +97,7 @@ class TextStream {
   size_t released_bytes_ = 0;  // bytes of final text released so far
   size_t taken_bytes_ = 0;
   bool finished_ = false;
-  // All ids pushed so far. Take returns an id once the text is released up to the id's last byte.
+  // All ids pushed so far. Take returns an id in the same chunk as the last byte of the id's text.
   std::vector<int32_t> ids_;
   std::vector<size_t> id_ends_;  // [ids] bytes of text up to and including the id
   size_t taken_ids_ = 0;

@@ -40,8 +40,8 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Args returns TopKArgs whose arrays row_offsets and k are those of this plan. `terms` says which
-  // of the optional arrays (biases, log_softmax) it takes from this plan, too. The caller sets all
+  // Args returns TopKArgs with the arrays row_offsets and k of this plan. `terms` says which of the
+  // optional arrays (biases, log_softmax) of this plan TopKArgs gets as well. The caller sets all
   // other fields.
   struct Terms {
     bool biases = false, log_softmax = false;

@@ -23,8 +23,8 @@ enum class WarmUpShapes : uint8_t { kAll, kLargest };
 // there (kernels/linear/gemm_choices_file.h); errors of these files are only reported to `warn`.
 // Measuring ends after two seconds; shapes for which no choice exists by then use cuBLASLt's
 // heuristic. Without a cache directory nothing is measured, and all shapes use that heuristic. Does
-// nothing on a CPU, or if there is no free memory for the temporary buffers. Returns the errors of
-// the device.
+// nothing on a CPU, or if there is no free memory for the temporary buffers. Returns an error if
+// the device fails.
 absl::Status WarmUp(Model* model, WarmUpShapes shapes,
                     absl::FunctionRef<void(absl::string_view)> warn);
 

@@ -127,7 +127,7 @@ absl::Status Call::Admit() {
     PostPreparation();
     return absl::OkStatus();
   }
-  // Read once, on arrival, so that later changes of the wall clock have no effect.
+  // The deadline is computed once, on arrival: later changes of the wall clock have no effect.
   deadline_us_ = arrival_us_ + std::min(rpc_->remaining_us().value_or(context_->default_timeout_us),
                                         context_->max_timeout_us);
   QT_ASSIGN_OR_RETURN(model_, context_->models->Find(options_.model()));
@@ -154,7 +154,7 @@ absl::Status Call::ReserveQueue(const ModelHost* host) {
     return absl::InvalidArgumentError(
         absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
   }
-  // A call without engine requests holds room for one while it waits for the model.
+  // A call without engine requests holds room for one request while it waits for the model.
   const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
   // The estimated token count is capped at the longest input, for each input. A longer text is
   // rejected after tokenization; until then it must not reserve more of the queue than a valid text
@@ -190,7 +190,7 @@ void Call::WaitForModel() {
 void Call::OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host) {
   try {
     if (!host.ok()) return End(host.status());
-    // A short task: the thread that has loaded the model must not do the work of its calls.
+    // Post a short task: the thread that has loaded the model must not do the work of its calls.
     context_->preparation->Post({.priority = priority_, .cost_bytes = size_.inputs.bytes},
                                 [this, version = *std::move(host)]() mutable {
                                   try {
@@ -384,7 +384,7 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     // The call is not freed if it was abandoned, because the engine may still use it.
     if (!abandoned_) self = std::move(self_);
     // After a failed allocation the engine may still have requests of the call, whose results use
-    // the version. It is then released with the call.
+    // the version. The version is then released with the call.
     if (!abandoned_ && pending_ == 0) host = std::move(host_);
   }
   if (!outcome.status.ok() && ids_.empty()) {

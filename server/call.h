@@ -49,8 +49,8 @@ struct CallContext {
   const AccessLog* access_log = nullptr;  // null: off
 
   // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of
-  // its authorization header; unset: none. UNAUTHENTICATED: no key was sent. PERMISSION_DENIED: the
-  // key is unknown.
+  // its authorization header; unset: none. Returns UNAUTHENTICATED if no key was sent, and
+  // PERMISSION_DENIED if the key is unknown.
   absl::StatusOr<Priority> Authorize(std::optional<absl::string_view> authorization) const;
 };
 
@@ -79,7 +79,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void Abandon();
 
  protected:
-  // Whether the call is one of a model, which must be ready. If false, host() must not be called
+  // Whether the call needs a model, which must then be ready. If false, host() must not be called
   // and Prepare must return no requests.
   virtual bool needs_model() const { return true; }
   // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
@@ -91,8 +91,8 @@ class Call : public std::enable_shared_from_this<Call> {
   // Upper bound, in bytes, of the memory of the results of `requests` and of the response, which is
   // reserved before the requests are submitted.
   virtual int64_t ResponseMemory(const std::vector<Request>& requests) const;
-  // Returns an error with the field names of the request's protocol in place of those of
-  // quintet.v1.
+  // Returns `status` with the field names of quintet.v1 replaced by those of the protocol in which
+  // the client has sent the request.
   virtual absl::Status Renamed(const absl::Status& status) const { return status; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
@@ -129,7 +129,7 @@ class Call : public std::enable_shared_from_this<Call> {
   absl::Status Admit();
   // Reserves queue space. `host`: the version that the call will run on; null: not known yet.
   absl::Status ReserveQueue(const ModelHost* host);
-  // Waits for a version of the model, which is being loaded.
+  // Waits for a version of the model, which is being loaded, and then continues the call.
   void WaitForModel();
   void OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host);
   // Binds the call to a version of the model, and reserves memory.
@@ -150,7 +150,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::string request_id_;
   CallSize size_;
   std::shared_ptr<ServedModel> model_;  // null: not found yet, or the call needs none
-  // The version that the call runs on, from its admission until it ends. It is not freed before.
+  // The version that the call runs on, from its admission until it ends. The call keeps it alive.
   std::shared_ptr<ModelHost> host_;
   Priority priority_ = Priority::kNormal;
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;

@@ -19,8 +19,8 @@ class CertificateFiles {
     std::string cert, key;
     std::string client_ca;  // empty: none
   };
-  // Reads and checks the files. INVALID_ARGUMENT: a file is unusable; the message names the flag,
-  // the file and what was expected.
+  // Reads and checks the files. Returns INVALID_ARGUMENT if a file is unusable; the message names
+  // the flag, the file and what was expected.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Open(const Paths& paths);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;

@@ -1,5 +1,5 @@
 // Names of fields in error messages. The validator names the fields of quintet.v1; a protocol in
-// which they have other names replaces them.
+// which fields have other names replaces these names.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ namespace quintet {
 // Upper bound, in bytes, of the memory that the results of `requests`, the response message and its
 // serialized form take at one time.
 int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
-// The same for a response in which all results are padded to the size of the largest.
+// As ResponseBytes, but for a response in which all results are padded to the size of the largest.
 int64_t PaddedResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
 // Return upper bounds, in bytes, of the memory that the response takes (see ResponseBytes), for

@@ -1,5 +1,5 @@
-// Returns free heap memory to the operating system. glibc itself returns only what is free at the
-// end of a heap; free pages in the middle, left by a burst of requests, stay resident until
+// Returns free heap memory to the operating system. glibc itself returns only memory that is free
+// at the end of a heap; free pages in the middle, left by a burst of requests, stay resident until
 // malloc_trim is called.
 #pragma once
 

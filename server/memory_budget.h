@@ -70,9 +70,9 @@ class MemoryReservation {
   MemoryReservation& operator=(const MemoryReservation&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  // Sets the reservation to `bytes`. RESOURCE_EXHAUSTED: not enough of the budget is free at the
-  // moment. INVALID_ARGUMENT: `bytes` exceeds the limit of a connection. An error leaves the
-  // reservation unchanged.
+  // Sets the reservation to `bytes`. Returns RESOURCE_EXHAUSTED if too little of the budget is free
+  // at the moment, INVALID_ARGUMENT if `bytes` exceeds the limit of a connection. An error leaves
+  // the reservation unchanged.
   absl::Status Resize(int64_t bytes);
   // Lowers the reservation to `bytes`. Does nothing if it is already lower.
   void Shrink(int64_t bytes);

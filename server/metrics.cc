@@ -42,7 +42,7 @@ void Increment(const MetricFactory::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
-// Returns the finished_reason label of vLLM for `reason`. Empty: vLLM does not count it.
+// Returns vLLM's finished_reason label for `reason`, or "" if vLLM does not count that reason.
 std::string VllmReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
@@ -272,8 +272,8 @@ void ModelMetrics::SetState(bool ready, int64_t retired) {
   Set(retired_, static_cast<double>(retired));
 }
 
-// Does not allocate, as std::map::at would for a key of 16 bytes: after a failed allocation the
-// call would end while the engine has its request.
+// Must not allocate (std::map::at would, for a key of 16 bytes): if an allocation failed here, the
+// call would end although the engine has its request.
 void ModelMetrics::Accepted(const char* rpc) {
   const auto found = std::find_if(accepted_.begin(), accepted_.end(),
                                   [rpc](const auto& entry) { return entry.first == rpc; });

@@ -59,7 +59,7 @@ class MetricFactory {
         vllm_names_(vllm_names),
         series_(std::make_shared<Series>()) {}
 
-  // `labels` are added to the metric with the native name, `alias_labels` to those with vLLM names.
+  // `labels` are added to the metric with the native name, `alias_labels` to the vLLM metrics.
   Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
                    const prometheus::Labels& labels = {},
                    const prometheus::Labels& alias_labels = {});
@@ -128,8 +128,8 @@ class ModelMetrics {
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  // A version serves from now on: exports its number, the configuration of its KV cache and, if
-  // `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
+  // Records that a version serves from now on: exports its number, the configuration of its KV
+  // cache and, if `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
   struct LoadedVersion {
     uint64_t version = 0;
     int64_t page_size = 0, pages = 0;
@@ -141,7 +141,7 @@ class ModelMetrics {
   void Unloaded();
   // No version serves any more.
   void NotServing();
-  // Whether calls are accepted, and the number of versions that are retired and not freed.
+  // Sets whether calls are accepted, and the number of versions that are retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
@@ -152,7 +152,7 @@ class ModelMetrics {
   // Called once for every accepted request, before its response is sent. `result` is null if the
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
-  // A step of a version's engine. `increments` is its scratch memory.
+  // Counts one step of a version's engine. `increments` is scratch memory of that engine.
   void OnStep(const StepReport& report, std::vector<double>* increments);
 
   // Sums over all requests since the start, from the metrics. Durations are those of requests that
@@ -167,7 +167,7 @@ class ModelMetrics {
     int64_t last_finished_ms = 0;  // when the last request succeeded, since 1970; 0: none yet
   };
   Totals totals() const;
-  // Adds what an engine has counted from `before` to `now`.
+  // Adds to the metrics what an engine has counted between the snapshots `before` and `now`.
   void Count(const EngineCounters& now, const EngineCounters& before);
   // Sets the gauges. `sum`: running requests and KV cache pages of all versions; `waiting` and
   // `queue_tokens`: the requests that wait in the queue of admission control, and their input

@@ -20,14 +20,14 @@ class ModelDirectory {
   size_t size() const;
   void Set(Models models);
 
-  // Returns the named model. An empty name stands for the only model. NOT_FOUND: no model has this
-  // name. INVALID_ARGUMENT: the name is empty and several models are served. The messages list
-  // names of the models that are served.
+  // Returns the named model. An empty name stands for the only model. Returns NOT_FOUND if no model
+  // has this name, INVALID_ARGUMENT if the name is empty and several models are served. The
+  // messages list names of the models that are served.
   absl::StatusOr<std::shared_ptr<ServedModel>> Find(const std::string& model) const;
 
   // Whether calls of at least one model are accepted.
   bool accepts() const;
-  // Ends the waits of calls for a model whose deadline has passed.
+  // Ends the waiting for a model of every call whose deadline has passed.
   void ExpireWaits(int64_t now_us) const;
   // Makes all models reject calls from now on.
   void Drain() const;
@@ -37,8 +37,8 @@ class ModelDirectory {
   Models models_;
 };
 
-// A version of a model that all parts of one request use: those of an HTTP request, which runs as
-// several calls. Null: the request has none yet, and each call takes the version that serves.
+// A version of a model that all calls of one RPC use. An HTTP request runs as several calls, which
+// must use the same version. Null members: each call takes the version that serves.
 struct ModelBinding {
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<ModelHost> host;

@@ -45,7 +45,7 @@ struct HostOptions {
   bool ignore_generation_fields = false;
   // `prompts` maps names to texts that Encode can put before its inputs. They are added to the
   // prompts of the model directory and replace those of the same name. `default_prompt` is the name
-  // of the prompt for calls that name none; unset: the default of the model directory.
+  // of the prompt for calls that name no prompt; unset: the default of the model directory.
   std::map<std::string, std::string> prompts;
   std::optional<std::string> default_prompt;
   TextTemplates templates;    // for the HTTP API
@@ -106,8 +106,8 @@ class ModelHost {
   // computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
-  // Adds what the engine has counted since the last call to the metrics, and its gauges (running
-  // requests, KV cache pages) to *sum.
+  // Adds what the engine has counted since the last CollectMetrics to the metrics, and its gauges
+  // (running requests, KV cache pages) to *sum.
   void CollectMetrics(EngineCounters* sum);
   // Number of iterations of the engine thread. It grows at least every 100 ms unless a step takes
   // longer. Unset until the thread has started.
@@ -119,10 +119,10 @@ class ModelHost {
   // without a language-model head, which do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
-  // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
-  // the default prompt.
   // Loads the tokenizer, if there is one.
   absl::Status ReadTokenizer(const ModelConfig& config);
+  // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
+  // the default prompt.
   absl::Status AddPrompts(const ModelConfig& config);
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();

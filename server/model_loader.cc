@@ -37,7 +37,7 @@ absl::Status LoadError(const absl::Status& status, const HostOptions& options) {
   return WithReason(absl::FailedPreconditionError(message), kReasonLoadFailed);
 }
 
-// Calls load(), and returns what it throws as an error.
+// Calls load(). If load throws, returns an error instead of the exception.
 absl::Status Guarded(const std::function<absl::Status()>& load) {
   try {
     return CatchOutOfMemory(load);
@@ -454,8 +454,8 @@ absl::StatusOr<ServerMemoryPlan> ModelLoader::Plan(const ModelHostMemory* next,
 absl::StatusOr<ServerMemoryPlan> ModelLoader::PlanBeside(const Version& next,
                                                          const ModelHost& serving) const {
   QT_ASSIGN_OR_RETURN(ServerMemoryPlan plan, Plan(&next.memory, nullptr));
-  // Calls in progress hold memory of the budget, and a smaller one would reject calls that were
-  // valid before.
+  // The budget must not shrink: calls in progress hold parts of it, and calls that were valid
+  // before must stay valid.
   int64_t cache_bytes = next.memory.encoder_cache_bytes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -484,7 +484,7 @@ absl::StatusOr<ServerMemoryPlan> ModelLoader::PlanBeside(const Version& next,
 int64_t ModelLoader::ModelsToShareWith(const ServedModel& model, const HostOptions& options) const {
   const int device = DeviceOrdinal(options.placement);
   if (device < 0) return options.limits.models;
-  // The free memory of a GPU excludes what loaded models have; idle ones come back.
+  // The free memory of a GPU excludes loaded models; idle ones will be loaded again and need some.
   int64_t models = 1;
   for (const auto& other : options_.directory->models()) {
     const ServedModel::View view = other->view();

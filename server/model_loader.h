@@ -1,10 +1,10 @@
 // Loads, replaces and unloads the models of a server while it runs: a thread that executes one
 // operation after the other, plans the memory of all versions, and frees versions that nobody uses.
 //
-// A replacement is loaded beside the version that serves if both fit into memory, and takes over at
-// once. If they do not fit, versions that are retired already are waited for; if there are none,
-// the serving version is retired first, calls wait meanwhile, and if the load then fails the old
-// configuration is loaded again. Thread-safe.
+// A replacement is loaded while the version that serves stays in memory, if both fit, and takes
+// over at once. If they do not fit, the loader waits for retired versions to be freed; if there are
+// none left, it retires the serving version first, and calls wait meanwhile. If the load then
+// fails, it loads the old configuration again. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -43,10 +43,10 @@ struct ModelChange {
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
 };
-// An error: the configuration is invalid, and nothing has changed.
+// Receives the changes, or an error if the configuration is invalid and nothing has changed.
 using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
 
-// INVALID_ARGUMENT unless the names are different and 1 to kMaxModelNameBytes bytes of UTF-8.
+// Returns INVALID_ARGUMENT unless all names differ and have 1 to kMaxModelNameBytes bytes of UTF-8.
 absl::Status CheckModelNames(const std::vector<HostOptions>& models);
 
 class ModelLoader {
@@ -57,13 +57,13 @@ class ModelLoader {
     prometheus::Registry* registry = nullptr;
     MemoryBudget* memory = nullptr;  // its limit follows the plan
     int64_t max_message_bytes = 0;
-    // Reads the configuration again. Null: there is none.
+    // Reads the configuration again. Null: the server has no configuration to read.
     std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
     std::function<void()> changed;  // called after a model has changed its state
   };
-  // All pointers must outlive the loader, and so must calls.
+  // All pointers in the options must outlive the loader.
   explicit ModelLoader(Options options);
-  // Frees all versions. No call may run.
+  // Frees all versions. Must not be called while a call runs.
   ~ModelLoader();
   ModelLoader(const ModelLoader&) = delete;
   ModelLoader& operator=(const ModelLoader&) = delete;
@@ -74,13 +74,13 @@ class ModelLoader {
   absl::Status LoadAll();
   // Starts the thread. Must be called once, after LoadAll has succeeded.
   void Start();
-  // Makes the thread end after the load in progress. Returns false, without waiting, if there is
-  // one.
+  // Makes the loader's thread end. If a load is in progress, returns false at once, without waiting
+  // for it.
   bool Stop();
   // Refuses operations from now on.
   void Drain();
 
-  // The operations. `done` is called once, perhaps before they return. Errors: NOT_FOUND if the
+  // The operations. Each calls `done` once, perhaps before it returns. Errors: NOT_FOUND if the
   // configuration has no such model; ABORTED if another operation on it is in progress;
   // FAILED_PRECONDITION with the reason LOAD_FAILED; RESOURCE_EXHAUSTED if memory is short.
   //
@@ -90,8 +90,8 @@ class ModelLoader {
   void Reload(const std::string& model, ModelDone done);
   // Unloads the model unless it is not loaded. Calls in progress end first.
   void Unload(const std::string& model, ModelDone done);
-  // Reads the configuration again and loads, replaces and unloads the models that differ. `done`
-  // may be null.
+  // Reads the configuration again and loads, replaces and unloads the models that it changes.
+  // `done` may be null.
   void ReloadConfiguration(ConfigurationDone done);
 
   // Heartbeats of the engines of all versions, each at a constant index until it is freed.
@@ -109,25 +109,25 @@ class ModelLoader {
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
-  // Takes *done if it has begun an operation, which will call it.
+  // If it begins an operation, takes *done, which the operation will call when it has ended.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
   static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
   void Push(std::unique_ptr<Operation> operation);
   bool AdvanceOperations();
-  // Executes what can be executed of an operation. Unset: it is blocked until a version is freed.
+  // Advances an operation as far as possible. Returns nullopt if it waits for a version's end.
   std::optional<ModelOutcome> Advance(Operation* operation);
   std::optional<ModelOutcome> AdvanceReplacement(Operation* operation);
   std::optional<ModelOutcome> AdvanceAfterDrain(Operation* operation);
   void Finish(Operation* operation, ModelOutcome outcome);
-  // Loads a version. `beside`: the version that serves meanwhile, or null. *alone: it would fit
-  // without that one.
+  // Loads a version. `beside`: the version that serves meanwhile, or null. Sets *alone to true if
+  // the new version does not fit beside that one but would fit without it.
   absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
   void Publish(std::unique_ptr<Version> version);
-  // Plans the memory of all versions but `without`, and of `next` if it is not null.
+  // Plans the memory of all versions except `without`, and also of `next` (null: no further one).
   absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
                                         const ModelHost* without) const;
-  // RESOURCE_EXHAUSTED unless `next` can be loaded beside `serving` without reducing any limit.
+  // Returns RESOURCE_EXHAUSTED unless `next` fits beside `serving` without reducing any limit.
   absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
   int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
   void FreeUnused();
@@ -138,13 +138,13 @@ class ModelLoader {
   void ApplyConfiguration();
   void ApplyModels(const std::vector<HostOptions>& models,
                    const std::shared_ptr<Configuration>& configuration);
-  // Applies the options of one model; null: the configuration has no such model any more. `load`:
-  // loads it even if it is unloaded.
+  // Applies the options of one model; null options: the new configuration does not have the model.
+  // If `load` is true, loads the model even if it is unloaded.
   void ApplyModel(const std::shared_ptr<ServedModel>& model,
                   std::shared_ptr<const HostOptions> options,
                   const std::shared_ptr<Configuration>& configuration, bool load);
-  // Needs mutex_. Begins the operation of a change; false: it needs none. ABORTED: another
-  // operation is in progress.
+  // Begins the operation of a change; returns false if the change needs none, and ABORTED if
+  // another operation is in progress. mutex_ must be held.
   absl::StatusOr<bool> BeginChange(const std::shared_ptr<ServedModel>& model,
                                    ModelChange::Action action,
                                    const std::shared_ptr<const HostOptions>& options,
@@ -161,7 +161,7 @@ class ModelLoader {
   std::vector<std::unique_ptr<Version>> versions_;  // null: a free index
   std::list<std::unique_ptr<Operation>> operations_;
   std::vector<ConfigurationDone> reloads_;  // requested and not begun
-  // Changes of a configuration for models with an operation in progress. Null options: removed.
+  // Changes of models with an operation in progress. Null options: the model is to be removed.
   struct Deferred {
     std::shared_ptr<const HostOptions> options;
     std::shared_ptr<Configuration> configuration;

@@ -32,8 +32,8 @@ struct ModelLoader::Version {
   std::shared_ptr<ServedModel> model;
   std::unique_ptr<ModelHost> host;
   ModelHostMemory memory;  // as planned; encoder_cache_bytes: the size that it got
-  // Set when nobody holds the version any more. A flag, because the release of the last reference
-  // must happen before the version is freed.
+  // Set when nobody holds the version any more. It is a flag because the version must be freed only
+  // after the last reference has been released.
   std::shared_ptr<std::atomic<bool>> unused;
 };
 
@@ -46,7 +46,7 @@ struct ModelLoader::Signal {
     }
     condition.notify_one();
   }
-  // Returns after Notify, which may have been called before, or after `limit`.
+  // Waits until Notify is called, at most for `limit`. Returns at once after an earlier Notify.
   void Wait(std::chrono::milliseconds limit) {
     std::unique_lock<std::mutex> lock(mutex);
     condition.wait_for(lock, limit, [this] { return set; });

@@ -36,9 +36,9 @@ enum class ModelState : uint8_t {
 // "UNLOADED", "LOADING", ...
 const char* ModelStateName(ModelState state);
 
-// Not thread-safe. An event that returns a status is one that a caller outside the server causes:
-// FAILED_PRECONDITION if the state does not allow it, ABORTED if another operation is in progress.
-// Such an error changes nothing. The other events must be allowed (QT_CHECK).
+// Not thread-safe. Events that return a status are caused from outside the server. They return
+// FAILED_PRECONDITION if the state does not allow them, ABORTED if another operation is in
+// progress; such an error changes nothing. The other events must be allowed (QT_CHECK).
 class ModelLifecycle {
  public:
   ModelState state() const { return state_; }
@@ -68,7 +68,7 @@ class ModelLifecycle {
   void BeginDrain();
   // The load in progress has succeeded: its version serves, and the one before is retired.
   void Loaded();
-  // The load in progress has failed. The version that serves goes on, if there is one.
+  // The load in progress has failed. The version that serves continues, if there is one.
   void LoadFailed();
   // A retired version has been freed.
   void Freed();

@@ -17,7 +17,7 @@ struct PageFile {
   absl::string_view content;
 };
 
-// The files of server/page/. The build generates this function (server/page/embed.cmake).
+// Returns the files of server/page/. server/page/embed.cmake generates this function.
 absl::Span<const PageFile> PageFiles();
 
 // Whether a GET of `path` is served by PageRoutes, with the page or with 404.

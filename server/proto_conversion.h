@@ -46,7 +46,7 @@ bool IsRequestId(absl::string_view text);
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
-// errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
+// errors. Returns FAILED_PRECONDITION if the input is text and `tokenizer` is null.
 absl::StatusOr<std::vector<int32_t>> TokenizeInput(
     const v1::Input& input, const v1::CallOptions& call, const Tokenizer* tokenizer,
     const InputLimits& limits, const std::string& field, const Embedding* embedding = nullptr);

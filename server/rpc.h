@@ -63,7 +63,7 @@ class RpcHandler {
   virtual RpcActivity activity() const = 0;
   // Returns true if another message may be read now.
   virtual bool wants_message() const = 0;
-  // Removes and returns the next output. Empty if there is none yet.
+  // Removes and returns the next output, which is empty if there is none yet.
   virtual RpcOutput Next() = 0;
 };
 
@@ -85,11 +85,11 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   void Refuse(RpcOutcome outcome);
   // Cancels the RPC. The transport calls OnCancelled afterwards, from another thread.
   virtual void TryCancel() = 0;
-  // Time in microseconds until the deadline of the client; unset: it has set none.
+  // Returns the microseconds until the client's deadline; unset if it has set no deadline.
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
-  // The version of a model that the calls of this RPC use; null: each takes the one that serves.
+  // The version that all calls of this RPC use; null: each call takes the version that serves.
   virtual const ModelBinding& binding() const;
 
   Priority max_priority() const { return max_priority_; }
@@ -97,8 +97,8 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
     return registration_.connection_bytes();
   }
 
-  // The transport calls these functions, without holding a lock of its own. A read ended, with a
-  // message, or with `ok` false at the end of the input.
+  // The transport calls these functions, without holding a lock of its own. A read has ended: with
+  // a message if `ok` is true, otherwise at the end of the input.
   void OnRead(bool ok);
   // A write ended; `ok` is false if the client has gone.
   void OnWritten(bool ok);

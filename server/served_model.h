@@ -22,7 +22,7 @@ namespace quintet {
 
 class ServedModel {
  public:
-  // Receives the version that serves, or why there is none. Must not block.
+  // Called with the version that serves, or with an error if there is none. Must not block.
   using OnHost = std::function<void(absl::StatusOr<std::shared_ptr<ModelHost>>)>;
 
   ServedModel(HostOptions options, std::shared_ptr<ModelMetrics> metrics);
@@ -47,11 +47,11 @@ class ServedModel {
 
   // For calls.
   //
-  // Returns the version that serves. Null: calls wait for a load in progress, which this call has
-  // started if the model was idle. UNAVAILABLE: the model is not loaded.
+  // Returns the version that serves. Returns null if calls must wait for a load in progress, which
+  // this call may have started. Returns UNAVAILABLE if the model is not loaded.
   absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
-  // Calls `on_host` once, perhaps before it returns: with the version that serves, when the load
-  // has failed, or when `deadline_us` has passed. Returns a ticket.
+  // Calls `on_host` once, perhaps before Wait returns: with the version when one serves, or with an
+  // error when the load has failed or `deadline_us` has passed. Returns a ticket.
   uint64_t Wait(int64_t deadline_us, OnHost on_host);
   // Returns true if `on_host` of this ticket was not called and will not be.
   bool StopWaiting(uint64_t ticket);
@@ -59,7 +59,7 @@ class ServedModel {
   void ExpireWaits(int64_t now_us);
   int64_t waiting() const;
 
-  // For ModelLoader. The first four are the events of ModelLifecycle of the same name.
+  // The functions below are for ModelLoader. The first four are events of ModelLifecycle.
   absl::Status BeginLoad();
   absl::Status BeginReplace();
   absl::Status BeginUnload();
@@ -74,13 +74,13 @@ class ServedModel {
   void Freed();
   // Sets the options of the next load.
   void Configure(std::shared_ptr<const HostOptions> options);
-  // Unloads the model if nobody has used it for its idle_unload_us. Returns whether it did.
+  // Unloads the model if nobody has used it for its idle_unload_us. Returns whether it did so.
   bool UnloadIfIdle(int64_t now_us);
-  // Returns whether a call has started a load (Acquire) since the last call.
+  // Returns whether a call has started a load (Acquire) since the last TakeDemand.
   bool TakeDemand();
   // Called by Acquire after it has started a load. Must not block. Set before calls arrive.
   void set_on_demand(std::function<void()> on_demand) { on_demand_ = std::move(on_demand); }
-  // The server drains: calls are rejected from now on.
+  // Makes the model reject calls from now on, because the server drains.
   void Drain();
 
  private:

@@ -268,7 +268,7 @@ absl::Status ServerProcess::LoadModels() {
 }
 
 void ServerProcess::UpdateServing() {
-  // Changes of two threads must not overtake each other.
+  // If two threads change the serving status at once, the last written status must be the newest.
   std::lock_guard<std::mutex> lock(serving_mutex_);
   const bool serving = loaded_ && !draining_ && directory_.accepts();
   if (serving != health_.serving()) health_.SetServing(serving);

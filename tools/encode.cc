@@ -94,7 +94,7 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
-// How the inputs of a run are made and their results changed.
+// How a run makes its inputs and changes their results.
 struct Encoding {
   Embedding embedding;
   InputPadding padding;

@@ -158,7 +158,7 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 
 std::vector<std::string> MisspeltVariables(CLI::App* root) {
   // The environment variables that belong to no flag: the kernels, the Python client and the tests
-  // read them. Those of all flags are added to `known` below.
+  // read them. The loop below adds the variables of all flags.
   std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
                                     "QUINTET_CUDA_PORTABLE", "QUINTET_API_KEY",
                                     "QUINTET_BINARY",        "QUINTET_CUDA_LONG_ATTENTION",

@@ -47,7 +47,7 @@ nlohmann::ordered_json CarriedFields(const std::string& line);
 // Adds `fields` to the JSON object in `output`, a line that JsonLine returned, and returns the new
 // line.
 std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields);
-// Reads a JSON array of token ids. INVALID_ARGUMENT names the field `field`.
+// Reads a JSON array of token ids. Errors are INVALID_ARGUMENT and name the field `field`.
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field);
 

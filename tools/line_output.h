@@ -39,8 +39,8 @@ class LineOutput {
 
   // Number of records that Open kept because of `resume`; otherwise 0.
   int64_t kept_records() const { return kept_records_; }
-  // Writes complete records. CANCELLED: an interrupt arrived while Write waited for the slow reader
-  // of a pipe; then only a part of `records` is written. UNAVAILABLE: the write failed.
+  // Writes complete records. Returns CANCELLED if an interrupt arrived while Write waited for a
+  // slow pipe; then only a part of `records` is written. Returns UNAVAILABLE if the write failed.
   absl::Status Write(absl::string_view records);
   // Must be called after the last Write. Ends the compressed data, or overwrites the header with
   // one for the final number of records.

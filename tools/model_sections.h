@@ -31,9 +31,9 @@ struct ModelSection {
 };
 
 // Parses the sections [models.NAME] of a TOML file whose text is *text, and replaces their lines in
-// *text by empty lines. `path` is the name of the file for error messages. INVALID_ARGUMENT, which
-// names the file, line and key, if a line is not KEY = VALUE, a key or section is set twice, a
-// value is not a string, a number, true or false, or the text is not UTF-8.
+// *text by empty lines. `path` is the name of the file for error messages. Returns
+// INVALID_ARGUMENT, which names file, line and key, if a line is not KEY = VALUE, a key or section
+// is set twice, a value is not a string, a number, true or false, or the text is not UTF-8.
 absl::StatusOr<std::vector<ModelSection>> TakeModelSections(const std::string& path,
                                                             std::string* text);
 

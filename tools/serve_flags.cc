@@ -93,9 +93,9 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
 }
 
 constexpr char kModel[] = "Model", kLimits[] = "Limits";
-// Key of a section [models.NAME] without a flag: the prompt before every text of Encode.
+// Key of a section [models.NAME] that is no flag: the name of the prompt before texts of Encode.
 constexpr char kDefaultPromptName[] = "default-prompt-name";
-// The same: how long the model may be unused before it is unloaded.
+// Another such key: how long the model may be unused before it is unloaded.
 constexpr char kIdleUnload[] = "idle-unload";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
@@ -191,7 +191,7 @@ void AddCallLimitFlags(CLI::App* command, ServeFlags* flags) {
            "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
 }
 
-// Parses a time such as "10m" or "1h30m"; 0: never.
+// Parses a time such as "10m" or "1h30m". The time 0 means: never unload the model.
 absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
   constexpr absl::Duration kLeast = absl::Seconds(1), kMost = absl::Hours(24 * 365);
   absl::Duration time;
@@ -208,7 +208,7 @@ absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
 
 enum class Settings : uint8_t { kAll, kInEffect };
 
-// Sets the flags of one model. kAll: also overridden settings, to check them.
+// Sets the flags of one model. If `which` is kAll, also checks and sets overridden settings.
 absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlags* flags) {
   const Placement placement = flags->placement;
   CLI::App command;
@@ -254,7 +254,7 @@ const ModelSection* SectionOf(const ServeFlags& flags, const std::string& name) 
   return nullptr;
 }
 
-// Returns the hosts of the models, which share the memory of their device.
+// Returns the options of every model. Models on the same device share its memory (limits.models).
 absl::StatusOr<std::vector<HostOptions>> HostsOf(const ServeFlags& flags) {
   std::vector<HostOptions> hosts;
   for (const std::string& argument : flags.models) {

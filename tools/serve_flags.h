@@ -40,10 +40,10 @@ struct ServeFlags {
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
 // Returns the server options that result from the flags, with all defaults and the device auto
-// resolved. Errors: those
-// of FindModel for the first model that is not found; the message begins with the model.
+// resolved. Returns the error of FindModel for the first model that is not found; the message
+// begins with the model.
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags);
-// INVALID_ARGUMENT if a section of the --config file is that of a model that is not served.
+// Returns INVALID_ARGUMENT if a section of the --config file names a model that is not served.
 absl::Status CheckModelSections(const ServeFlags& flags, const ServerOptions& server);
 
 }  // namespace quintet

@@ -43,8 +43,8 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Returns the dimensions of a tensor as those of `expected`, where -1 admits any. A last dimension
-// of 1, and a first one of a single input, may be left out.
+// Returns the dimensions of a tensor, completed to those of `expected`, where -1 admits any size.
+// The tensor may lack the last dimension if it is 1, or the first one, which is then 1.
 absl::StatusOr<std::vector<int64_t>> Dims(const std::string& name, const InputTensor& tensor,
                                           const std::vector<int64_t>& expected) {
   const auto matches = [&](const std::vector<int64_t>& shape) {
@@ -77,7 +77,7 @@ absl::Status AddText(const std::string& field, absl::string_view text,
   return absl::OkStatus();
 }
 
-// Appends the elements [begin, begin + count) of a tensor as the ids of one input.
+// Appends elements [begin, begin + count) of a tensor to `inputs`, as the token ids of one input.
 absl::Status AddIds(const std::string& field, const InputTensor& tensor, int64_t begin,
                     int64_t count, std::vector<v1::Input>* inputs) {
   inputs->emplace_back();
@@ -120,7 +120,7 @@ absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& m
   return part;
 }
 
-// The elements of a tensor with one element for the request, or the same one for each input.
+// Checks that a tensor has one element for the request, or equal elements, one for each input.
 absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_t batch) {
   QT_RETURN_IF_ERROR(
       Dims(name, tensor, {tensor.elements() == 1 ? 1 : static_cast<int64_t>(batch), 1}).status());
@@ -188,7 +188,7 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
     for (const auto& parameter : request.outputs(i).parameters()) {
-      // The client of the package kserve sends what only its HTTP protocol needs.
+      // The Python client kserve sends binary_data, which only its HTTP protocol needs.
       if (parameter.key() == "binary_data") continue;
       return Invalid(field + ".parameters",
                      "are not supported (no shared memory, no classification)");
@@ -449,7 +449,7 @@ void InferTask::Write(const ModelHost& host, const std::vector<Result>& results,
       std::vector<v1::GenerateResponse> responses(results.size());
       for (size_t i = 0; i < results.size(); ++i) WriteGenerate(request, results[i], &responses[i]);
       if (stream_ && empty_final_response_ && IsAllSent(responses[0])) {
-        // The final response has only what no chunk could have, perhaps nothing.
+        // The chunks have contained all of these two outputs, so the last response omits them.
         std::erase_if(options.names, [](const std::string& name) {
           return name == "text_output" || name == "output_ids";
         });

@@ -50,13 +50,13 @@ class InferTask {
 
   // Writes the name of the model and the id. `model` is the name of the served model.
   void WriteHead(const std::string& model, kserve::ModelInferResponse* response) const;
-  // Writes the outputs from the results of all requests; if the response is streamed, what no chunk
-  // had. `info` has usage and timing.
+  // Writes the outputs from the results of all requests; if the response is streamed, only what no
+  // chunk contained. `info` has usage and timing.
   void Write(const ModelHost& host, const std::vector<Result>& results, const v1::CallInfo& info,
              kserve::ModelInferResponse* response) const;
-  // Whether a chunk of text or of ids belongs to the outputs.
+  // Whether the outputs of the request include `output`, "text_output" for example.
   bool Wants(absl::string_view output) const;
-  // Writes a chunk of one sequence, and remembers what it had.
+  // Writes a chunk of one sequence, and remembers how much of the sequence the chunk contains.
   void WriteChunk(const std::string& model, const v1::GenerateChunk& chunk,
                   kserve::ModelInferResponse* response);
 
@@ -78,7 +78,7 @@ class InferTask {
 
   absl::StatusOr<std::vector<Request>> PrepareRow(size_t row, const ModelHost& host,
                                                   const InputLimits& limits);
-  // Whether the chunks of a stream had all texts and ids that are outputs.
+  // Whether the chunks of a stream contained all texts and ids that are outputs.
   bool IsAllSent(const v1::GenerateResponse& response) const;
   // Replaces the field names of quintet.v1 in an error of the input `row`.
   absl::Status InTermsOfTensors(const absl::Status& status, size_t row) const;
@@ -91,7 +91,7 @@ class InferTask {
   std::vector<std::string> outputs_;  // requested, or the default ones once resolved
   std::optional<std::string> sampling_parameters_;
 
-  // Inputs [batch], targets [batch, targets of each], contexts [batch] or empty.
+  // Shapes: inputs_ [batch], targets_ [batch, targets_of_each_], contexts_ [batch] or empty.
   std::vector<v1::Input> inputs_, targets_, contexts_;
   size_t targets_of_each_ = 0;
   bool input_ids_ = false, target_ids_ = false;  // token ids, not text

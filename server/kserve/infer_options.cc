@@ -39,7 +39,7 @@ const OperationInfo* OfKind(const std::vector<OperationInfo>& operations, Reques
   return nullptr;
 }
 
-// The operation that `name`, the output `index` of a request, belongs to; null: it belongs to all.
+// Returns the operation that has the output `name` (outputs[index]); null: all operations have it.
 absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo>& operations,
                                                  const std::string& name, size_t index,
                                                  const ModelHost& host) {
@@ -159,7 +159,7 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Outputs stand for the first five; the others are inputs or have parameters of their own.
+  // Names of fields that clients set as outputs (the first five), inputs or other parameters.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",

@@ -199,7 +199,7 @@ absl::Status SetField(const std::string& path, const json& given, const FieldDes
   return absl::OkStatus();
 }
 
-// Names come from clients; only plain ones are quoted in messages.
+// Whether an error message may quote the name `name`, which comes from a client.
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
          std::all_of(name.begin(), name.end(), [](char c) {

@@ -21,10 +21,10 @@ namespace kserve = ::inference;
 
 // The value of a parameter as JSON. A string parameter stays a string.
 nlohmann::json JsonOf(const kserve::InferParameter& parameter);
-// The value of the parameter `name` as a truth value: true, false or these words.
+// Converts `value`, a boolean or the string "true" or "false". Errors name the parameter `name`.
 absl::StatusOr<bool> ReadFlag(const std::string& name, const nlohmann::json& value);
-// The value of the parameter priority: 0 (default), 1 (HIGH), 2 (NORMAL) or 3 (LOW), as Triton's
-// levels, or one of these words.
+// Returns the priority from the value of the parameter priority: 0 (default), 1 (HIGH), 2 (NORMAL)
+// or 3 (LOW), as Triton's levels, or one of these words.
 absl::StatusOr<v1::Priority> ReadPriority(const nlohmann::json& value);
 
 // The options of one request. Each option belongs to the first of several messages that has a field

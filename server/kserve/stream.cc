@@ -21,7 +21,7 @@ int64_t BytesOf(const v1::GenerateChunk& chunk) {
 
 }  // namespace
 
-// One request. The stream's lock guards its output.
+// One request of the stream. The stream's lock guards the output of the request.
 class InferStream::Item final : public Call {
  public:
   Item(CallContext* context, std::shared_ptr<Rpc> rpc, std::shared_ptr<InferStream> stream)
@@ -40,11 +40,11 @@ class InferStream::Item final : public Call {
     }
   }
 
-  // Whether the request was read: only then can an error be sent as a response.
+  // Whether the request could be parsed: only then can an error be sent as its response.
   bool parsed() const { return parsed_; }
   bool ended() const { return ended_; }
   bool has_output() const { return ended_ || !chunks_.empty(); }
-  // Takes the chunk of one sequence, or the last response if there is none. Must have output.
+  // Takes the chunk of one sequence or, if no chunk is left, the last response. Must have output.
   // Returns the bytes of the chunk in *chunk_bytes. Throws std::bad_alloc.
   grpc::ByteBuffer TakeOutput(int64_t* chunk_bytes) {
     if (chunks_.empty()) return std::exchange(last_, {});
@@ -229,7 +229,7 @@ RpcOutput InferStream::Next() {
   write_posted_ = false;
   written = std::move(written_);
   if (failure_.has_value()) {
-    // Output of other items is dropped; the stream ends when none is in progress.
+    // Output of other items is dropped; the stream ends when none of the items is in progress.
     std::erase_if(items_, [](const auto& item) { return item->ended(); });
     if (items_.empty()) output.end = std::exchange(failure_, RpcOutcome{});
     return output;

@@ -1,4 +1,4 @@
-// Results of every kind of request compared with the fake model's own functions.
+// Compares the results of every kind of request with the fake model's own functions.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// The engine under random traffic: results must not depend on which requests share a step, and
-// nothing may be lost.
+// Tests the engine under random traffic: results must not depend on which requests share a step,
+// and no request, page or token may be lost.
 #include <atomic>
 #include <map>
 #include <random>

@@ -1,5 +1,5 @@
-// Requests when the GPU runs out of memory or fails while they run. A separate program, because
-// after a fault its process cannot use the GPU any more.
+// Tests how requests end when the GPU runs out of memory or fails while they run. A separate
+// program, because after a fault its process cannot use the GPU any more.
 #include <memory>
 #include <optional>
 

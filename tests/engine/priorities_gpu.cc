@@ -1,5 +1,5 @@
-// Requests of several priorities on a GPU with async scheduling and captured graphs: a request that
-// is skipped in some steps gets the tokens that it gets alone.
+// Tests requests of several priorities on a GPU with async scheduling and captured graphs: a
+// request that is skipped in some steps must get the same tokens as when it runs alone.
 #include <memory>
 #include <random>
 #include <vector>

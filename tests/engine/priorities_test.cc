@@ -1,4 +1,4 @@
-// Requests of several priorities at once: higher ones keep their pace and lower ones make progress.
+// Tests requests of several priorities at once: high ones keep their pace, low ones make progress.
 // (Equal results are tested in engine_traces_test.cc, whose traffic has all priorities.)
 #include "engine/scheduler.h"
 #include "tests/catch.h"

@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Records what the server tells the handler of one exchange.
+// Records what the server tells the HttpHandler of one request.
 struct Recorder final : public HttpHandler {
   explicit Recorder(std::shared_ptr<HttpExchange> its_exchange)
       : exchange(std::move(its_exchange)) {}

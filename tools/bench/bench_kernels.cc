@@ -168,8 +168,8 @@ const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
 }
 
-// As long as it exists, one spinning thread per core keeps all cores busy, as a compilation on the
-// same machine would.
+// While an object of this class exists, one spinning thread per core keeps all cores busy, as a
+// compilation on the same machine would.
 class BusyCores {
  public:
   BusyCores() {

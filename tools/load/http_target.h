@@ -1,5 +1,5 @@
 // A load target that calls POST /v1/completions of the HTTP API (server/HTTP.md), for server-sent
-// events or whole answers. Each request in flight has a connection, which later ones use again.
+// events or whole responses. Each request in flight has a connection, which later requests reuse.
 #pragma once
 
 #include <memory>

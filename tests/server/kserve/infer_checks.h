@@ -1,6 +1,6 @@
-// Checks of InferTask that hold for every request: it gives either requests that the engine can
-// run, and from any results a response whose tensors are consistent, or an error that a client may
-// see. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
+// Checks of InferTask that hold for every request. InferTask must return an error that a client may
+// see, or requests that the engine can run and, from any results, a response whose tensors are
+// consistent. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
 #pragma once
 
 #include "inference/grpc_inference.pb.h"

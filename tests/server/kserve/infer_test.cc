@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-// Models with and without a tokenizer, of several heads.
+// Returns models with and without a tokenizer, of several heads.
 const std::vector<const ModelHost*>& Hosts() {
   static const auto* const hosts = [] {
     auto* loaded = new std::vector<const ModelHost*>;
@@ -69,7 +69,7 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
         2 * PaddedResponseBytes(*requests, *Hosts()[0]));
 }
 
-// A request id is used if it is one of quintet.v1; any other id is only returned.
+// An id that is a valid request id of quintet.v1 is used as such; any other id is only returned.
 TEST_CASE("an id that is no request id is still returned", "[kserve]") {
   InferTask task(false);
   task.Read(Parsed(R"(id: "no/request id")"), absl::OkStatus());

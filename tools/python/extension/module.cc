@@ -43,8 +43,8 @@ void CheckProcess(pid_t pid) {
       "model in this process, or start it with multiprocessing's \"spawn\" method"));
 }
 
-// A queue of numbers that identify asynchronous calls which have results. One thread of each model
-// waits for them.
+// A queue of the numbers of asynchronous calls that have results. Each AsyncModel has one queue, on
+// which one Python thread waits.
 class Notifier {
  public:
   void Post(int64_t token) {
@@ -86,7 +86,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// Takes the place of an input that has a wrong type or value. Its result is that error.
+// Replaces an input that has a wrong type or value; the item's result is the error `error`.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -191,7 +191,7 @@ class PythonCall {
   }
 
  private:
-  // Returns the number of an input for error messages; -1, no number, if the call has one input.
+  // Returns the number of an input for error messages, or -1 (no number) if the call has one input.
   int64_t Number(int64_t index) const { return options_->one ? -1 : index; }
 
   std::vector<std::unique_ptr<WorkItem>> ReadItems(const nb::list& inputs, nb::object extras) {
@@ -211,7 +211,7 @@ class PythonCall {
     return items;
   }
 
-  // Each input has a row of its own, and each row an input.
+  // Throws unless `good`, which says that there is exactly one row for each input.
   void CheckRows(bool good) const {
     if (good) return;
     ThrowValue(absl::StrCat("inputs: their number changed during the call, from ",
@@ -220,7 +220,7 @@ class PythonCall {
   }
 
   // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the
-  // wait ends early if a signal's handler raises. Raises the error that ended the call before.
+  // wait ends early if a signal's handler raises. If an error has ended the call, raises it.
   std::vector<std::unique_ptr<WorkItem>> TakeFinished(int64_t least,
                                                       std::vector<TokenChunk>* chunks) {
     CheckProcess(loaded_->pid);
@@ -532,7 +532,7 @@ class PythonModel {
   std::vector<std::pair<int, std::string>> messages_;
 };
 
-// `options`: the values of quintet.options.LoadOptions that are not None, checked.
+// `options`: the LoadOptions (quintet/options.py) that are not None; Python has checked them.
 void InitModel(PythonModel* self, const std::string& path, const nb::dict& options) {
   SessionOptions session = {.model = path};
   std::string device, dtype;
