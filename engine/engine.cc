@@ -48,8 +48,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   QT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                       Decoder::Create(model, limits.async_scheduling));
   Capacity capacity;
-  // Every running sequence has one new token in each step; max_step_tokens therefore also limits
-  // the number of running sequences.
+  // In each step every running sequence has one new token, which counts towards max_step_tokens;
+  // that limit therefore also bounds the number of running sequences.
   capacity.running_sequences =
       std::min({limits.max_running_sequences, model_limits.max_step_sequences,
                 model_limits.max_step_tokens});

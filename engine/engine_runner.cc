@@ -30,8 +30,8 @@ struct Entry {
   std::vector<TokenChunk> chunks;
   RequestId id = 0;  // valid if `submitted`
   bool submitted = false, cancelled = false, done = false;
-  // True if the EngineRunner has ended and has failed the item. The engine's destructor, which ends
-  // the request later, must then not touch the item: Pop may already have returned it.
+  // True if the EngineRunner has ended and has given the item an error. The engine's destructor,
+  // which ends the request later, must then not touch the item: Pop may already have returned it.
   bool abandoned = false;
 };
 using EntryPtr = std::shared_ptr<Entry>;
@@ -143,8 +143,8 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
   // Wakes the thread that waits in Pop, and calls the notifier. Must be called when Pop has
-  // something to return: after one of the functions below has returned true. Better called without
-  // holding Shared::mutex, which the woken thread needs.
+  // something to return, that is, when one of the functions below has returned true; best without
+  // holding Shared::mutex, because the woken thread needs it.
   void Notify() {
     wake_.notify_all();
     if (notifier_ != nullptr) notifier_->Ready();
@@ -376,7 +376,7 @@ class Runner : public EngineRunner {
   }
 
   // Loop of one worker thread: takes entries from the queues, and prepares or finishes them. If
-  // entries of both kinds wait, the worker finishes first if `finish_first` is true.
+  // entries of both kinds wait, it finishes entries first if `finish_first`, else prepares first.
   void RunWorker(size_t workers, bool finish_first) {
     constexpr size_t kMostEntries = 32;  // entries that a worker takes at once
     std::vector<EntryPtr> entries;
@@ -416,7 +416,7 @@ class Runner : public EngineRunner {
     if (call != nullptr && call->MarkDone(entry.get())) call->Notify();
   }
 
-  // Fails all unfinished items. Called when the engine's loop and the workers have ended.
+  // Ends all unfinished items with an error. Called after the engine's loop and workers ended.
   void FailUnfinished() {
     const std::lock_guard lock(shared_->mutex);
     for (std::deque<EntryPtr>* queue :

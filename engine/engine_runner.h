@@ -73,7 +73,7 @@ class EngineRunner {
 
   // Starts a call, which may outlive this object. `notifier` may be null. Thread safe.
   virtual std::unique_ptr<EngineCall> Begin(std::shared_ptr<CallNotifier> notifier) = 0;
-  // Ends all threads of this object. Unfinished items end UNAVAILABLE. Thread safe.
+  // Ends all threads of this object. Unfinished items get the error UNAVAILABLE. Thread safe.
   virtual void Close() = 0;
   virtual EngineCounters counters() const = 0;
 };

@@ -24,9 +24,9 @@ namespace quintet {
 
 // Results of one step for one generation, in host memory.
 struct RowResults {
-  // Without beam search: sequences[i] is a sequence index, tokens[i * token_stride] is its next
-  // token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw logit.
-  // Sequences that ended after the step was enqueued still have an entry.
+  // If the request uses no beam search: sequences[i] is a sequence index, tokens[i * token_stride]
+  // is its next token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw
+  // logit. Sequences that ended after the step was enqueued still have an entry.
   absl::Span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
@@ -107,9 +107,9 @@ class Generation : public DecodeTask {
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
   // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
-  // tokens. Logits processors may change them; in beam sampling the op always changes them, because
-  // it computes their log-softmax. RulesAt returns the rules for that op. Their token ranges refer
-  // to rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
+  // tokens. It does if a logits processor does; in beam sampling it always does, because it
+  // computes their log-softmax. RulesAt returns the rules for that op. Their token ranges refer to
+  // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }

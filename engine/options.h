@@ -79,8 +79,8 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// The decoding method that must be on for an option to have an effect. kNothing: the option has an
-// effect with every method.
+// The decoding method (such as sampling) that must be on for an option to have an effect. kNothing:
+// the option always has an effect.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is

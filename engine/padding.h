@@ -14,8 +14,8 @@
 namespace quintet {
 
 enum class PadMode : uint8_t {
-  // Padding tokens are part of the input: every token attends to them, and they have hidden states
-  // (Flux, Stable Diffusion 3, CogVideoX, LTX-Video).
+  // The padding tokens become part of the input: all tokens attend to them, and they have hidden
+  // states (Flux, Stable Diffusion 3, CogVideoX, LTX-Video).
   kAttend,
   // The input is encoded without padding, and the rows of the padding are zero (Wan).
   kZero,
@@ -25,9 +25,9 @@ enum class PadMode : uint8_t {
 class InputPadding {
  public:
   InputPadding() = default;  // no padding
-  // Parses "N" or "N:MODE", where MODE is attend (default) or zero. INVALID_ARGUMENT unless N is in
-  // [1, max_tokens] and the model has an encoder and a padding token, and the states of all tokens
-  // are returned (Pooling::kNone). The message begins with `field`.
+  // Parses "N" or "N:MODE": pads each input to N tokens; MODE is attend (default) or zero, see
+  // PadMode. Returns INVALID_ARGUMENT, with a message that begins with `field`, unless N is in [1,
+  // max_tokens], the model has an encoder and a padding token, and `pooling` is Pooling::kNone.
   static absl::StatusOr<InputPadding> Create(absl::string_view text, absl::string_view field,
                                              int64_t max_tokens, Pooling pooling,
                                              const ModelConfig& config);

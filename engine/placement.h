@@ -38,7 +38,7 @@ void ResolveAutoDevice(Placement* placement);
 // if ResolveAutoDevice did not choose the device.
 std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& config);
 
-// The functions below must not be called with the device "auto".
+// Before the functions below are called, the device "auto" must have been replaced.
 //
 // Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);

@@ -22,8 +22,8 @@ namespace quintet {
 void ForEachPoolSegment(const Request& request, int64_t first_row, int64_t rows,
                         absl::FunctionRef<void(const PoolSegment& segment)> f);
 
-// Rows [begin, end) of hidden states. PooledRows: the rows that the request's pooling reads if its
-// input has `rows` rows.
+// A range [begin, end) of rows of hidden states. PooledRows returns the range that the request's
+// pooling reads if the input has `rows` rows.
 struct RowRange {
   int64_t begin, end;
 };

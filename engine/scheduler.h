@@ -55,8 +55,8 @@ class Scheduler {
   const QueuedRequest* First(int64_t now_us) const;
   int64_t waiting() const;
 
-  // Moves requests from the queue to `admitted`, in order of admission, until one does not fit the
-  // rest of the budget.
+  // Moves requests from the queue to `admitted`, in the order of admission (defined at the top of
+  // this file), until the next request does not fit the rest of the budget.
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
@@ -97,7 +97,7 @@ class PriorityThrottle {
   static constexpr int64_t kMaxSkippedSteps = 3;
 
   // Returns the lowest class that runs in the next step. `running`: the classes of all jobs that
-  // could run; not empty. If all of them are below the result, no job decodes in this step, and the
+  // could run; not empty. If the result is above all of them, no job decodes in this step, and the
   // device is left to the encoder.
   Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
   // Records the decision for a step. `skipped`: whether some job that could have run was skipped.

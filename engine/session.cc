@@ -81,8 +81,8 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
   EngineLimits limits;
   limits.max_running_sequences = planned.max_step_sequences;
   // Encoding a few inputs on a GPU takes almost as long as encoding hundreds. Therefore, while
-  // requests decode, the engine admits new ones only when there is room for at least
-  // max_step_sequences / kAdmissions sequences.
+  // requests decode, the engine admits new requests only when at least 1 / kAdmissions of the
+  // max_step_sequences sequences are free.
   constexpr int64_t kAdmissions = 8;  // admissions in which all sequences are replaced once
   if (session->device != nullptr) {
     limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);

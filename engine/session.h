@@ -1,5 +1,5 @@
-// A loaded model with its tokenizer and engine, as the command line and the Python module use it;
-// and the checks of their inputs.
+// A loaded model with its tokenizer and engine, as the command line and the Python module use it,
+// and the checks of the inputs that users give them.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct SessionNeeds {
   bool encodes = false;  // the session makes embeddings: read modules.json
 };
 
-// Receives messages for logs: warnings, the device that auto stands for, and details for debugging.
+// Receives messages for the log: warnings, the device chosen for "auto", and debugging details.
 struct SessionLog {
   absl::FunctionRef<void(absl::string_view)> warn, info, debug;
 };
@@ -79,9 +79,9 @@ absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& optio
                                                      std::unique_ptr<Device> device,
                                                      const SessionLog& log);
 
-// Number of inputs that are in flight for an engine that runs `max_running` sequences. Results have
-// the order of the inputs, so a long input at the front delays them; four inputs per running
-// sequence keep the engine's queue filled meanwhile.
+// Number of inputs that a caller should have in flight for an engine with `max_running` sequences.
+// Results have the order of the inputs, so a long input at the front delays them; four inputs per
+// running sequence keep the engine's queue filled meanwhile.
 int64_t RequestsInFlight(int64_t max_running);
 
 // Refuses options with which every input would fail, so that a job with them fails once, before its
@@ -107,7 +107,7 @@ struct Question {
   std::vector<TokenSpan> spans;                // spans of the context's tokens
   int64_t context_begin = 0, context_end = 0;  // input tokens of the context
 };
-// Appends the tokens of `context` to *ids, which holds the question's. Returns INVALID_ARGUMENT if
+// Appends the tokens of `context` to *ids, which holds the question's tokens. INVALID_ARGUMENT if
 // `context` is too long or has no tokens, or both exceed --max-input-tokens in total.
 absl::StatusOr<Question> AddContext(const Session& session, std::string context,
                                     bool add_special_tokens, std::vector<int32_t>* ids);

@@ -274,8 +274,8 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   jobs_.FinishOutOfMemory();
 }
 
-// Handles the tokens that a decoder step has chosen. Returns false if some job has run out of
-// memory.
+// Queues for delivery the tokens that a decoder step has chosen, and the results of ended jobs.
+// Returns false if some job has run out of memory.
 bool StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   int64_t new_tokens = 0;
   bool all_well = true;
