@@ -195,16 +195,16 @@ class HopperConsumer {
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // With lazy rescaling, for a tile near the diagonal: waits for the Q K^T GEMM and adds the bias
-  // table. Returns in `row_bias` the table's bias far from the diagonal: `after` if the tile's
+  // For a tile near the diagonal, with lazy rescaling only: waits for the Q K^T GEMM and adds the
+  // bias table. Returns in `row_bias` the table's bias far from the diagonal: `after` if the tile's
   // centre is right of the diagonal and there is no causality, else `before`; 0 for ALiBi. Adds to
   // scores_ each pair's difference from it, except in parts of 32 keys where all differences are 0.
   // delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // On either side of a query, the bias is constant for keys at least `far` positions away: the
-    // saturation of a table; 0 without a bias (only the causal mask). ALiBi's is never constant.
+    // On either side of a query, the bias is constant for keys at least `far` positions away. `far`
+    // is a bias table's saturation distance; 0 without a bias. ALiBi's bias is never constant.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -261,11 +261,11 @@ class HopperConsumer {
     row_bias[1] = slope * static_cast<float>(first - 8);
   }
 
-  // Without lazy rescaling: adds ALiBi's bias to a tile on one visible side of the diagonal. There
-  // the bias is linear in the key's index and is the sum of two parts. The part that depends on the
-  // key is added to scores_, which are first scaled to log2 units; the part that depends on the
-  // query is returned in `row_bias`. If the tile is on both sides of the diagonal or on a hidden
-  // side, does nothing and returns false.
+  // Called only in kernels without lazy rescaling. Adds ALiBi's bias to a tile on one visible side
+  // of the diagonal. There it is linear in the key's index and is the sum of two parts. The part
+  // that depends on the key is added to scores_, which are first scaled to log2 units; the part
+  // that depends on the query is returned in `row_bias`. If the tile is on both sides of the
+  // diagonal or on a hidden side, does nothing and returns false.
   __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
     const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
@@ -404,8 +404,8 @@ class HopperConsumer {
     WarpgroupFenceOperand(scores_);
   }
 
-  // Without lazy rescaling: waits for scores_, adds bias and mask, and releases the K stage. Bias
-  // that is the same for all keys of this tile is returned in `row_bias` (one value per query, log2
+  // For kernels without lazy rescaling: waits for scores_, adds bias and mask, frees the K stage.
+  // Bias that is the same for all keys of this tile is returned in `row_bias` (per query, log2
   // units). Other bias is added to scores_ after scaling them to log2 units; `scale` becomes 1.
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {

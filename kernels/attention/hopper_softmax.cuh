@@ -68,8 +68,8 @@ class LazySoftmax {
   // cost them bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // ref_max of a query that has seen no key. It is finite; hence hidden scores (-inf) give P = 0
-  // with it, too.
+  // ref_max of a query that has seen no key: a finite value, because hidden scores (-inf) then give
+  // P = 0 (and not NaN).
   static constexpr float kNone = -3e38f;
 
   float ref_max_[2] = {kNone, kNone};

@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Wide layout: scores p [keys][kGroup], queries q_t and outputs o_t (sums of P V)
-// [head_dim][kGroup] ----
+// ---- Wide layout (SIMD lanes are queries): scores p [keys][kGroup], queries q_t and outputs o_t
+// (sums of P V) [head_dim][kGroup] ----
 
 // p[key][i] = fma(q[i] . k[key], scale, bias) for the kKeys keys from j on and for the queries i of
 // kVectors SIMD vectors. The bias of query i and a key is strip[kKeyTile - 1 - key + i].

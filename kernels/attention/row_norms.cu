@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// to = for each tile of kNormTileRows rows and each head, an upper bound of the rows' L2 norms.
+// to[.., tile, head] = an upper bound of the L2 norms of the tile's kNormTileRows rows in the head.
 // Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 * kPieces; to [2,
 // tiles, heads] f32: index 0 for q, 1 for k.
 // Math: sums of squares in f32; the norm is multiplied by 1.001, which keeps it an upper bound

@@ -7,8 +7,8 @@
 namespace quintet::cuda {
 namespace {
 
-// If k is larger than this, the launch uses more warps per CTA, or each warp holds more of x in
-// registers.
+// Largest k for which the launch uses the fewest warps per CTA and a warp holds least of x in
+// registers; a larger k needs more of either.
 constexpr int64_t kDeep = 1024;
 // Largest k of a fused norm: a CTA holds whole rows of x in registers while it normalises them.
 constexpr int64_t kMostNormK = 2 * kDeep;
