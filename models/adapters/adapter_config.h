@@ -27,7 +27,7 @@ struct AdapterConfig {
   int64_t rank = 8;              // r
   double alpha = 8.0;            // lora_alpha
   bool rank_stabilized = false;  // use_rslora: scale alpha / sqrt(rank) instead of alpha / rank
-  // Which modules have factors.
+  // Which modules have LoRA factors.
   ModuleSet targets, excluded;
   bool all_linear = false;               // target_modules: "all-linear"
   std::vector<int64_t> layers;           // layers_to_transform; empty: all

@@ -16,7 +16,7 @@ struct LinearModule {
   // Path of the module in the Python model, such as encoder.block.0.layer.0.SelfAttention.q, with
   // the prefix `transformer.` in classes that have it. PEFT matches its patterns with this name.
   std::string name;
-  // The same without the prefix, in all spellings that files use. Messages use the first.
+  // `name` without the prefix, in all spellings that files use. Error messages use the first.
   std::vector<std::string> spellings;
   // The module's outputs are rows [row, row + rows) of this parameter (WeightSlot::name); it has
   // `columns` inputs.

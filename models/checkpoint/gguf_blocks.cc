@@ -26,7 +26,7 @@ uint32_t Word(const uint8_t* bytes) {
   return word;
 }
 
-// Value i of 32 nibbles in 16 bytes: low nibbles hold values 0 to 15, high nibbles 16 to 31.
+// Returns nibble i of 32 in 16 bytes: low nibbles hold values 0 to 15, high nibbles 16 to 31.
 int Nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
 
 // Block layout: d (f16), 16 bytes of nibbles q. Value = d (q - 8).
@@ -69,8 +69,8 @@ void DecodeQ8_0(const uint8_t* block, float* values) {
   }
 }
 
-// The two bits of value i of 256, in 64 bytes. Each 32 bytes hold 128 values: their lowest two bits
-// hold values 0 to 31, the next two bits values 32 to 63, and so on.
+// Returns the two-bit value number i of 256 in 64 bytes. Each 32 bytes hold 128 values: their
+// lowest two bits hold values 0 to 31, the next two bits values 32 to 63, and so on.
 int TwoBits(const uint8_t* bytes, int i) {
   return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
@@ -78,7 +78,7 @@ int TwoBits(const uint8_t* bytes, int i) {
 int PairedNibble(const uint8_t* bytes, int i) {
   return bytes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
 }
-// Bit of value i of 256, in 32 bytes: bit n of the bytes belongs to values 32 n to 32 n + 31.
+// Returns the bit of value i of 256 in 32 bytes: bit n of byte b belongs to value 32 n + b.
 int OneBit(const uint8_t* bytes, int i) { return bytes[i % 32] >> i / 32 & 1; }
 
 // Block layout: 16 bytes, each a scale and a min of 4 bits; 64 bytes of two-bit q; d, dmin (f16).
@@ -107,9 +107,9 @@ void DecodeQ3_K(const uint8_t* block, float* values) {
   }
 }
 
-// Returns scale and minimum n of 8, of 6 bits each, in 12 bytes. The first four scales are in the
-// low six bits of bytes 0 to 3, the first four minima in those of bytes 4 to 7. The others have
-// four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
+// Returns scale n and minimum n of eight each, packed with 6 bits each in 12 bytes. The first four
+// scales are in the low six bits of bytes 0 to 3, the first four minima in those of bytes 4 to 7.
+// The others have four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
 void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   if (n < 4) {
     *scale = bytes[n] & 63;

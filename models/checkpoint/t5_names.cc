@@ -14,7 +14,7 @@ struct Rename {
   std::string_view foreign, ours;
 };
 
-// Tensors outside the blocks.
+// Names of the tensors outside the layers' blocks.
 constexpr Rename kWhole[] = {
     {"token_embd.weight", "shared.weight"},
     {"output.weight", "lm_head.weight"},

@@ -154,7 +154,7 @@ absl::StatusOr<TextEncoderFile> TextEncoderFile::Open(const std::string& path,
                                                  " in Hugging Face's T5"));
 }
 
-// Returns the declared formats of matrices, from the metadata and from X.comfy_quant.
+// Returns the quantization formats of the matrices, as declared by the metadata and X.comfy_quant.
 absl::StatusOr<TextEncoderFile::Layers> TextEncoderFile::ReadLayers() const {
   Layers layers;
   if (const auto entry = file_->metadata().find(kMetadata); entry != file_->metadata().end()) {
@@ -223,7 +223,7 @@ absl::Status TextEncoderFile::AddTensor(const StoredTensor& tensor, const std::s
   return absl::OkStatus();
 }
 
-// Finds the scale of a tensor: reads it if it is one value, or sets origin->rows to its tensor.
+// Finds the scale of a tensor: reads a single value, or sets origin->rows to the tensor of scales.
 absl::Status TextEncoderFile::FindScale(const StoredTensor& tensor, Origin* origin) const {
   const absl::string_view layer = absl::StripSuffix(tensor.name, ".weight");
   if (layer.size() == tensor.name.size()) return absl::OkStatus();

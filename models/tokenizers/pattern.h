@@ -61,8 +61,8 @@ class Pattern {
       kTextEnd,
       kMatch,
       // Matches as many characters of one class as possible; then the whole pattern matches.
-      // `first` is the index of the class. Replaces a loop at the end of a pattern, which never has
-      // to backtrack.
+      // `first` is the index of the class. This step replaces a loop at the end of a pattern; such
+      // a loop never has to backtrack.
       kFinalLoop,
     };
     Kind kind;

@@ -24,7 +24,7 @@ struct SentencePieceFile {
   std::vector<Piece> pieces;
   int32_t model_type = 1;      // trainer_spec.model_type: 1 unigram, 2 BPE, 3 word, 4 char
   bool byte_fallback = false;  // trainer_spec.byte_fallback
-  // The members below are normalizer_spec's, and trainer_spec.treat_whitespace_as_suffix.
+  // From normalizer_spec; only whitespace_as_suffix is trainer_spec.treat_whitespace_as_suffix.
   std::string_view charsmap;  // precompiled_charsmap
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
   bool whitespace_as_suffix = false;
