@@ -18,15 +18,15 @@ namespace quintet {
 
 class AdminServer {
  public:
-  // Starts to serve. `calls` is the context of the main server; its executors, and all pointers,
-  // must outlive the server. Returns INVALID_ARGUMENT if the server cannot listen on
+  // Starts to serve. `calls` is the context of the main server; its executors and all pointers must
+  // outlive this object. Returns INVALID_ARGUMENT if the server cannot listen on
   // options.admin_listen, or if no file of API keys is given or the file is invalid.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const ServerOptions& options,
                                                             const CallContext& calls,
                                                             ModelLoader* loader,
                                                             HealthStatus* health,
                                                             const CertificateFiles* certificates);
-  // Cancels the RPCs that are open; operations on models that they have begun continue.
+  // Cancels the open RPCs. Loads and unloads of models that they have begun continue.
   ~AdminServer();
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;

@@ -1,5 +1,5 @@
 // The service quintet.admin.v1.Admin, and the methods of KServe that load and unload models. They
-// begin an operation of ModelLoader and answer when it has ended.
+// begin an operation of ModelLoader and respond when that operation has ended.
 #pragma once
 
 #include <vector>

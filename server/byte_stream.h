@@ -11,8 +11,8 @@ struct ssl_ctx_st;
 
 namespace quintet {
 
-// The result of an operation: it made progress, it must be repeated when the socket is readable or
-// writable, or the stream has ended or failed.
+// The result of an operation of the stream: it made progress, it must be repeated once the socket
+// is readable or writable, or the stream has ended or failed.
 enum class StreamState : uint8_t { kOk, kWaitReadable, kWaitWritable, kClosed };
 
 class ByteStream {
@@ -25,9 +25,9 @@ class ByteStream {
   StreamState Handshake();
   // Reads at most `size` bytes, which must not be 0. If it returns kOk, it has read *got bytes.
   StreamState Read(char* to, size_t size, size_t* got);
-  // Writes the beginning of `size` bytes (not 0). If it returns kOk, it has written *put bytes.
+  // Writes at most `size` bytes, which must not be 0. If it returns kOk, it has written *put bytes.
   StreamState Write(const char* from, size_t size, size_t* put);
-  // Returns true if Read would return bytes that are no longer in the socket.
+  // Whether TLS has buffered bytes: Read would return them although the socket has none.
   bool HasBuffered() const;
   // Tells the client that no more bytes follow.
   void EndWriting();

@@ -156,7 +156,7 @@ absl::Status Call::ReserveQueue(const ModelHost* host) {
   }
   // A call without engine requests holds room for one request while it waits for the model.
   const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
-  // The estimated token count is capped at the longest input, for each input. A longer text is
+  // The estimated token count of each input is capped at the maximum input length. A longer text is
   // rejected after tokenization; until then it must not reserve more of the queue than a valid text
   // can.
   const int64_t longest =
@@ -190,7 +190,7 @@ void Call::WaitForModel() {
 void Call::OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host) {
   try {
     if (!host.ok()) return End(host.status());
-    // Post a short task: the thread that has loaded the model must not do the work of its calls.
+    // Post a task: the thread that has loaded the model must not do the work of the waiting calls.
     context_->preparation->Post({.priority = priority_, .cost_bytes = size_.inputs.bytes},
                                 [this, version = *std::move(host)]() mutable {
                                   try {
@@ -324,7 +324,7 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // Out of memory: `rest` stays empty, so the other requests of the call run to their end.
+        // Out of memory: `rest` stays empty; the call's other requests are not cancelled.
       }
     }
     complete = --pending_ == 0;
@@ -383,8 +383,8 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     queue_reservation_.Release();
     // The call is not freed if it was abandoned, because the engine may still use it.
     if (!abandoned_) self = std::move(self_);
-    // After a failed allocation the engine may still have requests of the call, whose results use
-    // the version. The version is then released with the call.
+    // After a failed allocation the engine may still run requests of the call, and these use the
+    // model version. The version is then released only when the call is freed.
     if (!abandoned_ && pending_ == 0) host = std::move(host_);
   }
   if (!outcome.status.ok() && ids_.empty()) {

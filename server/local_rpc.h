@@ -11,8 +11,8 @@
 
 namespace quintet {
 
-// The caller of one or more LocalRpcs, each known by an index. The functions are called from any
-// thread, with a lock of the RPC held: they must not call the RPC, must not block and must not
+// The caller of one or more LocalRpcs, each identified by an index. The functions are called from
+// any thread, with a lock of the RPC held: they must not call the RPC, must not block and must not
 // throw.
 class LocalClient {
  public:

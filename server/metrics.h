@@ -44,7 +44,7 @@ class AliasedMetric {
 inline constexpr char kNoModel[] = "none";
 
 // Creates the metrics of one model in a registry. The metrics are removed from the registry with
-// the last copy of this object. The registry must outlive it, and no two factories may make metrics
+// the last copy of this object. The registry must outlive it, and no two factories may hold metrics
 // of equal names and labels at the same time.
 class MetricFactory {
  public:
@@ -117,8 +117,8 @@ class LogMetrics {
   int64_t collected_ = 0;  // the value of counter_
 };
 
-// The metrics of one model. All its versions share them, so that counters and histograms continue
-// when a version is replaced, and while the model is unloaded.
+// The metrics of one model. All versions (loads) of the model share them, so that counters and
+// histograms continue when a version is replaced or the model is unloaded.
 class ModelMetrics {
  public:
   struct Options {
@@ -128,8 +128,8 @@ class ModelMetrics {
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  // Records that a version serves from now on: exports its number, the configuration of its KV
-  // cache and, if `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
+  // Records that a model version serves from now on: exports its number, the configuration of its
+  // KV cache and, if `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
   struct LoadedVersion {
     uint64_t version = 0;
     int64_t page_size = 0, pages = 0;
@@ -141,7 +141,7 @@ class ModelMetrics {
   void Unloaded();
   // No version serves any more.
   void NotServing();
-  // Sets whether calls are accepted, and the number of versions that are retired but not freed.
+  // Sets whether calls are accepted, and the number of model versions retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
@@ -152,7 +152,7 @@ class ModelMetrics {
   // Called once for every accepted request, before its response is sent. `result` is null if the
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
-  // Counts one step of a version's engine. `increments` is scratch memory of that engine.
+  // Counts one step of a model version's engine. `increments` is scratch memory of that engine.
   void OnStep(const StepReport& report, std::vector<double>* increments);
 
   // Sums over all requests since the start, from the metrics. Durations are those of requests that
@@ -169,8 +169,8 @@ class ModelMetrics {
   Totals totals() const;
   // Adds to the metrics what an engine has counted between the snapshots `before` and `now`.
   void Count(const EngineCounters& now, const EngineCounters& before);
-  // Sets the gauges. `sum`: running requests and KV cache pages of all versions; `waiting` and
-  // `queue_tokens`: the requests that wait in the queue of admission control, and their input
+  // Sets the gauges. `sum`: running requests and KV cache pages of all model versions; `waiting`
+  // and `queue_tokens`: the requests that wait in the queue of admission control, and their input
   // tokens. Called before each scrape.
   void SetGauges(const EngineCounters& sum, int64_t waiting, int64_t queue_tokens);
 

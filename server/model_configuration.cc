@@ -1,4 +1,4 @@
-// ModelLoader: applies a new configuration to the models of a running server.
+// The part of ModelLoader that applies a new configuration to the models of a running server.
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +30,7 @@ const char* ActionName(Action action) {
   return "";
 }
 
-// Returns what a new configuration changes for a model. `options` is null if it has no such model.
+// Returns what a new configuration changes for a model. Null options: it lacks the model.
 Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool load) {
   if (options == nullptr) return Action::kUnloaded;
   const HostOptions& now = view.host != nullptr ? view.host->options() : *view.options;
@@ -83,7 +83,7 @@ void ModelLoader::ApplyConfiguration() {
     requests.swap(reloads_);
   }
   if (requests.empty()) return;
-  // The configuration is read once, and all requests that wait get the result.
+  // The configuration is read once for all waiting ReloadConfiguration requests.
   const auto done = [requests](const absl::StatusOr<std::vector<ModelChange>>& changes) {
     for (const ConfigurationDone& request : requests) {
       if (request != nullptr) request(changes);

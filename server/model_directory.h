@@ -27,7 +27,7 @@ class ModelDirectory {
 
   // Whether calls of at least one model are accepted.
   bool accepts() const;
-  // Ends the waiting for a model of every call whose deadline has passed.
+  // Ends all calls that wait for a model and whose deadline has passed.
   void ExpireWaits(int64_t now_us) const;
   // Makes all models reject calls from now on.
   void Drain() const;
@@ -38,7 +38,7 @@ class ModelDirectory {
 };
 
 // A version of a model that all calls of one RPC use. An HTTP request runs as several calls, which
-// must use the same version. Null members: each call takes the version that serves.
+// must use the same version. If the members are null, each call takes the version that serves.
 struct ModelBinding {
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<ModelHost> host;

@@ -172,7 +172,7 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   limits.encoder_cache_bytes = encoder_cache_bytes;
   limits.max_running_sequences = model_->limits().max_step_sequences;
   // Admission control alone limits the queue. The engine's own limits are set to the largest
-  // numbers that admission control can hold, so that the engine never rejects an admitted request.
+  // numbers that admission control lets in, so that the engine never rejects an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,

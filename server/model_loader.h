@@ -1,5 +1,5 @@
 // Loads, replaces and unloads the models of a server while it runs: a thread that executes one
-// operation after the other, plans the memory of all versions, and frees versions that nobody uses.
+// operation after the other, plans the memory of all versions, and frees unused versions.
 //
 // A replacement is loaded while the version that serves stays in memory, if both fit, and takes
 // over at once. If they do not fit, the loader waits for retired versions to be freed; if there are
@@ -36,14 +36,14 @@ struct ModelOutcome {
 };
 using ModelDone = std::function<void(const ModelOutcome&)>;
 
-// What a new configuration has changed for one model.
+// What the reloaded configuration has changed for one model, and whether that succeeded.
 struct ModelChange {
   enum class Action : uint8_t { kUnchanged, kConfigured, kLoaded, kReplaced, kUnloaded };
   std::string model;
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
 };
-// Receives the changes, or an error if the configuration is invalid and nothing has changed.
+// Receives the changes of all models; an error if the configuration is invalid (no change).
 using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
 
 // Returns INVALID_ARGUMENT unless all names differ and have 1 to kMaxModelNameBytes bytes of UTF-8.
@@ -63,16 +63,16 @@ class ModelLoader {
   };
   // All pointers in the options must outlive the loader.
   explicit ModelLoader(Options options);
-  // Frees all versions. Must not be called while a call runs.
+  // Frees all versions of all models. Must not be called while a call runs.
   ~ModelLoader();
   ModelLoader(const ModelLoader&) = delete;
   ModelLoader& operator=(const ModelLoader&) = delete;
 
-  // Puts the models into the directory. Must be called once, before LoadAll.
+  // Puts the models into the ModelDirectory. Must be called once, before LoadAll.
   void Configure(const std::vector<HostOptions>& models);
   // Loads all models; blocks. The error names the model that could not be loaded.
   absl::Status LoadAll();
-  // Starts the thread. Must be called once, after LoadAll has succeeded.
+  // Starts the loader's thread. Must be called once, after LoadAll has succeeded.
   void Start();
   // Makes the loader's thread end. If a load is in progress, returns false at once, without waiting
   // for it.
@@ -80,21 +80,21 @@ class ModelLoader {
   // Refuses operations from now on.
   void Drain();
 
-  // The operations. Each calls `done` once, perhaps before it returns. Errors: NOT_FOUND if the
-  // configuration has no such model; ABORTED if another operation on it is in progress;
+  // Operations on one model. Each calls `done` once, perhaps before it returns. Errors: NOT_FOUND
+  // if the configuration has no such model; ABORTED if another operation on it is in progress;
   // FAILED_PRECONDITION with the reason LOAD_FAILED; RESOURCE_EXHAUSTED if memory is short.
   //
-  // Loads the model unless it is loaded.
+  // Loads the model if it is not loaded.
   void Load(const std::string& model, ModelDone done);
-  // Replaces the version that serves; loads the model if it is not loaded.
+  // Replaces the serving version by a newly loaded one; loads the model if it is not loaded.
   void Reload(const std::string& model, ModelDone done);
-  // Unloads the model unless it is not loaded. Calls in progress end first.
+  // Unloads the model if it is loaded. Calls in progress end first.
   void Unload(const std::string& model, ModelDone done);
-  // Reads the configuration again and loads, replaces and unloads the models that it changes.
+  // Reads the configuration again, and loads, replaces or unloads the models that have changed.
   // `done` may be null.
   void ReloadConfiguration(ConfigurationDone done);
 
-  // Heartbeats of the engines of all versions, each at a constant index until it is freed.
+  // Heartbeats of the engines of all model versions, each at its index until it is freed.
   std::vector<std::optional<uint64_t>> heartbeats() const;
   // Updates the metrics of all models.
   void CollectMetrics() const;
@@ -109,29 +109,29 @@ class ModelLoader {
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
-  // If it begins an operation, takes *done, which the operation will call when it has ended.
+  // Begins an operation if possible, and then takes *done, to be called when it has ended.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
   static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
   void Push(std::unique_ptr<Operation> operation);
   bool AdvanceOperations();
-  // Advances an operation as far as possible. Returns nullopt if it waits for a version's end.
+  // Advances an operation as far as possible. Returns its outcome, or nullopt if it must wait.
   std::optional<ModelOutcome> Advance(Operation* operation);
   std::optional<ModelOutcome> AdvanceReplacement(Operation* operation);
   std::optional<ModelOutcome> AdvanceAfterDrain(Operation* operation);
   void Finish(Operation* operation, ModelOutcome outcome);
-  // Loads a version. `beside`: the version that serves meanwhile, or null. Sets *alone to true if
-  // the new version does not fit beside that one but would fit without it.
+  // Loads a model version. `beside`: the version that serves meanwhile, or null. Sets *alone to
+  // true if the new version does not fit beside that one but would fit without it.
   absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
   void Publish(std::unique_ptr<Version> version);
-  // Plans the memory of all versions except `without`, and also of `next` (null: no further one).
+  // Plans the memory of all model versions except `without`, and also of `next` (null: no next).
   absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
                                         const ModelHost* without) const;
   // Returns RESOURCE_EXHAUSTED unless `next` fits beside `serving` without reducing any limit.
   absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
   int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
   void FreeUnused();
-  // Whether the operation failed for lack of memory that retired versions will free.
+  // Whether `status` means that the operation must wait for memory that retired versions free.
   bool IsBlocked(const absl::Status& status, Operation* operation) const;
   void StartDemanded();
   void UnloadIdle();
@@ -143,8 +143,8 @@ class ModelLoader {
   void ApplyModel(const std::shared_ptr<ServedModel>& model,
                   std::shared_ptr<const HostOptions> options,
                   const std::shared_ptr<Configuration>& configuration, bool load);
-  // Begins the operation of a change; returns false if the change needs none, and ABORTED if
-  // another operation is in progress. mutex_ must be held.
+  // Begins the load, replacement or unload that `action`, the change of a model's configuration,
+  // requires. Returns false if it requires none, ABORTED if the model is busy. mutex_ must be held.
   absl::StatusOr<bool> BeginChange(const std::shared_ptr<ServedModel>& model,
                                    ModelChange::Action action,
                                    const std::shared_ptr<const HostOptions>& options,
@@ -161,7 +161,7 @@ class ModelLoader {
   std::vector<std::unique_ptr<Version>> versions_;  // null: a free index
   std::list<std::unique_ptr<Operation>> operations_;
   std::vector<ConfigurationDone> reloads_;  // requested and not begun
-  // Changes of models with an operation in progress. Null options: the model is to be removed.
+  // Configuration changes of models that are busy; applied later. Null options: remove the model.
   struct Deferred {
     std::shared_ptr<const HostOptions> options;
     std::shared_ptr<Configuration> configuration;

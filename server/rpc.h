@@ -52,8 +52,8 @@ class RpcHandler {
   virtual void OnMessage(grpc::ByteBuffer* message) = 0;
   // Called when the client has half-closed the stream: no more messages will arrive.
   virtual void OnInputEnd() = 0;
-  // Called when the client has gone or the RPC is cancelled. The handler should cancel its requests
-  // in progress.
+  // Called when the client has disconnected or the RPC is cancelled. The handler should cancel its
+  // requests in progress.
   virtual void OnCancel() = 0;
   // Called when the engine is stuck and the process is about to exit. The handler must end its
   // requests at once, without waiting for the engine.
@@ -89,7 +89,7 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
-  // The version that all calls of this RPC use; null: each call takes the version that serves.
+  // The model version that all calls of this RPC use; null: each call takes the serving version.
   virtual const ModelBinding& binding() const;
 
   Priority max_priority() const { return max_priority_; }
@@ -97,12 +97,12 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
     return registration_.connection_bytes();
   }
 
-  // The transport calls these functions, without holding a lock of its own. A read has ended: with
-  // a message if `ok` is true, otherwise at the end of the input.
+  // The transport calls the functions from here to OnEnded, without holding a lock of its own.
+  // OnRead: a read has ended, with a message if `ok`, otherwise at the end of the input.
   void OnRead(bool ok);
-  // A write ended; `ok` is false if the client has gone.
+  // A write has ended; `ok` is false if the client has disconnected.
   void OnWritten(bool ok);
-  // The client has gone, or the RPC was cancelled. Does nothing after OnEnded.
+  // The client has disconnected, or the RPC was cancelled. Does nothing after OnEnded.
   void OnCancelled();
   // The RPC has ended and no operation is outstanding. Must be the last call.
   void OnEnded();

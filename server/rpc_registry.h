@@ -60,7 +60,7 @@ class RpcRegistry {
   // open RPCs is reached.
   absl::StatusOr<Registration> Admit(const std::string& peer, bool long_lived);
 
-  // From Add until Remove, Check applies the time limits to `rpc`.
+  // Check applies the time limits to `rpc` from the call of Add until the call of Remove.
   void Add(Rpc* rpc);
   void Remove(Rpc* rpc);
 

@@ -11,7 +11,7 @@
 namespace quintet {
 namespace {
 
-// A model that is loaded on demand and has failed is tried again by the first call after this time.
+// After a failed load on demand, the first call after this time makes the server try again.
 constexpr int64_t kRetryUs = 10'000'000;
 
 }  // namespace
@@ -231,7 +231,7 @@ bool ServedModel::UnloadIfIdle(int64_t now_us) {
   std::shared_ptr<ModelHost> host;
   std::lock_guard<std::mutex> lock(mutex_);
   if (host_ == nullptr) return false;
-  // Only calls and short-lived views hold a version; while the lock is held, no further ones can.
+  // use_count() > 1: a call or a short-lived view uses this version. The lock excludes new users.
   if (host_.use_count() > 1) used_us_ = now_us;
   const int64_t after_us = host_->options().idle_unload_us;
   if (after_us == 0 || now_us - used_us_ < after_us) return false;

@@ -1,5 +1,5 @@
-// One model that the server serves by name, over all its versions: its state, the version that
-// serves, the calls that wait for one, and what its versions share: admission control and metrics.
+// One model that the server serves by name: its state, the version (one load of its files) that
+// serves, the calls that wait for a version, and what all versions share: admission and metrics.
 //
 // A call takes a version with Acquire and holds it until it ends. A version is freed when nobody
 // holds it any more; therefore a call always ends on the version that admitted it. Thread-safe.
@@ -22,7 +22,7 @@ namespace quintet {
 
 class ServedModel {
  public:
-  // Called with the version that serves, or with an error if there is none. Must not block.
+  // Receives the model version that serves, or an error if there is none. Must not block.
   using OnHost = std::function<void(absl::StatusOr<std::shared_ptr<ModelHost>>)>;
 
   ServedModel(HostOptions options, std::shared_ptr<ModelMetrics> metrics);
@@ -45,40 +45,40 @@ class ServedModel {
   View view() const;
   bool accepts() const;
 
-  // For calls.
+  // The functions up to `waiting` give calls (client requests) a version of the model.
   //
-  // Returns the version that serves. Returns null if calls must wait for a load in progress, which
-  // this call may have started. Returns UNAVAILABLE if the model is not loaded.
+  // Returns the version that serves new calls. Returns null if the call must Wait for a load in
+  // progress, which Acquire may have started. Returns UNAVAILABLE if the model is not loaded.
   absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
   // Calls `on_host` once, perhaps before Wait returns: with the version when one serves, or with an
-  // error when the load has failed or `deadline_us` has passed. Returns a ticket.
+  // error if the load fails or `deadline_us` passes. Returns a ticket for StopWaiting.
   uint64_t Wait(int64_t deadline_us, OnHost on_host);
-  // Returns true if `on_host` of this ticket was not called and will not be.
+  // Ends one Wait. Returns true if its `on_host` was not called and will not be.
   bool StopWaiting(uint64_t ticket);
-  // Ends the waits whose deadline has passed.
+  // Ends the waiting of all calls whose deadline has passed.
   void ExpireWaits(int64_t now_us);
   int64_t waiting() const;
 
-  // The functions below are for ModelLoader. The first four are events of ModelLifecycle.
+  // Only ModelLoader calls the functions below. The first four pass on events to ModelLifecycle.
   absl::Status BeginLoad();
   absl::Status BeginReplace();
   absl::Status BeginUnload();
   void BeginDrain();
-  // Makes `host` the version that serves. Calls that wait get it.
+  // Makes `host` the serving version of the model and passes it to the calls that wait for one.
   void Loaded(std::shared_ptr<ModelHost> host, bool on_gpu);
-  // Calls that wait get an error, unless a version serves. `why` is for the operator; it may name
-  // files.
+  // The load has failed: calls that wait get an error, unless an older version serves. `why` is
+  // shown to the operator only and may name files.
   void LoadFailed(const absl::Status& why, int64_t now_us);
-  // Records that a replacement has failed, after the old version was loaded again.
+  // Records that the model could not be replaced; the old version has been loaded again.
   void NoteFailure(const absl::Status& why);
   void Freed();
   // Sets the options of the next load.
   void Configure(std::shared_ptr<const HostOptions> options);
-  // Unloads the model if nobody has used it for its idle_unload_us. Returns whether it did so.
+  // Unloads the model if no call has used it for idle_unload_us. Returns whether it did so.
   bool UnloadIfIdle(int64_t now_us);
   // Returns whether a call has started a load (Acquire) since the last TakeDemand.
   bool TakeDemand();
-  // Called by Acquire after it has started a load. Must not block. Set before calls arrive.
+  // Acquire calls `on_demand` after it has started a load; it must not block. Set before any call.
   void set_on_demand(std::function<void()> on_demand) { on_demand_ = std::move(on_demand); }
   // Makes the model reject calls from now on, because the server drains.
   void Drain();
@@ -90,7 +90,7 @@ class ServedModel {
     OnHost on_host;
   };
 
-  // The functions below need mutex_.
+  // mutex_ must be held when the functions below are called.
   absl::Status NotServing() const;
   void Changed();
   std::shared_ptr<ModelHost> Unpublish();

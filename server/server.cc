@@ -268,7 +268,7 @@ absl::Status ServerProcess::LoadModels() {
 }
 
 void ServerProcess::UpdateServing() {
-  // If two threads change the serving status at once, the last written status must be the newest.
+  // If two threads write the serving status at once, the newer status must be written last.
   std::lock_guard<std::mutex> lock(serving_mutex_);
   const bool serving = loaded_ && !draining_ && directory_.accepts();
   if (serving != health_.serving()) health_.SetServing(serving);
@@ -336,7 +336,7 @@ void ServerProcess::Reload() {
   if (admin_ != nullptr) {
     read("API keys of administrators", admin_->keys(), options_.admin_api_key_file);
   }
-  // A request that arrives while the models of the start load is handled afterwards.
+  // A reload requested while the first models are loaded is handled after that.
   if (options_.read_models != nullptr) loader_->ReloadConfiguration(nullptr);
 }
 

@@ -55,7 +55,7 @@ struct ServeOutcome {
   // The exit code: 0 after drain and stop, 2 if the configuration is wrong, 3 if a model could not
   // be loaded. If an engine stalls, Serve does not return: the process exits with code 70.
   int exit_code = 0;
-  // Why the server did not start: INVALID_ARGUMENT if a flag is wrong, another code for a model.
+  // Why the server did not start: INVALID_ARGUMENT for a wrong flag, otherwise a failed load.
   absl::Status status;
 };
 

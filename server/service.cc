@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-// An RPC that is rejected before its messages are read.
+// The handler of an RPC that is rejected before its messages are read.
 class RefusedRpc final : public grpc::ServerGenericBidiReactor {
  public:
   RefusedRpc(const RpcOutcome& outcome, grpc::CallbackServerContext* rpc) {

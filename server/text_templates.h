@@ -15,9 +15,9 @@ struct TextTemplates {
   // The input of a chat is chat_message for each message, with {role} and {content} replaced, and
   // then chat_end. If chat_message is empty, the model takes no chats.
   std::string chat_message, chat_end;
-  // Reranking: the input for a pair, with {query} and {document}. Empty: the model cannot rerank.
+  // Reranking: the input made of {query} and {document}. Empty: the model cannot rerank.
   std::string rerank;
-  // The score of a pair is the probability of the target rerank_true against rerank_false (monoT5).
+  // The score of a pair: probability of the target rerank_true against rerank_false (monoT5).
   std::string rerank_true, rerank_false;
   // If set, a pair's score is the mean log-likelihood of this text, with {query} and {document}.
   std::string rerank_target;

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxIdBytes = 256;
 constexpr int kMaxOutputs = 32, kMaxParameters = 64;
 
-// All inputs that some model has.
+// All inputs that at least one kind of model has.
 constexpr InputTensors::Spec kInputs[] = {
     {"text_input", kserve::TYPE_STRING},
     {"input_ids", kserve::TYPE_INT32},
@@ -43,8 +43,8 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Returns the dimensions of a tensor, completed to those of `expected`, where -1 admits any size.
-// The tensor may lack the last dimension if it is 1, or the first one, which is then 1.
+// Returns the dimensions of a tensor, completed to as many as `expected` has (-1: any size). The
+// tensor may lack the last dimension if that is 1, or the first one, which then becomes 1.
 absl::StatusOr<std::vector<int64_t>> Dims(const std::string& name, const InputTensor& tensor,
                                           const std::vector<int64_t>& expected) {
   const auto matches = [&](const std::vector<int64_t>& shape) {
@@ -120,7 +120,7 @@ absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& m
   return part;
 }
 
-// Checks that a tensor has one element for the request, or equal elements, one for each input.
+// Checks that a tensor has one element, or one element for each input, which are all equal.
 absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_t batch) {
   QT_RETURN_IF_ERROR(
       Dims(name, tensor, {tensor.elements() == 1 ? 1 : static_cast<int64_t>(batch), 1}).status());
@@ -449,7 +449,7 @@ void InferTask::Write(const ModelHost& host, const std::vector<Result>& results,
       std::vector<v1::GenerateResponse> responses(results.size());
       for (size_t i = 0; i < results.size(); ++i) WriteGenerate(request, results[i], &responses[i]);
       if (stream_ && empty_final_response_ && IsAllSent(responses[0])) {
-        // The chunks have contained all of these two outputs, so the last response omits them.
+        // The chunks have contained all texts and ids, so the last response omits both outputs.
         std::erase_if(options.names, [](const std::string& name) {
           return name == "text_output" || name == "output_ids";
         });

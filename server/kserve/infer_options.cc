@@ -159,7 +159,7 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Names of fields that clients set as outputs (the first five), inputs or other parameters.
+  // Fields that are not options: outputs set the first five, inputs or other parameters the rest.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",

@@ -13,7 +13,7 @@
 
 namespace quintet {
 
-// In KServe's protocol every model has only this version, whichever version of quintet.v1 serves.
+// The only version of every model in KServe's protocol, whatever its version in quintet.v1 is.
 inline constexpr char kModelVersion[] = "1";
 
 // An input or output of a model.
@@ -35,7 +35,7 @@ struct OperationInfo {
 
 // Outputs that every operation has.
 const std::vector<TensorInfo>& CommonOutputs();
-// Whether some model, perhaps one with another head, has an output of this name.
+// Whether a model of any kind has an output of this name.
 bool IsKnownOutput(absl::string_view name);
 
 // The operations that the model can run, the default one first.

@@ -157,7 +157,7 @@ absl::Status SetNumber(const std::string& field, const json& value, const FieldD
   }
 }
 
-// Whether a string value of this option is its plain value, not its JSON form.
+// Whether a string given for this option is the value itself, not JSON text of the value.
 bool IsPlainString(const FieldDescriptor& field, const std::string& value) {
   const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
                     field.message_type() == v1::Input::descriptor();

@@ -27,8 +27,8 @@ absl::StatusOr<bool> ReadFlag(const std::string& name, const nlohmann::json& val
 // or 3 (LOW), as Triton's levels, or one of these words.
 absl::StatusOr<v1::Priority> ReadPriority(const nlohmann::json& value);
 
-// The options of one request. Each option belongs to the first of several messages that has a field
-// of its name.
+// Sets the options of one request in several messages: an option is set in the first message that
+// has a field of its name.
 class ParameterReader {
  public:
   // `messages` must outlive the reader. `hidden` are names of fields that a request may not set.

@@ -177,7 +177,7 @@ std::map<std::string, Writer> SequenceWriters(const Sequences& sequences,
   };
 }
 
-// Appends the rows of one encoded input, padded to `rows`.
+// Appends the rows of one encoded input, padded with zeros to `rows` rows.
 void AppendRows(const Result& result, v1::VectorType type, int64_t rows, std::string* to) {
   AppendEmbedding(result, type, to);
   const size_t row_bytes = static_cast<size_t>(result.columns * VectorBytes(type));
@@ -279,7 +279,7 @@ class LabelWriter {
 std::map<std::string, Writer> AnswerWriters(const v1::ClassifyResponse& classified,
                                             OutputTensors* to) {
   const int64_t batch = classified.results_size();
-  // Makes a matrix [batch, values]: `get` appends the values of one answer to those of its row.
+  // Makes a matrix [batch, values]: `get` appends the values of one answer to a row.
   const auto padded = [&classified](auto padding, auto get) {
     using T = decltype(padding);
     return Padded<T>(

@@ -23,7 +23,7 @@ struct OutputOptions {
   std::vector<std::string> names;
   bool flat = false;   // generation: merge the dimensions of batch and sequences
   bool typed = false;  // write typed contents
-  // For generation, by sequence index: the parts that chunks contained, which outputs then omit.
+  // For generation, by sequence index: the parts that chunks have contained; outputs omit them.
   std::map<uint32_t, SentPart> sent = {};
 };
 

@@ -21,7 +21,7 @@ int64_t BytesOf(const v1::GenerateChunk& chunk) {
 
 }  // namespace
 
-// One request of the stream. The stream's lock guards the output of the request.
+// One request of the stream. The stream's lock guards the request's output.
 class InferStream::Item final : public Call {
  public:
   Item(CallContext* context, std::shared_ptr<Rpc> rpc, std::shared_ptr<InferStream> stream)
@@ -44,8 +44,8 @@ class InferStream::Item final : public Call {
   bool parsed() const { return parsed_; }
   bool ended() const { return ended_; }
   bool has_output() const { return ended_ || !chunks_.empty(); }
-  // Takes the chunk of one sequence or, if no chunk is left, the last response. Must have output.
-  // Returns the bytes of the chunk in *chunk_bytes. Throws std::bad_alloc.
+  // Takes the chunk of one sequence or, if no chunk is left, the last response. Must be called only
+  // if there is output. Returns the bytes of the chunk in *chunk_bytes. Throws std::bad_alloc.
   grpc::ByteBuffer TakeOutput(int64_t* chunk_bytes) {
     if (chunks_.empty()) return std::exchange(last_, {});
     // Round robin over the sequences, so that a fast sequence does not delay the others.
@@ -67,7 +67,7 @@ class InferStream::Item final : public Call {
     return bytes;
   }
   void SetEnded() { ended_ = true; }
-  // Makes the last response one with an error.
+  // Turns the last response into an error response.
   void SetError(const RpcOutcome& outcome) {
     kserve::ModelStreamInferResponse response;
     response.set_error_message(outcome.status.error_message());
@@ -116,7 +116,7 @@ class InferStream::Item final : public Call {
     v1::CallInfo info;
     FillInfo(results, &info);
     {
-      // Chunks that have not been written are part of this response.
+      // Drop the chunks that have not been written: this response contains their text and ids.
       std::lock_guard<std::mutex> lock(stream_->mutex_);
       stream_->unwritten_bytes_ -= DropChunks();
     }
@@ -229,7 +229,7 @@ RpcOutput InferStream::Next() {
   write_posted_ = false;
   written = std::move(written_);
   if (failure_.has_value()) {
-    // Output of other items is dropped; the stream ends when none of the items is in progress.
+    // The stream has failed: items' output is dropped; it ends when no item is in progress.
     std::erase_if(items_, [](const auto& item) { return item->ended(); });
     if (items_.empty()) output.end = std::exchange(failure_, RpcOutcome{});
     return output;
@@ -237,7 +237,7 @@ RpcOutput InferStream::Next() {
   const auto next = std::find_if(items_.begin(), items_.end(),
                                  [](const auto& item) { return item->has_output(); });
   if (next != items_.end()) {
-    // Round robin: an item that has had its turn goes to the end.
+    // Round robin: the item whose output was taken moves to the end of the list.
     const std::shared_ptr<Item> item = *next;
     int64_t chunk_bytes = 0;
     output.message = item->TakeOutput(&chunk_bytes);

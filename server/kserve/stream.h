@@ -52,7 +52,7 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   const bool grpc_errors_;
   mutable std::mutex mutex_;
   // Requests in progress and those whose last response waits to be written, in the order in which
-  // they are looked at for output.
+  // output is taken from them.
   std::deque<std::shared_ptr<Item>> items_;
   std::shared_ptr<Item> written_;  // keeps its memory reserved until the next response is written
   int64_t unwritten_bytes_ = 0;    // of chunks

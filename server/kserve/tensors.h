@@ -21,7 +21,7 @@ namespace kserve = ::inference;
 // The protocol's name of a datatype of ModelConfig: "INT32" for TYPE_INT32, "BYTES" for
 // TYPE_STRING.
 const char* DatatypeName(kserve::DataType type);
-// Bytes of one element; 0 for TYPE_STRING, whose elements vary.
+// Size of one element in bytes; 0 for TYPE_STRING, whose elements differ in size.
 int64_t DatatypeBytes(kserve::DataType type);
 
 // One input of a request, a view of the message. Its shape, datatype and contents are consistent.
