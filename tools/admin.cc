@@ -102,7 +102,7 @@ void Print(const pb::ReloadConfigurationResponse& response) {
   }
 }
 
-// Whether all parts of a response that may fail have succeeded.
+// Whether the response reports no failed operation.
 template <typename Response>
 bool Succeeded(const Response&) {
   return true;

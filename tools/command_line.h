@@ -64,9 +64,9 @@ class CommandLine {
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
-  // Parses the arguments that `first` was run with and resolves the flags of the subcommand again,
-  // with the --config file as it is now, but does not run the subcommand. This command line must
-  // have that subcommand; of the other subcommands of `first` only names are used. Returns
+  // Determines the flags of a subcommand again, from the arguments that `first` was run with and
+  // the --config file as it is now, but does not run the subcommand. This object must have
+  // registered that subcommand; of the others in `first` only the names are used. Returns
   // INVALID_ARGUMENT if a value is invalid or missing.
   absl::Status ResolveAgain(const CommandLine& first);
 

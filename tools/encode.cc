@@ -94,7 +94,7 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
-// How a run makes its inputs and changes their results.
+// The steps before and after the engine, the same for all lines: prompt and modules, padding.
 struct Encoding {
   Embedding embedding;
   InputPadding padding;

@@ -306,7 +306,7 @@ int Run(InspectFlags flags) {
   const std::vector<AutomaticLimits> automatic = PlanAutomatic(flags, config, device->get());
   std::optional<AdapterSummary> adapter;
   if (!flags.adapter.empty()) {
-    // ReadAdapter reads the values, too: unlike InspectAdapter, it finds all that loading refuses.
+    // Unlike InspectAdapter, ReadAdapter reads the values: it finds all errors that loading finds.
     const absl::Status fits = ReadAdapter(flags.adapter, config, flags.follow_symlinks).status();
     if (!fits.ok()) return FailModel(flags.adapter, fits);
     absl::StatusOr<AdapterSummary> summary = InspectAdapter(flags.adapter, flags.follow_symlinks);

@@ -18,8 +18,8 @@ namespace quintet {
 // How the records of an output file are delimited. Each input line gives one record.
 struct RecordFormat {
   int64_t record_bytes = 0;  // size of each record; 0: a record ends with a newline
-  // If set, returns the file's header for `records` records. The header's size must not depend on
-  // the number of records: first a header for 0 records is written, which Finish overwrites.
+  // If set, returns the header of a file with `records` records. The header's size must not depend
+  // on the number of records: first a header for 0 records is written, which Finish overwrites.
   std::function<std::string(int64_t records)> header;
 };
 

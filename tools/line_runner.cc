@@ -176,7 +176,7 @@ class LineRunner {
     return !stopped_;
   }
 
-  // ---- Functions of the threads, in the order in which a line passes through them ----
+  // ---- Functions of the threads, in the order in which they process a line ----
 
   // Counts all lines of the input. `begin` is the position in the file of standard input at which
   // the input begins.

@@ -65,8 +65,8 @@ absl::StatusOr<ModelArgument> FindArgument(const ServeFlags& flags, const std::s
   return found;
 }
 
-// `flags` are the flags for this model. Their placement must be one that ResolveAutoDevice has
-// already changed.
+// `flags` are the flags for this model. ResolveAutoDevice must have replaced the device auto in
+// their placement.
 HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   HostOptions host;
   host.name = model.name;
@@ -93,9 +93,9 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
 }
 
 constexpr char kModel[] = "Model", kLimits[] = "Limits";
-// Key of a section [models.NAME] that is no flag: the name of the prompt before texts of Encode.
+// Key of a section [models.NAME] that is no flag: name of the prompt put before texts to encode.
 constexpr char kDefaultPromptName[] = "default-prompt-name";
-// Another such key: how long the model may be unused before it is unloaded.
+// Key of [models.NAME] that is no flag: how long the model may be unused before it is unloaded.
 constexpr char kIdleUnload[] = "idle-unload";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {

@@ -64,7 +64,7 @@ size_t MultiplyAdds(int64_t rounds, float* out) {
   return hn::Lanes(d);
 }
 
-// Sums n floats as fast as they can be read from memory. Its time gives the memory bandwidth.
+// Sums n floats as fast as they can be read from memory; used to measure the memory bandwidth.
 float ReadAll(const float* x, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t lanes = hn::Lanes(d);

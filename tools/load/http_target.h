@@ -10,8 +10,8 @@
 
 namespace quintet {
 
-// Returns the end of a request whose response has this status and JSON body. `retry` is whether the
-// response has a Retry-After header.
+// Returns the outcome of a request (RequestEnd) whose response has this status and JSON body.
+// `retry`: whether the response has a Retry-After header.
 RequestEnd HttpEnd(int status, const std::string& body, bool retry);
 
 absl::StatusOr<std::unique_ptr<ServerTarget>> ConnectHttp(const ServerTargetOptions& options);

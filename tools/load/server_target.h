@@ -24,7 +24,7 @@ struct ServerTargetOptions {
   LoadPriority priority = LoadPriority::kNormal;
 };
 
-// What a server says about the model that it serves.
+// What the server reports about the model that the load uses.
 struct ServerInfo {
   nlohmann::ordered_json conditions;  // "model", "version", "dtype", ..., for reports
   int64_t vocab = 0;

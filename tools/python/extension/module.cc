@@ -26,8 +26,8 @@ namespace {
 constexpr int64_t kTickUs = 50'000;                    // between checks for signals
 constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
 
-// A session and the threads that run it. Calls and other users share its ownership, so it is
-// destroyed with the last of them.
+// A session and the threads that run it. Calls and other users share the ownership of this object,
+// so it is destroyed with the last of them.
 struct Loaded {
   std::unique_ptr<Session> session;
   std::unique_ptr<EngineRunner> runner;
@@ -162,8 +162,8 @@ class PythonCall {
     return nb::make_tuple(chunk_list, results);
   }
 
-  // As Pop, for a call whose results are rows of Array: returns the number of inputs that have
-  // finished. The row of a failed input is NaN.
+  // Like Pop, for a call whose results are rows of Array: returns the number of finished inputs.
+  // The row of a failed input is NaN.
   int64_t PopRows(int64_t least) {
     const int64_t before = popped_;
     for (const std::unique_ptr<WorkItem>& item : TakeFinished(least, nullptr)) {
@@ -271,7 +271,7 @@ class PythonCall {
   absl::Status failed_;
 };
 
-// Sets *to to the option `name` of Model.begin, if the dict contains it.
+// Sets *to to the value of the option `name` of Model.begin, if the dict contains that option.
 template <typename T>
 void Set(const nb::dict& options, const char* name, T* to) {
   if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
@@ -440,7 +440,7 @@ class PythonModel {
     return info;
   }
 
-  // Returns the number of inputs that a call should have in flight.
+  // Returns the number of inputs that one call should keep in flight.
   int64_t window() const {
     return RequestsInFlight(Get()->session->model->limits().max_step_sequences);
   }
