@@ -154,7 +154,7 @@ struct Simulation {
     REQUIRE(encode <= 40);
     REQUIRE(free.pages >= 0);
     REQUIRE(free.sequences >= 0);
-    // If nothing runs and nothing was admitted now, no request may be waiting: the first one would
+    // If no request runs and none was admitted now, no request may be waiting: the first one would
     // fit into the free budget.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));

@@ -1,5 +1,5 @@
 // Tests handlers of the HTTP server that answer later, from other threads: complete responses,
-// streams, clients that go away, and the end of the server.
+// streams, clients that disconnect, and the shutdown of the server.
 #include <atomic>
 #include <chrono>
 #include <memory>

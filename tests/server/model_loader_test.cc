@@ -278,7 +278,7 @@ TEST_CASE("A second operation on a model is refused while one is in progress", "
   }
   CHECK(absl::IsNotFound(loader.Do(&ModelLoader::Unload, "c").status));
   CHECK(absl::IsInvalidArgument(loader.Do(&ModelLoader::Unload, "").status));
-  // A configuration that removes model "a" waits for its load; a later one adds "a" again.
+  // The removal of model "a" waits until "a" is loaded; a later configuration adds "a" again.
   std::promise<std::vector<ModelChange>> removed, restored;
   const HostOptions a = loader.models[0];
   loader.models.erase(loader.models.begin());

@@ -89,7 +89,7 @@ TEST_CASE("An idle model accepts calls, which load it", "[model_state]") {
   CHECK(model.version() == 2);
 }
 
-// The properties of a model's lifecycle that its interface shows.
+// The values that the public getters of a ModelLifecycle return.
 struct Observed {
   explicit Observed(const ModelLifecycle& model)
       : state(model.state()),

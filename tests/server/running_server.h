@@ -30,7 +30,7 @@ class RunningServer {
   // Reload has the effect of SIGHUP, Terminate that of SIGTERM. Both functions return at once.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
-  // Has the effect of a second Ctrl-C: the server skips the rest of its drain.
+  // Has the effect of a second Ctrl-C: the server ends its drain at once.
   void Hurry() { signals_.skip_drain = true; }
   // Returns the body of an HTTP GET on the HTTP port, or "" if there is no response.
   std::string Get(const std::string& path) const;

@@ -30,7 +30,7 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
 struct ForwardOutputs {
   std::vector<float> states, logits;  // as in RecordedAdapter
 };
-// Runs a model over the inputs and targets of a record.
+// Runs a model on the recorded inputs and targets.
 ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model);
 
 // Limits that are large enough for every record.

@@ -69,7 +69,7 @@ TEST_CASE("A merged adapter gives PEFT's outputs") {
     if (!record.states.empty()) {
       CHECK(RelativeDifference(merged.states, record.states) < 1e-4);
     }
-    // Without the adapter the outputs differ: the checks above would notice if it were missing.
+    // Without the adapter the outputs differ; hence the checks above fail if it is not merged.
     const ForwardOutputs plain = RunModel(record, record.base, &pool);
     CHECK(RelativeDifference(plain.logits, record.logits) > 0.03);
   }

@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// The status of the translation, and the number of engine requests.
+// Result of the check: the status of the translation, and the number of engine requests.
 struct CheckedInfer {
   absl::Status status;
   size_t requests = 0;

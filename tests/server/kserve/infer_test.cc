@@ -64,12 +64,12 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
   REQUIRE(requests->size() == 2);
   CHECK((*requests)[0].input.size() == (*requests)[1].input.size() + 1);  // a piece per letter
   CHECK((*requests)[1].decoding.num_beams == 3);
-  // Padded to the larger one.
+  // The smaller result is padded to the size of the larger one.
   CHECK(task.ResponseMemory(*requests, *Hosts()[0]) ==
         2 * PaddedResponseBytes(*requests, *Hosts()[0]));
 }
 
-// An id that is a valid request id of quintet.v1 is used as such; any other id is only returned.
+// The request's id becomes the request id of quintet.v1 if valid there; else it is only returned.
 TEST_CASE("an id that is no request id is still returned", "[kserve]") {
   InferTask task(false);
   task.Read(Parsed(R"(id: "no/request id")"), absl::OkStatus());
@@ -99,7 +99,7 @@ class RandomRequests {
   kserve::ModelInferRequest Next() { return Below(2) == 0 ? Plain() : Wild(); }
 
  private:
-  // Often valid.
+  // Makes a simple request, which is often valid.
   kserve::ModelInferRequest Plain() {
     kserve::ModelInferRequest request;
     auto* input = request.add_inputs();
@@ -120,7 +120,7 @@ class RandomRequests {
     return request;
   }
 
-  // With everything that a request can have.
+  // Makes a request with everything that a request can have.
   kserve::ModelInferRequest Wild() {
     kserve::ModelInferRequest request;
     const bool raw = Below(2) == 0;
