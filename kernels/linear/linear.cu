@@ -206,12 +206,13 @@ void RunGemm(const Gemm& p, Stream& stream) {
 
 template <typename In, typename Out>
 struct EpilogueArgs {
-  const In* product;    // [rows, n] dense, scaled
-  const float* bias;    // [n] f32, or null
-  const Out* out_bias;  // [n] of y's type, or null
+  const In* product;      // [rows, n] dense, scaled
+  const float* bias;      // [n] f32, or null
+  const Out* out_bias;    // [n] of y's type, or null
+  const float* row_bias;  // [rows, n], or null
   const Out* residual;
   Out* y;
-  int64_t residual_stride, y_stride;
+  int64_t row_bias_stride, residual_stride, y_stride;
   int64_t columns;    // number of columns of y
   int64_t up_offset;  // 0, or where the up half begins
   Activation activation;
@@ -236,9 +237,14 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
   const int64_t row = blockIdx.y;
   const In* product = a.product + row * (a.up_offset + a.columns);
   const auto load = [&](int64_t at, float(&v)[kEach]) {
-    LoadConsecutive(product + at, v);
-    if (a.bias == nullptr && a.out_bias == nullptr) return;
     float bias[kEach];
+    LoadConsecutive(product + at, v);
+    if (a.row_bias != nullptr) {
+      LoadConsecutive(a.row_bias + row * a.row_bias_stride + at, bias);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) v[j] += bias[j];
+    }
+    if (a.bias == nullptr && a.out_bias == nullptr) return;
     a.bias != nullptr ? LoadConsecutive(a.bias + at, bias) : LoadConsecutive(a.out_bias + at, bias);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] += bias[j];
@@ -276,9 +282,9 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
 template <typename In, typename Out>
 bool UsesVectorEpilogue(const EpilogueArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  const int64_t steps = a.columns | a.residual_stride | a.y_stride | a.chunk;
+  const int64_t steps = a.columns | a.row_bias_stride | a.residual_stride | a.y_stride | a.chunk;
   return steps % kWidth == 0 && aligned(a.product) && aligned(a.bias) && aligned(a.out_bias) &&
-         aligned(a.residual) && aligned(a.y);
+         aligned(a.row_bias) && aligned(a.residual) && aligned(a.y);
 }
 
 template <typename In, typename Out>
@@ -290,6 +296,10 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
     a.bias = args.bias.as<float>();
   } else {
     a.out_bias = args.bias.as<Out>();
+  }
+  if (args.row_bias.defined()) {
+    a.row_bias = args.row_bias.as<float>() + first_row * args.row_bias.stride[0];
+    a.row_bias_stride = args.row_bias.stride[0];
   }
   a.columns = OutputColumns(*args.w);
   a.up_offset = args.w->gated() ? a.columns : 0;
@@ -319,7 +329,7 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
 // not, it computes only alpha * x W^T, and a separate kernel (stage 3, EpilogueKernel) applies
 // bias, activation and residual.
 bool GemmSupportsEpilogue(const LinearArgs& a, DType type) {
-  if (a.w->gated() || a.scatter.base != nullptr) return false;
+  if (a.w->gated() || a.scatter.base != nullptr || a.row_bias.defined()) return false;
   if (type == DType::kF32) return true;
   // cuBLASLt can add a bias only if it has the dtype of y, and cannot add a residual after GELU or
   // ReLU.
@@ -433,7 +443,9 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
+  // Only the epilogue pass of WideLinear adds a row_bias.
+  const bool plain = !args.row_bias.defined();
+  if (plain && (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream))) return;
   LinearArgs product = args;
   product.kv = {};
   WideLinear(product, stream);
@@ -462,7 +474,7 @@ void WideLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = GemmSupportsEpilogue(args, type);
-  const bool many = PersistentTakes(args, stream.device());
+  const bool many = !args.row_bias.defined() && PersistentTakes(args, stream.device());
   const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   const Pieces pieces = PiecesOf(w, stream.device());

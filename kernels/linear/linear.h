@@ -153,6 +153,9 @@ struct LinearArgs {
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
+  // A bias of each row, added like `bias` before the activation, or undefined. Not together with
+  // norm_gamma, x_squares, next_norm, scatter or kv.
+  Tensor row_bias;  // [rows, n] f32
   // Applied after the bias. With a gated weight it is applied to the gate half only, and y =
   // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;

@@ -142,6 +142,8 @@ struct Epilogue {
   const LinearWeight* w = nullptr;
   const float* row_scales = nullptr;  // Activations::scales
   const float* bias = nullptr;        // [n] or null
+  const float* row_bias = nullptr;    // [rows, n] or null
+  int64_t row_bias_stride = 0;
   float alpha = 1.0f;
   Activation activation = Activation::kNone;
   const float* residual = nullptr;  // [rows, columns] f32, or null
