@@ -25,6 +25,7 @@ struct StepShape {
   int64_t slots_stride = 0;
   int64_t source_stride = 0;
   int64_t group_rows = 0;  // most rows of one group
+  bool adapters = false;   // some sequence has an adapter
 
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
@@ -71,10 +72,13 @@ class StepArrays {
   const Tensor& tokens() const { return tokens_; }                         // [rows] i32
   const Tensor& positions() const { return positions_; }                   // [rows] i32
   absl::Span<const int32_t> new_slots() const { return new_slots_; }       // [rows]
+  // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
+  absl::Span<const int32_t> row_adapters() const { return row_adapters_; }
   absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:
   void FillRows(const DecodeBatch& batch, int64_t slots);
+  void FillAdapters(const DecodeBatch& batch, int32_t* adapters);
   void FillSources(const DecodeBatch& batch, const StepShape& shape);
 
   const Stream* stream_;
@@ -83,7 +87,7 @@ class StepArrays {
   StepShape shape_;
   DecodeBatch batch_;
   Tensor tokens_, positions_;
-  absl::Span<int32_t> new_slots_, group_rows_;
+  absl::Span<int32_t> new_slots_, group_rows_, row_adapters_;
 };
 
 }  // namespace quintet

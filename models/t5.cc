@@ -209,14 +209,15 @@ T5Model::NormedInput T5Model::AddThenNorm(const LinearWeight& w, const Tensor& i
 }
 
 void T5Model::NormedGemm(const NormedInput& in, LinearArgs args) {
-  if (!in.split.gamma.defined()) {
+  if (!in.split.gamma.defined() || CorrectsBeforeActivation(args)) {
     args.x = in.x;
     return EncoderDecoderModel::NormedGemm(in.gamma, {}, args);
   }
   args.x = in.split.scaled;
   args.x_squares = in.split.squares;
   args.norm_eps = config_.norm_eps;
-  Gemm(args);
+  const LayerInputRows input = {in.x, in.gamma, {}};
+  Gemm(args, &input);
 }
 
 T5Model::NormedInput T5Model::LayerInput(const StackWeights& stack, int64_t layer,

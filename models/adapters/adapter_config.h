@@ -52,9 +52,9 @@ struct AdapterConfig {
 constexpr int64_t kMaxAdapterRank = 1024;
 
 // ReadAdapterConfig reads directory/adapter_config.json. ParseAdapterConfig parses the text of such
-// a file; `where` names the file in messages. INVALID_ARGUMENT: the file, the field, the expected
-// value and the actual one. UNIMPLEMENTED names what Quintet does not compute (DoRA, other kinds of
-// adapters, trained biases or embeddings, ...) and what to do instead.
+// a file; `where` names the file in messages. The message of INVALID_ARGUMENT gives the file, the
+// field, the expected value and the actual one, that of UNIMPLEMENTED what Quintet does not compute
+// (DoRA, other kinds of adapters, trained biases or embeddings, ...) and what to do instead.
 absl::StatusOr<AdapterConfig> ReadAdapterConfig(const std::string& directory,
                                                 bool follow_symlinks = false);
 absl::StatusOr<AdapterConfig> ParseAdapterConfig(const std::string& json, const std::string& where);

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Counts a tensor that is the LoRA factor A of a module; its first dimension is the rank.
+// Adds a module to the counts and ranks of *summary, given the tensor of its LoRA factor A, whose
+// first dimension is the rank.
 void CountModule(absl::string_view name, const StoredTensor& tensor, char separator,
                  AdapterSummary* summary) {
   const size_t at = name.rfind(separator);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -20,6 +21,10 @@ int64_t PagesFor(const TokenRows& decoder_rows, const TokenRows& sources, int64_
 class RowRunner {
  public:
   explicit RowRunner(Model* model) : model_(model) {}
+
+  // Sets the adapter of each row of the following calls (LoadOptions::adapters, -1: none). Empty, as
+  // at first: no row has one.
+  void set_adapters(std::vector<int32_t> adapters) { adapters_ = std::move(adapters); }
 
   // Encodes all rows as one batch, in slices of about `work` units (one unit is one token through
   // one layer). Returns their hidden states, packed, [total, d_model].
@@ -39,6 +44,7 @@ class RowRunner {
   std::vector<std::vector<int32_t>> ProjectSources();
 
   Model* model_;
+  std::vector<int32_t> adapters_;
   std::vector<int32_t> source_offsets_;
   int64_t next_page_ = 0;  // pages used by the current Decode, taken from the last page downwards
 };

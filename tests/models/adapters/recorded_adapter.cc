@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -53,9 +54,11 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
   return difference == 0.0 ? 0.0 : difference / largest;
 }
 
-ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model) {
+ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
+                           std::vector<int32_t> adapters) {
   const ModelConfig& config = model->config();
   RowRunner runner(model);
+  runner.set_adapters(std::move(adapters));
   ForwardOutputs out;
   std::vector<float> states;
   if (config.has_encoder()) states = runner.Encode(record.inputs, 1 << 20);

@@ -30,8 +30,10 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
 struct ForwardOutputs {
   std::vector<float> states, logits;  // as in RecordedAdapter
 };
-// Runs a model on the recorded inputs and targets.
-ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model);
+// Runs a model over the inputs and targets of a record. `adapters`: that of each input
+// (LoadOptions::adapters, -1: none); if it is empty, no input has one.
+ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
+                           std::vector<int32_t> adapters = {});
 
 // Limits that are large enough for every record.
 ModelLimits RecordedLimits();
