@@ -20,6 +20,7 @@ EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* sc
     : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
   batch_.Reserve(model->limits().max_encode_tokens);
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
+  adapters_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
   // Segments of an input are added before those of a too short input are removed.
   segments_.reserve(static_cast<size_t>(model->limits().max_encode_tokens + kMaxPoolings));
@@ -66,6 +67,7 @@ void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
   batch_.Clear();
   for (Job* job : jobs) {
     const int64_t begin = batch_.tokens();
+    batch_.SetAdapter(job->adapter);
     if (job->scoring() != nullptr) {
       job->scoring()->AddTo(&batch_);
     } else {
@@ -126,7 +128,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
       if (input.job == nullptr || input.job->scoring() != nullptr) continue;
-      cache_->Insert(input.job->request.input,
+      cache_->Insert(input.job->request.input, input.job->adapter,
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
   }
@@ -205,10 +207,11 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   const int64_t end = std::min(rows, begin + room);
   Tensor states = first.encoded.states.Rows(begin, end);
   slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
+  adapters_.assign(static_cast<size_t>(end - begin), first.job->adapter);
   int64_t complete = end == rows ? 1 : 0;
   if (complete > 0) complete += AppendConsecutive(room, &states);
   const int64_t begin_us = clock_();
-  model_->ProjectCross(states, begin, slots_);
+  model_->ProjectCross(states, begin, slots_, adapters_);
   project_rate_.Record(states.dim[0], clock_() - begin_us);
   first.rows_done = end;
   return complete;
@@ -232,6 +235,7 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
     if (states->dim[0] + rows > std::min(room, model_->limits().max_encode_tokens)) break;
     states->dim[0] += rows;
     slots_.insert(slots_.end(), next.job->source_slots.begin(), next.job->source_slots.end());
+    adapters_.insert(adapters_.end(), static_cast<size_t>(rows), next.job->adapter);
   }
   return joined;
 }

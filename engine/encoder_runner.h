@@ -104,6 +104,7 @@ class EncoderRunner {
   std::list<Projection> spare_;        // list nodes, allocated in advance
   InputBatch batch_;
   std::vector<int32_t> slots_;         // scratch: cache slots of a projected block
+  std::vector<int32_t> adapters_;      // scratch: adapter of each row of a projected block
   std::vector<int32_t> rows_;          // scratch: rows of a scored block
   std::vector<PoolSegment> segments_;  // scratch: of PoolOnDevice
   WorkRate encode_rate_{1};            // units of Model::EncodeSlice

@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.page_size = model_limits.page_size;
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
+  capacity.adapters = model->adapters();
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     return std::make_unique<StepEngine>(StepEngineParts{model, tokenizer, limits, std::move(clock),
                                                         observer, std::move(decoder), capacity});

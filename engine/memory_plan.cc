@@ -37,7 +37,7 @@ void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int thr
   constexpr int64_t kDriverBytes = int64_t{256} << 20;
   plan->host_loading = LoadingBytes(threads);
   if (options.device == nullptr) {
-    plan->host_weights = plan->model.weights;
+    plan->host_weights = plan->model.weights + plan->model.adapters;
     plan->host_cache = plan->model.cache;
     plan->host_workspace = plan->model.workspace + plan->search;
   } else {
@@ -50,6 +50,7 @@ absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t b
   const auto mib = [](int64_t count) { return (count + (int64_t{1} << 20) - 1) >> 20; };
   return absl::ResourceExhaustedError(
       absl::StrCat("the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
+                   ", adapters ", mib(plan.model.adapters),
                    ", keys and values ", mib(plan.model.cache), ", workspace ",
                    mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
                    mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));

@@ -64,6 +64,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
   options.follow_symlinks = flags.follow_symlinks;
+  options.adapters = flags.adapters;
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   LimitRequest limits = LimitRequestOf(flags);
   limits.decodes = needs.kind != RequestKind::kEncode;
