@@ -78,7 +78,9 @@ absl::StatusOr<bool> ApiCall::BindModel() {
     name = field->get<std::string>();
   }
   const CallContext& calls = *context_->calls;
-  const absl::StatusOr<std::shared_ptr<ServedModel>> model = calls.models->Find(name);
+  std::string adapter;  // set by the call itself
+  const absl::StatusOr<std::shared_ptr<ServedModel>> model =
+      calls.models->FindWithAdapter(name, &adapter);
   if (!model.ok()) return true;  // the translation or the RPC reports it
   absl::StatusOr<std::shared_ptr<ModelHost>> host = (*model)->Acquire();
   if (!host.ok()) return true;

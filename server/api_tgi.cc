@@ -99,7 +99,10 @@ class GenerateTranslation final : public Translation {
       options->Read(name, &ignored);
     }
     options->Refuse("grammar", {}, "not supported");
-    options->Refuse("adapter_id", {}, "not supported");
+    if (options->Find("adapter_id") != nullptr) {
+      options->Read("adapter_id", proto->mutable_call()->mutable_adapter());
+      names_[0].push_back({"call.adapter", "parameters.adapter_id"});
+    }
     options->Refuse("frequency_penalty", {"0", "0.0"}, "not supported; see repetition_penalty");
     ReadTruncate(options, proto->mutable_call());
     std::optional<uint32_t> best_of, top_n;

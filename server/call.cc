@@ -8,6 +8,7 @@
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapters/loaded_adapters.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
 #include "server/model_info.h"
@@ -130,7 +131,14 @@ absl::Status Call::Admit() {
   // The deadline is computed once, on arrival: later changes of the wall clock have no effect.
   deadline_us_ = arrival_us_ + std::min(rpc_->remaining_us().value_or(context_->default_timeout_us),
                                         context_->max_timeout_us);
-  QT_ASSIGN_OR_RETURN(model_, context_->models->Find(options_.model()));
+  std::string adapter;
+  QT_ASSIGN_OR_RETURN(model_, context_->models->FindWithAdapter(options_.model(), &adapter));
+  if (!adapter.empty()) {
+    if (!options_.adapter().empty() && options_.adapter() != adapter) {
+      return absl::InvalidArgumentError("call.adapter: call.model names another adapter");
+    }
+    options_.set_adapter(adapter);
+  }
   std::shared_ptr<ModelHost> host = rpc_->binding().host;
   if (host == nullptr || rpc_->binding().model != model_) {
     QT_ASSIGN_OR_RETURN(host, model_->Acquire());
@@ -231,6 +239,7 @@ InputLimits Call::input_limits() const {
 void Call::PrepareAndSubmit() {
   try {
     absl::StatusOr<std::vector<Request>> requests = Prepare();
+    if (requests.ok()) SetAdapter(&requests);
     tokenized_us_ = MonotonicMicros();
     if (!requests.ok()) return End(requests.status());
     if (!requests->empty()) {
@@ -245,6 +254,17 @@ void Call::PrepareAndSubmit() {
 
 int64_t Call::ResponseMemory(const std::vector<Request>& requests) const {
   return ResponseBytes(requests, *host_);
+}
+
+void Call::SetAdapter(absl::StatusOr<std::vector<Request>>* requests) const {
+  if (options_.adapter().empty()) return;
+  const absl::StatusOr<int32_t> adapter =
+      FindAdapter(host_->options().load.adapters, options_.adapter());
+  if (!adapter.ok()) {
+    *requests = absl::NotFoundError(absl::StrCat("call.", adapter.status().message()));
+    return;
+  }
+  for (Request& request : **requests) request.adapter = *adapter;
 }
 
 void Call::Submit(std::vector<Request> requests) {
@@ -279,6 +299,7 @@ void Call::Submit(std::vector<Request> requests) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (id.ok()) {
       host_->metrics().Accepted(name_);
+      if (!options_.adapter().empty()) host_->metrics().AcceptedAdapter(options_.adapter());
       ids_.push_back(*id);
       if (cancelled_ || !failure_.ok()) host_->engine().Cancel(*id);
     } else {

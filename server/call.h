@@ -136,6 +136,8 @@ class Call : public std::enable_shared_from_this<Call> {
   absl::Status Bind(std::shared_ptr<ModelHost> host);
   void PostPreparation();
   void PrepareAndSubmit();
+  // Sets the adapter that the call names; an error if the model does not have it.
+  void SetAdapter(absl::StatusOr<std::vector<Request>>* requests) const;
   void Submit(std::vector<Request> requests);
   absl::StatusOr<RequestId> SubmitOne(Request request);
   void OnResult(size_t index, absl::StatusOr<Result> result);

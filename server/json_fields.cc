@@ -249,6 +249,7 @@ void JsonFields::ReadDecoding(v1::DecodingOptions* to) {
 
 void JsonFields::ReadCall(v1::CallOptions* to) {
   Read("model", to->mutable_model());
+  if (Find("adapter") != nullptr) Read("adapter", to->mutable_adapter());
   std::string request_id;
   Read("request_id", &request_id);
   if (!request_id.empty()) to->set_request_id(request_id);

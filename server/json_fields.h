@@ -48,7 +48,7 @@ class JsonFields {
 
   // Sets every field of DecodingOptions whose name is a member that was not read before.
   void ReadDecoding(v1::DecodingOptions* to);
-  // Reads model, priority ("low", "normal" or "high"), request_id, add_special_tokens, truncate.
+  // Reads model, adapter, priority ("low", "normal" or "high"), request_id, add_special_tokens, truncate.
   void ReadCall(v1::CallOptions* to);
   // Reads pooling ("mean", ...), normalize, prompt_name and prompt.
   void ReadEncodeOptions(v1::EncodeOptions* to);

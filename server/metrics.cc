@@ -9,6 +9,8 @@
 namespace quintet {
 namespace {
 
+const std::string kOtherAdapters = "other";  // a string: looked up without an allocation
+
 const std::vector<double> kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1,
                                                 .25,  .5,   .75, 1,   2.5, 5,   7.5, 10,
                                                 20,   40,   80,  160, 640, 2560};
@@ -243,9 +245,18 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
                       {{"block_size", std::to_string(loaded.page_size)},
                        {"num_gpu_blocks", std::to_string(loaded.pages)}}),
       1);
+  for (const AdapterSource& adapter : loaded.adapters) {
+    const bool own = adapters_.size() < kMaxCountedAdapters || adapters_.count(adapter.name) > 0;
+    Counters& counters = adapters_[own ? adapter.name : kOtherAdapters];
+    if (counters.made()) continue;
+    counters = make_.Counter("adapter_requests_total",
+                             "Requests submitted to the engine with a LoRA adapter, by its name.",
+                             {}, {{"adapter", own ? adapter.name : kOtherAdapters}});
+  }
   if (loaded.gpu == nullptr) return;
   const MemoryPlan& plan = *loaded.gpu;
   const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
+                                                   {"adapters", plan.model.adapters},
                                                    {"cache", plan.model.cache},
                                                    {"workspace", plan.model.workspace},
                                                    {"search", plan.search},
@@ -279,6 +290,14 @@ void ModelMetrics::Accepted(const char* rpc) {
                                   [rpc](const auto& entry) { return entry.first == rpc; });
   QT_CHECK(found != accepted_.end());
   Increment(found->second);
+}
+
+// Does not allocate either.
+void ModelMetrics::AcceptedAdapter(const std::string& adapter) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = adapters_.find(adapter);
+  if (found == adapters_.end()) found = adapters_.find(kOtherAdapters);
+  if (found != adapters_.end()) Increment(found->second);
 }
 
 void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {

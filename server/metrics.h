@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/request.h"
+#include "models/model.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
 #include "prometheus/gauge.h"
@@ -32,6 +33,7 @@ class AliasedMetric {
   void Each(Action action) const {
     for (Metric* metric : metrics_) action(*metric);
   }
+  bool made() const { return !metrics_.empty(); }
   // The metric under its native name.
   const Metric& native() const { return *metrics_.front(); }
 
@@ -135,6 +137,7 @@ class ModelMetrics {
     int64_t page_size = 0, pages = 0;
     const MemoryPlan* gpu = nullptr;
     double seconds = 0;
+    absl::Span<const AdapterSource> adapters;  // LoRA adapters that requests can name
   };
   void Loaded(const LoadedVersion& loaded);
   void LoadFailed();
@@ -144,6 +147,10 @@ class ModelMetrics {
   // Sets whether calls are accepted, and the number of model versions retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
+  // Counts a request with a LoRA adapter. The first kMaxCountedAdapters adapters that a version
+  // loads have counters of their own; the others share one, with the label "other".
+  void AcceptedAdapter(const std::string& adapter);
+  static constexpr size_t kMaxCountedAdapters = 100;
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
   struct RequestStats {
     int64_t max_new_tokens = 0;
@@ -186,7 +193,7 @@ class ModelMetrics {
   RefusalMetrics refusals_;
   const Options options_;
   prometheus::Registry* const registry_;
-  std::mutex mutex_;                      // guards serving_
+  std::mutex mutex_;                      // guards serving_ and adapters_
   std::optional<MetricFactory> serving_;  // metrics of the version that serves
   std::atomic<int64_t> last_finished_ms_{0};
 
@@ -194,6 +201,7 @@ class ModelMetrics {
   Counters loads_, failed_loads_, unloads_;
   Histograms load_seconds_;
   std::map<std::string, Counters> accepted_, finished_;
+  std::map<std::string, Counters> adapters_;  // by the label's value
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;

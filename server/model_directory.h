@@ -25,6 +25,10 @@ class ModelDirectory {
   // messages list names of the models that are served.
   absl::StatusOr<std::shared_ptr<ServedModel>> Find(const std::string& model) const;
 
+  // Like Find, but if no model has this name, the name may also be MODEL:ADAPTER. Sets *adapter to
+  // the part after the colon, or does not change it.
+  absl::StatusOr<std::shared_ptr<ServedModel>> FindWithAdapter(const std::string& model,
+                                                               std::string* adapter) const;
   // Whether calls of at least one model are accepted.
   bool accepts() const;
   // Ends all calls that wait for a model and whose deadline has passed.

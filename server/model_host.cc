@@ -11,6 +11,7 @@
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapters/loaded_adapters.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/safetensors.h"
@@ -35,7 +36,7 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const auto model =
         std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
                  host.placement.device, host.placement.dtype, host.ignore_generation_fields,
-                 host.prompts, host.default_prompt, host.idle_unload_us);
+                 host.prompts, host.default_prompt, host.idle_unload_us, host.load.adapters);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
@@ -73,6 +74,7 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   QT_ASSIGN_OR_RETURN(
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   QT_RETURN_IF_ERROR(AddPrompts(config));
+  QT_RETURN_IF_ERROR(CheckAdapterNames(options_.load.adapters));
   load_ = options_.load;
   QT_ASSIGN_OR_RETURN(device_, OpenDevice(options_.placement));
   load_.device = device_.get();

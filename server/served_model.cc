@@ -186,6 +186,7 @@ void ServedModel::Loaded(std::shared_ptr<ModelHost> host, bool on_gpu) {
     loaded.page_size = host->planned_limits().page_size;
     loaded.pages = host->planned_limits().cache_pages;
     loaded.seconds = host->load_seconds();
+    loaded.adapters = host->options().load.adapters;
     if (on_gpu) loaded.gpu = &host->plan();
     metrics_->Loaded(loaded);
     Changed();

@@ -83,6 +83,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   host.engine.encoder_cache_bytes =
       flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
   host.decoding = flags.decoding;
+  host.load.adapters = flags.adapters;
   host.prompts = flags.prompts;
   host.default_prompt = flags.default_prompt;
   host.templates = flags.templates;
@@ -242,6 +243,9 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
     QT_RETURN_IF_ERROR(SetFlag(option, {setting.value}, setting.where));
   }
   for (const ModelSetting& prompt : section.prompts) flags->prompts[prompt.key] = prompt.value;
+  for (const ModelSetting& adapter : section.adapters) {
+    flags->adapters.push_back({adapter.key, adapter.value});
+  }
   const absl::Status templates = CheckTemplates(flags->templates);
   if (templates.ok()) return templates;
   return absl::InvalidArgumentError(absl::StrCat(section.where, ": ", templates.message()));

@@ -33,6 +33,7 @@ struct ServeFlags {
   bool access_log = false;
   std::vector<ModelSection> sections;          // settings of models in the --config file
   std::map<std::string, std::string> prompts;  // set by a model's section
+  std::vector<AdapterSource> adapters;         // set by a model's section
   std::optional<std::string> default_prompt;   // set by a model's section
   TextTemplates templates;                     // set by a model's section
   int64_t idle_unload_us = 0;                  // set by a model's section

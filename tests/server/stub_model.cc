@@ -32,7 +32,8 @@ class StubModel : public Model {
   Tensor EncodedRows(absl::Span<const int32_t> rows) override {
     return EncodedStates().Rows(0, static_cast<int64_t>(rows.size()));
   }
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {}
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>,
+                    absl::Span<const int32_t>) override {}
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);
