@@ -325,6 +325,7 @@ class LineRunner {
 
   void Submit(const LinePtr& line) {
     if (line->error.ok()) {
+      line->job->request.adapter = session_.flags.adapters.empty() ? -1 : 0;
       line->job->request.sink = std::make_shared<LineSink>(line, finished_);
       line->error = session_.engine->Submit(std::move(line->job->request)).status();
       if (line->error.ok()) return;

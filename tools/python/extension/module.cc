@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/engine_runner.h"
 #include "kernels/runtime/cores.h"
+#include "models/adapters/loaded_adapters.h"
 #include "models/checkpoint/dtype_names.h"
 #include "models/checkpoint/find_model.h"
 #include "nanobind/stl/pair.h"
@@ -341,6 +342,10 @@ class PythonModel {
     call->session = loaded->session.get();
     call->kind = KindOf(kind);
     ReadOptions(options, call.get());
+    if (options.contains("adapter")) {
+      const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
+      call->adapter = ValueOrThrow(FindAdapter(loaded->session->flags.adapters, name));
+    }
     OkOrThrow(CheckHead(call->kind, loaded->session->config));
     if (call->kind == RequestKind::kEncode) {
       const Session& session = *loaded->session;
@@ -434,6 +439,9 @@ class PythonModel {
       for (const auto& [name, prompt] : session.modules->prompts) prompt_names.push_back(name);
     }
     info["prompt_names"] = prompt_names;
+    std::vector<std::string> adapters;
+    for (const AdapterSource& adapter : session.flags.adapters) adapters.push_back(adapter.name);
+    info["adapters"] = adapters;
     info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
     info["threads"] = session.flags.threads;
     info["load_seconds"] = session.load_seconds;
@@ -545,6 +553,11 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   Set(options, "cache_memory", &session.cache_mib);
   Set(options, "max_memory", &session.max_memory_mib);
   Set(options, "ignore_generation_fields", &session.ignore_generation_fields);
+  if (options.contains("adapters")) {
+    for (const auto& [name, adapter] : nb::cast<nb::dict>(nb::object(options["adapters"]))) {
+      session.adapters.push_back({nb::cast<std::string>(name), nb::cast<std::string>(adapter)});
+    }
+  }
   constexpr int64_t kMost = int64_t{1} << 24;
   CheckRange("max_num_seqs", session.max_running, 0, 4096);
   CheckRange("max_input_tokens", session.max_input_tokens, 1, kMost);
