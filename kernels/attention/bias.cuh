@@ -163,8 +163,8 @@ class HeadBias {
   __device__ int FireSegments() const { return segments_; }
   __device__ float fire_c() const { return slope_; }
 
-  // Bias of the query at `position` and of key `key`, for every kind of bias; -inf if the key is
-  // hidden.
+  // Bias of one pair: the query at `position` with the key at `key`. Supports every kind of bias;
+  // -inf if the key is hidden from the query.
   __device__ float Pair(int position, int key) const {
     const int delta = key - position;
     const float at = At(delta);

@@ -63,9 +63,9 @@ class TileOrder {
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // First returns the tile that is processed first; After returns the tile that follows `tile`. A
-  // tile is given by its first key; a number >= range.end means that no tile is left. *masked:
-  // whether the mask hides some (query, key) pair of the returned tile.
+  // Two functions: First returns the first tile to process, After the tile that follows `tile`. A
+  // tile is given by its first key; a number >= range.end means that no tile is left. Both set
+  // *masked: whether the mask hides some (query, key) pair of the returned tile.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);

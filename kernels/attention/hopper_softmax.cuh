@@ -13,7 +13,7 @@ namespace quintet::cuda {
 template <typename T>
 class LazySoftmax {
  public:
-  // Whether all queries of the warp have a ref_max. Required before ComputeProbs.
+  // Whether all queries of the warp have a reference maximum. ComputeProbs requires that they do.
   __device__ __forceinline__ bool has_ref_max() const { return has_ref_max_; }
 
   // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is

@@ -72,7 +72,7 @@ class AttentionTileScheduler {
     }
   }
 
-  // Number of query tiles of one sequence whose cost (in K/V tiles, about) is at least `level`.
+  // Number of one sequence's query tiles that cost at least `level`; 1 is about one K/V tile.
   __device__ int From(const SequenceTiles& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.tiles : 0;
     return min(max(of.level + of.tiles - level, 0), of.tiles);

@@ -23,11 +23,11 @@ inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 // Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
 // and the few-rows layout are described in attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] Wide layout (SIMD lanes are queries): queries, in groups of kGroup,
-  // channel-major. Few-rows layout (lanes are keys): one tile's rows of K, consecutive.
+  // [kQueryBlock * D] Wide layout (SIMD lanes are queries): the queries, as [groups][D][kGroup].
+  // Few-rows layout (lanes are keys): instead one tile's rows of K, consecutive.
   float* q_t;
-  // [kQueryBlock * D] unnormalised output. If SIMD lanes are queries (wide layout): groups of
-  // kGroup queries, channel-major. Few-rows layout: one row of D floats per query.
+  // [kQueryBlock * D] The unnormalised output. Wide layout (SIMD lanes are queries): as
+  // [groups][D][kGroup]. Few-rows layout (lanes are keys): one row of D floats per query.
   float* o_t;
   // [kKeyTile * D] If SIMD lanes are queries (wide layout): a tile's rows of K, consecutive. If
   // lanes are keys (few-rows layout): the tile's keys, channel-major.

@@ -22,7 +22,7 @@ absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::s
 
 // Does nothing unless choices.changed(). Replaces the file atomically by one with `choices` and
 // those choices of the old file whose shapes are not in `choices`. If two processes save at once,
-// only the file of the later one may remain. Returns UNAVAILABLE if the file cannot be written.
+// the choices of one may be lost. Returns UNAVAILABLE if the file cannot be written.
 absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       const GemmAlgorithmChoices& choices);
 

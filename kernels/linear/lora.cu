@@ -4,9 +4,9 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/runtime/cuda.cuh"
 
-// LoRA corrections on the GPU. With few rows, and with f32 factors, one kernel computes them
-// (FusedKernel). With many rows tensor cores do, in two kernels: ShrinkTiles computes t = norm(x)
-// a^T, [rows, parts * max_rank] f32 in scratch memory, and ExpandTiles adds t b to the outputs.
+// LoRA corrections on the GPU. FusedKernel computes them if the rows are few or the factors are f32
+// (UsesTiles). Otherwise two kernels use tensor cores: ShrinkTiles computes t = norm(x) a^T, [rows,
+// parts * max_rank] f32 in scratch memory, and ExpandTiles adds t b to the outputs.
 
 namespace quintet::cuda {
 namespace {
@@ -108,10 +108,10 @@ __device__ RowNorm NormOfRow(const ShrinkParams<X>& a, const X* x) {
 }
 
 // Outputs += norm(x) a^T b, for few rows, in one kernel.
-// Shapes: x [rows, k], any row stride; outputs as LoraOutputs finds them.
-// Mapping: blockIdx.x is the row, blockIdx.y a slice of the columns of one part. The CTA puts
-// kChunk values of norm(x) at a time into shared memory; its warps compute the elements of norm(x)
-// a^T, and its threads the columns of the slice.
+// Shapes: x [rows, k], any row stride; outputs [rows, parts * part_columns], see LoraOutputs.
+// Mapping: blockIdx.x is the row, blockIdx.y a slice of the columns of one part of the outputs. The
+// CTA puts kChunk values of norm(x) at a time into shared memory; its warps compute the elements of
+// norm(x) a^T, and its threads the columns of the slice.
 // Bound: launch latency; the bytes of a and b, which come from the L2 cache.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename X, typename T, typename Y, int kEach>
@@ -204,8 +204,8 @@ __device__ float2 LoadPair<__half>(const __half* from) {
 }
 
 // t = norm(x) a^T, for many rows.
-// Shapes: x [rows, k], k a multiple of 16; rows begin at multiples of two values.
-// Mapping: a warp has 16 rows and, one after the other, each adapter of these rows; it computes
+// Shapes: x [rows, k] with an even row stride; k a multiple of 16.
+// Mapping: a warp has 16 rows and loops over the distinct adapters of these rows; it computes
 // kTiles tiles of 8 columns of t together and keeps those of the adapter's rows.
 // Bound: reading x; a comes from the L1 and L2 caches.
 // Tests: tests/kernels/linear/lora_test.cc.
@@ -275,9 +275,9 @@ __global__ void __launch_bounds__(kThreads) ShrinkTiles(ShrinkParams<X> a) {
   });
 }
 
-// Outputs += t b, for many rows.
+// Outputs += t b, for many rows; t is the result of ShrinkTiles, b the adapter's second factor.
 // Shapes: part_columns a multiple of 8.
-// Mapping: a warp has 16 rows and 64 columns and, one after the other, each adapter of these rows.
+// Mapping: a warp has 16 rows and 64 columns, and loops over the distinct adapters of the rows.
 // Bound: reading and writing the outputs.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename T, typename Y>
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kThreads) ExpandTiles(ExpandParams<Y> a) {
   });
 }
 
-// Sets the rows of y without an adapter, and the parts that their adapter does not change, to 0.
+// Clears y in rows without an adapter, and in columns that the row's adapter does not change.
 __global__ void __launch_bounds__(kThreads) ClearRows(ExpandParams<float> a) {
   WaitOnDependentGrids();
   const int row = static_cast<int>(blockIdx.x);

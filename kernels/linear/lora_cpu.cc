@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kDots = 4;  // dot products that are computed together
 
-// t[j] = x . a[j] for kCount consecutive rows a[j] [k]. The order of each sum depends only on k.
+// t[j] = dot product of x [k] and row j of a [kCount, k]. The order of each sum depends only on k.
 template <int64_t kCount>
 void Dots(const float* x, const float* a, size_t k, float* t) {
   const F32 tag;

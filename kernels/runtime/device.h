@@ -2,10 +2,10 @@
 // header. A build without CUDA has this header but no implementation, and Open returns an error.
 //
 // Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
-// kernels and read back by CopyToHost or CopyD2H followed by Synchronize. A pinned buffer is pinned
-// host memory with a device buffer of the same size (its device side): the host writes small arrays
-// into the host memory, CopyH2D copies a part of them to the device side, and launchers pass
-// device-side addresses (DevicePtr) to their kernels.
+// kernels and read back by CopyToHost or CopyD2H; pinned host memory has the result after
+// Synchronize. A pinned buffer is pinned host memory with a device buffer of the same size (its
+// device side): the host writes small arrays into the host memory, CopyH2D copies a part of them to
+// the device side, and launchers pass device-side addresses (DevicePtr) to their kernels.
 //
 // Only the engine thread may call member functions, except Write. Buffers may outlive their device.
 #pragma once
