@@ -95,9 +95,9 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   return is_own || stream_.backend() == Backend::kCpu;
 }
 
-// Returns the first of `rows` elements of cross_row_offsets_ (and of cross_adapters_) that have not
-// been used yet, because H2D copies of earlier elements may still be in flight. When they are used
-// up, waits for these copies and starts again at the beginning.
+// Reserves the next `rows` elements of cross_row_offsets_ (and of cross_adapters_) and returns the
+// index of the first. Earlier elements stay untouched, as their H2D copies may be in flight. If too
+// few elements are left, waits for these copies and starts again at index 0.
 int64_t EncoderDecoderModel::TakeCrossRows(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
     stream_.WaitForH2D(cross_upload_);

@@ -116,9 +116,9 @@ struct DecodeBatch {
   // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
   absl::Span<const int32_t> kv_lens;  // [n]
   // KV cache slot of every position of each sequence. The slots of earlier positions are read (they
-  // may belong to another beam); the slots of the new tokens are written. Neighbouring sequences
-  // whose tokens are equal up to and including the new token may have the same slot for the new
-  // token.
+  // may belong to another beam); the slots of the new tokens are written. Sequences that are
+  // adjacent in the batch and have equal tokens up to and including the new one are allowed to
+  // share one slot for their new tokens.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
   // Groups of beams whose parent beams the host does not know yet. BeamStep, the op of the previous
@@ -200,10 +200,10 @@ class Model {
   // To read rows of EncodedStates() on the host, call stream().CopyD2H with the address of these
   // rows in the host buffer, then stream().Synchronize().
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
-  // Enqueues PoolRows (kernels/ops/pooling.h) from EncodedStates() into rows of
-  // HostEncoderStates(), with at most max_encode_tokens segments. The host may read these rows
-  // after an event that is recorded later, or after Synchronize. Returns false, and enqueues
-  // nothing, if both are the same memory, as on the CPU.
+  // Enqueues PoolRows (kernels/ops/pooling.h): pools rows of EncodedStates() to rows of
+  // HostEncoderStates(). At most max_encode_tokens segments (QT_CHECK). The host may read the
+  // results after an event that is recorded later, or after Synchronize. Returns false, and
+  // enqueues nothing, if these two tensors are the same memory, as on the CPU.
   virtual bool PoolEncoded(absl::Span<const PoolSegment>) { return false; }
   // Gathers rows of EncodedStates() by their indices. There may be at most max_step_tokens indices,
   // in any order and with repetitions. Returns [rows, d_model] f32, valid until the next
@@ -233,8 +233,8 @@ class Model {
   }
   // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. Where
   // DecodeBatch::tokens has the value -1 - i, the next Decode uses element i of this buffer as the
-  // token id. The address of the buffer never changes. Returns an undefined tensor if the model
-  // does not support this.
+  // token id. The address of the buffer never changes. Returns an undefined tensor if the model has
+  // no such buffer.
   virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 in which the next Decode finds the parent beams of each
   // BeamMove m of DecodeBatch::moves. Element m.row + b belongs to beam b of m's request and holds

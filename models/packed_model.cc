@@ -133,7 +133,7 @@ void PackedModel::Carve(Carver& carver) {
   CarveLora(carver);
 }
 
-// Corrections are computed for as many rows at once as fit into these sizes.
+// Sizes of lora_scratch_ and row_bias_, which limit for how many rows one AddLora call runs.
 constexpr int64_t kLoraScratchBytes = int64_t{64} << 20;
 constexpr int64_t kRowBiasElements = int64_t{16} << 20;
 
@@ -158,7 +158,7 @@ bool PackedModel::CorrectsBeforeActivation(const LinearArgs& args) const {
   return (args.w->gated() || args.activation != Activation::kNone) && Corrected(args.w) != nullptr;
 }
 
-// Adds the corrections, as many rows at a time as lora_scratch_ has room for.
+// Calls AddLora, for as many rows at a time as lora_scratch_ has room for.
 void PackedModel::Correct(const AddLoraArgs& args) {
   const int64_t rows = args.x.dim[0];
   const int64_t step = lora_scratch_.elements() / LoraScratchBytes(*args.weight, 1);
@@ -179,8 +179,8 @@ void PackedModel::Correct(const AddLoraArgs& args) {
   }
 }
 
-// A GEMM whose corrections are added before the activation: they are computed first, and then are
-// its row_bias. As many rows at a time as row_bias_ has room for.
+// Runs a GEMM with LoRA terms before its activation: AddLora first writes them to row_bias_, which
+// then is the GEMM's row_bias. Loops over as many rows at a time as row_bias_ has room for.
 void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora) {
   const int64_t rows = args.x.dim[0], n = args.w->n();
   QT_CHECK(!args.residual.defined());
@@ -221,8 +221,8 @@ void PackedModel::Gemm(LinearArgs args, const LayerInputRows* input) {
   lora.y = args.y;
   lora.scatter = args.scatter;
   lora.kv = args.kv;
-  // y becomes y + x W^T: add the corrections first, so that the GEMM's epilogue, which may also
-  // begin the next norm (NormOutput), sees the complete sum.
+  // If y += x W^T, the adapters' terms are added to y before the GEMM, so that its epilogue, which
+  // may also begin the next norm (NormOutput), sees the complete sum.
   const bool adds_to_y = args.residual.defined();
   if (adds_to_y) {
     QT_CHECK(args.residual.data == args.y.data);

@@ -111,11 +111,11 @@ class PackedModel : public Model {
     Tensor x, gamma, beta;
   };
   // Calls Linear (y = epilogue(alpha * x W^T + bias)) with scratch_ as its scratch memory, and adds
-  // the corrections of the rows' adapters (row_adapters_). `input` is the input of the layer if it
-  // is not args.x with args.norm_gamma and args.norm_beta.
+  // the LoRA terms of the rows' adapters (row_adapters_). `input`: what the adapters read (rows and
+  // norm); if null, they read args.x with the norm args.norm_gamma and args.norm_beta.
   void Gemm(LinearArgs args, const LayerInputRows* input = nullptr);
-  // Whether Gemm has to add corrections before the activation of this call. The call must then have
-  // no norm (LinearArgs::norm_gamma, x_squares).
+  // Whether Gemm(args) must add LoRA terms before the activation. If so, Gemm supports no norm of x
+  // (LinearArgs::norm_gamma, x_squares).
   bool CorrectsBeforeActivation(const LinearArgs& args) const;
   // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is RMSNorm if `beta` is an undefined
   // tensor, otherwise LayerNorm. If the GEMM cannot normalise its input itself, a norm op first
@@ -180,7 +180,7 @@ class PackedModel : public Model {
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
-  // Of the corrections by adapters: scratch memory of AddLora, and LinearArgs::row_bias.
+  // Only used with LoRA adapters: scratch memory of AddLora, and LinearArgs::row_bias.
   Tensor lora_scratch_;  // [bytes] i8
   Tensor row_bias_;      // [elements] f32
 
@@ -256,9 +256,9 @@ class PackedModel : public Model {
   Tensor mask_tiles_;     // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;    // [max_step_tokens] i32
   Tensor pool_segments_;  // [max_encode_tokens, 5] i32: PoolSegment
-  // Which H2D copies were enqueued last (the numbers that Stream::CopyH2D returned): that of an
-  // EncodeBatch's arrays, of gather_rows_ and of pool_segments_. Before the host overwrites its
-  // side of these arrays, it must wait for the copy (Stream::WaitForH2D).
+  // Numbers (from Stream::CopyH2D) of three H2D copies, the latest one of an EncodeBatch's arrays,
+  // the latest of gather_rows_ and the latest of pool_segments_. Before the host writes to an
+  // array's pinned host memory, it must wait for the array's copy (Stream::WaitForH2D).
   int64_t encode_upload_ = 0, gather_upload_ = 0, pool_upload_ = 0;
 
   Buffer pages_;
@@ -269,8 +269,8 @@ class PackedModel : public Model {
   // In step_graphs_, prompt_graphs_ and joint_graphs_, the first call with a key runs without
   // capture; therefore everything that is created on first use exists before a capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
-  // CUDA graphs of decoder calls in which a sequence has several new tokens (prompts), at most 1024
-  // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
+  // CUDA graphs of decoder calls that have at most 1024 rows and in which some sequence has several
+  // new tokens (a prompt). Key: the shape, and DecodeBatch's offsets and group_offsets.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
   // CUDA graphs that contain both a step with one new token per sequence and the work that

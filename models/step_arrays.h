@@ -45,7 +45,7 @@ class StepArrays {
   // `stream` must outlive this object.
   explicit StepArrays(const Stream* stream) : stream_(stream) {}
 
-  // Size in bytes of the memory block that holds all arrays of a decoder call of this shape.
+  // Size in bytes of the memory block that holds all arrays of a decoder call with this StepShape.
   static int64_t BlockBytes(const StepShape& shape);
   // Grows the memory block of the arrays to fit this shape. RESOURCE_EXHAUSTED: not enough host or
   // device memory.

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// The weights of a directory, without their values.
+// An opened model directory: its weights are listed, but their values are not read yet.
 struct Checkpoint {
   SafetensorsReader files;
   ModelConfig config;
@@ -40,7 +40,7 @@ std::vector<double> SampleInput(int64_t n) {
   return x;
 }
 
-// Returns the product W x [rows], where W is a parameter as the files store it.
+// Returns the matrix-vector product W x [rows]; reads the parameter W from the files.
 absl::StatusOr<std::vector<double>> Apply(const SafetensorsReader& files, const PlannedWeight& w,
                                           const std::vector<double>& x) {
   constexpr int64_t kBlockValues = int64_t{1} << 20;

@@ -245,9 +245,9 @@ class ConfigParser {
   AdapterConfig config_;
 };
 
-// The layer number that PEFT finds in a module's name: the number after the last occurrence of a
-// list of layers, such as `block` in encoder.block.0.layer.1. `lists`: possible names of that list
-// (none: any name). The list must not be the first component of the name.
+// Returns the layer number that PEFT finds in a module's name: the number after the last component
+// that names a list of layers, such as `block` in encoder.block.0.layer.1. `lists`: the possible
+// names of lists (empty: any). The first component is never taken for the name of a list.
 std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::string>& lists) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= module.size();) {
@@ -266,7 +266,7 @@ std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::s
   };
   const auto last = [&](const std::string* list) -> std::optional<int64_t> {
     for (size_t i = parts.size(); i-- > 3;) {
-      // parts[i - 2] is the list, parts[i - 1] the number, and parts[i] follows it.
+      // parts[i - 2]: name of the list; parts[i - 1]: the number; parts[i]: the next component.
       if (list != nullptr && parts[i - 2] != *list) continue;
       if (const auto value = number(parts[i - 1])) return value;
     }
@@ -279,7 +279,7 @@ std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::s
   return std::nullopt;
 }
 
-// Returns the value of that key of the pattern which matches `module`, or else `otherwise`.
+// Returns the value whose key in `pattern` matches `module`; `otherwise` if no key matches.
 template <typename T>
 absl::StatusOr<T> Lookup(const std::vector<std::pair<ModuleKey, T>>& pattern, const char* field,
                          const std::string& module, T otherwise) {

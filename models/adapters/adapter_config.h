@@ -1,7 +1,7 @@
 // The configuration of a LoRA adapter: adapter_config.json as written by PEFT (peft 0.6 to 0.19).
-// Files are untrusted. Every field that changes what the adapter computes is either followed or
-// refused by name, and so is a field that this reader does not know, unless its value is null,
-// false or empty.
+// Files are untrusted. Every field that changes what the adapter computes is either supported or
+// refused with an error that names the field. A field that this reader does not know is also
+// refused, unless its value is null, false or empty.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,7 @@ class Matcher {
     if (!IsFloat(tensor.type)) problems_->Wrong(tensor, "F32, BF16 or F16");
   }
 
-  // Stores a tensor of module `index` in its member `place`; a second one for it is an error.
+  // Sets member `place` of module `index` to `tensor`; an error if that member is already set.
   void Put(size_t index, const StoredTensor* FactorTensors::*place, const StoredTensor& tensor) {
     CheckFloat(tensor);
     FactorTensors& found = found_[index];
@@ -127,7 +127,7 @@ class Matcher {
   bool HasAny(size_t index) const { return found_[index].module != nullptr; }
   FactorTensors& at(size_t index) { return found_[index]; }
 
-  // Checks the shapes of a module's two LoRA factors, which must have this rank.
+  // Checks the shapes of a module's LoRA factors: a [rank, columns] and b [rows, rank].
   void CheckShapes(const FactorTensors& f, int64_t rank) {
     const LinearModule& m = *f.module;
     if (f.a->shape != std::vector<int64_t>{rank, m.columns}) {

@@ -39,7 +39,7 @@ std::map<std::string, const LinearWeight*> WeightsByName(const ModelWeights& wei
 }
 
 // How a parameter is divided into parts: ranges of part_rows rows, such that each linear module
-// consists of whole parts. `first` is the index of its first part in the rows of the table.
+// consists of whole parts. `first`: the parameter's first part, as an index of a row's LoraParts.
 struct Parts {
   int64_t part_rows = 0, count = 0, columns = 0, first = 0;
   int64_t max_rank = 0;
@@ -89,7 +89,7 @@ absl::StatusOr<Adapter> ReadForInference(const AdapterSource& source, const Mode
 }
 
 // Writes values to consecutive memory of the stream's backend, converted to `dtype`. With a null
-// `to` it only advances.
+// `to` it writes nothing and only counts the bytes.
 class FactorWriter {
  public:
   FactorWriter(char* to, DType dtype, const Stream& stream)
@@ -123,7 +123,7 @@ class FactorWriter {
   int64_t used_ = 0;
 };
 
-// Appends the factors of one adapter and sets its row of the table.
+// Appends one adapter's factors to `writer` and sets `row`, the adapter's row of LoraPart entries.
 void AppendFactors(const Adapter& adapter, const std::map<std::string, Parts>& parameters,
                    const Stream& stream, FactorWriter* writer, LoraPart* row) {
   for (const LoraFactors& f : adapter.factors) {

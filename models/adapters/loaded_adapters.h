@@ -44,7 +44,7 @@ class LoadedAdapters {
                                              const Stream& stream);
 
   int64_t size() const { return size_; }
-  // Bytes of the factors and of the tables that find them.
+  // Size in bytes of the factors and of the table with their addresses.
   int64_t bytes() const { return bytes_; }
   // The factors for a weight of the model; null if no adapter changes this weight.
   const LoraWeight* Find(const LinearWeight* weight) const;

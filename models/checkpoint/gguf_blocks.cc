@@ -26,7 +26,7 @@ uint32_t Word(const uint8_t* bytes) {
   return word;
 }
 
-// Returns nibble i of 32 in 16 bytes: low nibbles hold values 0 to 15, high nibbles 16 to 31.
+// Returns the i-th of 32 nibbles: the 16 bytes' low nibbles are 0 to 15, the high ones 16 to 31.
 int Nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
 
 // Block layout: d (f16), 16 bytes of nibbles q. Value = d (q - 8).
@@ -41,7 +41,7 @@ void DecodeQ4_1(const uint8_t* block, float* values) {
   for (int i = 0; i < kBlock; ++i) values[i] = d * static_cast<float>(Nibble(block + 4, i)) + m;
 }
 
-// Block layout: d (f16), the high bits of 32 q, 16 bytes of their low nibbles. Value = d (q - 16).
+// Block layout: d (f16), fifth bits of all q, 16 bytes of their low nibbles. Value = d (q - 16).
 void DecodeQ5_0(const uint8_t* block, float* values) {
   const float d = Half(block);
   const uint32_t high = Word(block + 2);
@@ -51,7 +51,7 @@ void DecodeQ5_0(const uint8_t* block, float* values) {
   }
 }
 
-// Block layout: d (f16), m (f16), high bits of 32 q, 16 bytes of low nibbles. Value = d q + m.
+// Block layout: d (f16), m (f16), fifth bits of all q, 16 bytes of low nibbles. Value = d q + m.
 void DecodeQ5_1(const uint8_t* block, float* values) {
   const float d = Half(block), m = Half(block + 2);
   const uint32_t high = Word(block + 4);
@@ -69,16 +69,16 @@ void DecodeQ8_0(const uint8_t* block, float* values) {
   }
 }
 
-// Returns the two-bit value number i of 256 in 64 bytes. Each 32 bytes hold 128 values: their
+// Returns the i-th of 256 two-bit values in 64 bytes. Each half of 32 bytes holds 128 values: their
 // lowest two bits hold values 0 to 31, the next two bits values 32 to 63, and so on.
 int TwoBits(const uint8_t* bytes, int i) {
   return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
-// Nibble i of 256 in 128 bytes. Each 32 bytes hold 64: 0 to 31 in low nibbles, 32 to 63 in high.
+// Returns the i-th of 256 nibbles. 32 bytes hold 64 of them: first all low ones, then the high.
 int PairedNibble(const uint8_t* bytes, int i) {
   return bytes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
 }
-// Returns the bit of value i of 256 in 32 bytes: bit n of byte b belongs to value 32 n + b.
+// Returns the i-th of 256 bits in 32 bytes: bit n (0: lowest) of byte b has i = 32 n + b.
 int OneBit(const uint8_t* bytes, int i) { return bytes[i % 32] >> i / 32 & 1; }
 
 // Block layout: 16 bytes, each a scale and a min of 4 bits; 64 bytes of two-bit q; d, dmin (f16).
@@ -107,9 +107,9 @@ void DecodeQ3_K(const uint8_t* block, float* values) {
   }
 }
 
-// Returns scale n and minimum n of eight each, packed with 6 bits each in 12 bytes. The first four
-// scales are in the low six bits of bytes 0 to 3, the first four minima in those of bytes 4 to 7.
-// The others have four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
+// Returns the n-th of eight scales and of eight minima, 6-bit numbers in 12 bytes. Scales 0 to 3
+// are the low six bits of bytes 0 to 3, minima 0 to 3 those of bytes 4 to 7. Scales and minima 4 to
+// 7 have four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
 void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   if (n < 4) {
     *scale = bytes[n] & 63;
@@ -120,8 +120,8 @@ void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   }
 }
 
-// Block layout: d, dmin (f16); 12 bytes of scales and minima; `high`, the fifth bits of q (32
-// bytes, or null); 128 bytes of nibbles. Value = (d scale) q - (dmin min), for 32 values each.
+// Block layout: d, dmin (f16); 12 bytes of scales and mins, a pair per 32 values; `high`, the fifth
+// bits of q (32 bytes, or null); 128 bytes of nibbles. Value = (d scale) q - (dmin min).
 void DecodeNibbles(const uint8_t* block, const uint8_t* high, const uint8_t* low, float* values) {
   const float d = Half(block), dmin = Half(block + 2);
   for (int n = 0; n < 8; ++n) {

@@ -26,7 +26,7 @@ bool Has(const std::string& directory, const std::string& name) {
   return fs::exists(fs::symlink_status(absl::StrCat(directory, "/", name), error));
 }
 
-// Returns the class of a component, the second of two strings; empty for other values.
+// Returns the class in `component`, a pair [library, class]; empty for any other JSON value.
 std::string ClassOf(const nlohmann::json& component) {
   const bool pair = component.is_array() && component.size() == 2 && component[1].is_string();
   return pair ? component[1].get<std::string>() : "";

@@ -24,8 +24,8 @@ constexpr Rename kWhole[] = {
     {"norm.weight", "encoder.final_layer_norm.weight"},
 };
 
-// Tensor names after the block's number. kFfn stands for the feed-forward layer, whose number
-// differs between encoder and decoder.
+// The rest of a tensor's name, behind the number of the block. kFfn stands for the feed-forward
+// layer, whose number differs between encoder and decoder.
 constexpr char kFfn[] = "FFN.";
 constexpr Rename kGguf[] = {
     {"attn_q", "layer.0.SelfAttention.q"},

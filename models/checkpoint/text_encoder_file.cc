@@ -154,7 +154,7 @@ absl::StatusOr<TextEncoderFile> TextEncoderFile::Open(const std::string& path,
                                                  " in Hugging Face's T5"));
 }
 
-// Returns the quantization formats of the matrices, as declared by the metadata and X.comfy_quant.
+// Returns the matrices' quantization formats that the metadata and tensors *.comfy_quant declare.
 absl::StatusOr<TextEncoderFile::Layers> TextEncoderFile::ReadLayers() const {
   Layers layers;
   if (const auto entry = file_->metadata().find(kMetadata); entry != file_->metadata().end()) {
@@ -284,8 +284,8 @@ absl::Status TextEncoderFile::ReadScales(const Origin& origin, int64_t begin, in
   return CheckScales(scales, count, absl::StrCat(name_, ": tensor ", Printable(origin.rows->name)));
 }
 
-// Reads values [begin, begin + count), multiplies them by their scale and stores them as the type
-// of `tensor`.
+// Reads values [begin, begin + count) of `tensor` from the file (origin.values), multiplies them by
+// their scale, and stores them in `destination` with the type tensor.type.
 absl::Status TextEncoderFile::Widen(const Origin& origin, const StoredTensor& tensor, int64_t begin,
                                     int64_t count, void* destination) const {
   constexpr int64_t kPart = 16384;

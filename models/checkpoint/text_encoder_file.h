@@ -48,7 +48,7 @@ class TextEncoderFile : public WeightFiles {
   struct Origin {
     const StoredTensor* values = nullptr;  // null: a tensor of row scales
     StoredType type = StoredType::kF32;    // of `values`, which may be declared as U8
-    // Scale of all values, or `rows`: a tensor of one scale per row, f32, bf16 or f16.
+    // If `rows` is null, `scale` is that of all values; else `rows` has one per row (a float type).
     float scale = 1.0F;
     const StoredTensor* rows = nullptr;
   };

@@ -82,8 +82,8 @@ absl::Status CheckLength(const fs::path& target) {
   return absl::OkStatus();
 }
 
-// Replaces the codes NOT_FOUND and FAILED_PRECONDITION of an error about the target by ABORTED.
-// Callers take NOT_FOUND and FAILED_PRECONDITION for errors in the source model.
+// For errors about the conversion's target directory: returns `status`, with code ABORTED instead
+// of NOT_FOUND or FAILED_PRECONDITION. Callers take these two codes for errors in the source model.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;

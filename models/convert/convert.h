@@ -45,7 +45,7 @@ struct ConvertOptions {
   // within one repository's folder of a Hugging Face hub cache; other links are an error.
   bool follow_symlinks = false;
   // LoRA adapter to merge into the weights, or null. ReadAdapter must have read it for the source
-  // model. Only for kPacked, and only if it changes no matrix that the source stores quantised.
+  // model. Null unless kPacked. Must not change matrices that the source stores quantised.
   const Adapter* adapter = nullptr;
   // Called after every block of weights with the number of bytes written so far and the total
   // number of bytes. If it returns false, the conversion stops (CANCELLED).

@@ -56,8 +56,8 @@ class SentencePieceNormalizer : public Normalizer {
     for (size_t at = 0; at < old.size() && rewriter.size() <= old.size() + kMaxAddedBytes;) {
       const Charsmap::Match match = rules_.Longest(old.substr(at));
       int length = 1;
-      // A rule of a damaged file may end within a character or begin with a part of one; it is not
-      // applied.
+      // In a damaged file, a rule may match only a part of a character, or its replacement may not
+      // be UTF-8. Such a rule is skipped.
       const size_t end = at + match.length;
       const bool whole = end == old.size() || !IsUtf8Continuation(old[end]);
       if (match.length > 0 && whole && IsUtf8(match.replacement)) {

@@ -17,7 +17,7 @@ namespace quintet {
 struct UnigramOptions {
   bool byte_fallback = false;
   std::vector<double> scores;  // [vocab], finite
-  // Pieces that no text matches, e.g. control symbols: [vocab], or empty if there are none.
+  // [vocab] true for pieces that no text matches, e.g. control symbols; empty: there are none.
   std::vector<bool> unmatched;
   double unknown_score = 0;
 };
@@ -46,8 +46,8 @@ class Unigram : public TokenModel {
 
   UnigramOptions options_;
   std::vector<uint16_t> piece_bytes_;  // [vocab]
-  // Size of the ring buffer of path scores: a power of two larger than the longest piece and any
-  // character, in bytes.
+  // Size of the ring buffer of path scores: a power of two, greater than the number of bytes of
+  // each piece and of each character.
   size_t window_ = 0;
   Trie trie_;
   BytePieces bytes_;
