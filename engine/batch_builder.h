@@ -38,17 +38,17 @@ class BatchBuilder {
   // of one sequence must ascend from call to call.
   void OutputToken(int64_t index);
 
-  // Another way to build a batch, in which every sequence has one new token, whose hidden state is
-  // returned: Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each index.
-  // Threads may call them concurrently for different indices. `groups` is the number of requests,
-  // or 0 for models without an encoder; `moves` is the number of SetMove calls.
+  // Another way to build a batch, if each sequence has one new token, whose hidden state is
+  // returned: call Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each
+  // index. Threads may call the Set functions concurrently for different indices. `groups`: number
+  // of requests, or 0 for models without an encoder. `moves`: number of SetMove calls.
   void Resize(int64_t sequences, int64_t groups, int64_t moves);
   // Sets group `group` of the batch (what a group is, see BeginGroup). Its sequences are those from
   // the end of group `group` - 1 up to, but not including, sequence `end`.
   void SetGroup(int64_t group, int64_t end, uint64_t owner, absl::Span<const int32_t> source_slots);
-  // Sets the token and the cache slots of sequence `sequence`; they are those of AddSequence.
+  // Sets the new token of sequence `sequence`, and its cache slots (`slots` as for AddSequence).
   void SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots);
-  // Sets the adapter of sequences [begin, end), see SetAdapter. Every sequence needs one call.
+  // Sets the adapter (-1: none) of sequences [begin, end). The calls must cover every sequence.
   void SetAdapters(int64_t begin, int64_t end, int32_t adapter);
   // Makes the device reorder the beams of one request, because the host does not know their parents
   // yet: beam b takes over the cache slots of all earlier positions from its parent beam. The index

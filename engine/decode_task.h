@@ -18,7 +18,7 @@ class DecodeTask {
   // without the pages for the encoded input.
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
-  // Gives the task its pages_needed() KV cache pages. The span must outlive the task.
+  // Gives the task its pages_needed() KV cache pages. The memory of `pages` must outlive the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
   // Number of prompt or target tokens still to be prefilled; 0 while the task generates.

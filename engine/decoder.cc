@@ -191,9 +191,9 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step that follows the
-// step in flight, whose StepSlot is `current`. Before the call, slices_ must have been set for
-// `current` (MatchSlices). Returns false if the next step has to be synchronous or has no job.
+// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the next step, the one
+// after the step in flight. `current` is the StepSlot of the step in flight; slices_ must already
+// be set for it (MatchSlices). Returns false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))

@@ -18,9 +18,9 @@ namespace quintet {
 // Encoder output of one input, [rows, d_model] f32.
 struct EncodedStates {
   Tensor states;  // in memory of the model's backend; from the cache: in host memory
-  // Rows in host memory, valid after the event `downloaded`: the rows of `states` that the host
-  // needs (EncoderRunner::EnqueueDownload; the others are undefined), or, if pooled_rows > 0, that
-  // number of rows that the model has pooled from them (ForEachPoolSegment).
+  // Rows in host memory, valid after the event `downloaded`. If pooled_rows > 0, the first
+  // pooled_rows rows are the results of pooling on the device (ForEachPoolSegment). Otherwise row i
+  // is row i of `states`, but only rows that EncoderRunner::EnqueueDownload copies are defined.
   Tensor host;
   int64_t pooled_rows = 0;
   int downloaded = -1;  // index of the event that follows the download; -1: host is valid

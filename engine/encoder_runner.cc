@@ -22,7 +22,7 @@ EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* sc
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   adapters_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
-  // Segments of an input are added before those of a too short input are removed.
+  // PoolOnDevice adds up to kMaxPoolings segments of an input before it drops them as too many.
   segments_.reserve(static_cast<size_t>(model->limits().max_encode_tokens + kMaxPoolings));
 }
 
@@ -135,10 +135,10 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Lets the model pool the embeddings of the encoded batch, so that only pooled rows are copied to
-// the host, by one kernel. Left to the host: inputs with fewer rows than poolings, because the
-// pooled rows take the place of an input's rows in host memory; and all inputs if the encoder cache
-// is on, which needs all rows on the host.
+// Lets the model pool the embeddings of the encoded batch on the device: one kernel pools and
+// writes only the results to host memory. The host pools inputs that have fewer rows than results
+// (each pooling of a request gives one), because the results take the place of the input's rows in
+// host memory. It pools all inputs if the encoder cache is on, which needs all rows on the host.
 void EncoderRunner::PoolOnDevice() {
   if (cache_->enabled()) return;
   segments_.clear();
@@ -219,10 +219,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
 
 // Lets one GEMM project several encoded inputs to cross-attention keys and values, because one
 // large GEMM costs less than several small ones. projections_ lists the inputs to project. On entry
-// `states` is a view of rows of the first of them, up to its end; this function extends the view by
-// the rows of the following inputs, as long as these are adjacent in memory and the view has at
-// most `room` rows. Returns the number of inputs by which the view was extended. With rotary
-// position encoding it is 0, because keys then depend on their position in the input.
+// `states` is a view of the rows of the first listed input that are not projected yet. This
+// function extends the view by all rows of each next input, as long as these are adjacent in memory
+// and the view has at most `room` rows. Returns the number of inputs by which the view was
+// extended; 0 with rotary position encoding, because keys then depend on their position.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;

@@ -31,8 +31,8 @@ class EncoderRunner {
   // the model still may.
   void Reserve(size_t jobs);
   // Appends to `jobs` every job that is being encoded, projected to cross-attention keys and
-  // values, or scored. After std::bad_alloc the caller must end all of them, because the encoder
-  // batch cannot be continued.
+  // values, or scored. If Advance throws std::bad_alloc, the caller must end all these jobs,
+  // because the encoder batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
   // Whether the model still encodes a batch, or holds hidden states of a batch that have yet to be

@@ -30,8 +30,8 @@ struct Entry {
   std::vector<TokenChunk> chunks;
   RequestId id = 0;  // valid if `submitted`
   bool submitted = false, cancelled = false, done = false;
-  // True if the EngineRunner has ended and has given the item an error. The engine's destructor,
-  // which ends the request later, must then not touch the item: Pop may already have returned it.
+  // True if EngineRunner has ended `item` early, with an error. When the engine's destructor later
+  // ends the request, the sink must then not touch `item`: Pop may already have returned it.
   bool abandoned = false;
 };
 using EntryPtr = std::shared_ptr<Entry>;
@@ -287,8 +287,8 @@ class Runner : public EngineRunner {
   EngineCounters counters() const override { return session_->engine->counters(); }
 
  private:
-  // Tells all threads to end. Unfinished items then end with the error `status`, or UNAVAILABLE if
-  // `status` is OK, which means that the model was closed.
+  // Tells all threads to end. Unfinished inputs then end with the error `status`. An OK `status`
+  // says that the model was closed; unfinished inputs then end with UNAVAILABLE.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(shared_->mutex);
     if (!status.ok()) shared_->stop_status = status;

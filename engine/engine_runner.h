@@ -39,12 +39,12 @@ struct TokenChunk {
 class CallNotifier {
  public:
   virtual ~CallNotifier() = default;
-  // Called when the oldest item that Pop has not returned yet finishes or gets a chunk. Must not
-  // block or call the EngineRunner.
+  // Called when, of the items that Pop has not returned, the oldest one finishes or gets a chunk of
+  // new tokens. Must not block or call the EngineRunner.
   virtual void Ready() = 0;
 };
 
-// A call in progress. One thread at a time uses it, except Cancel, which any thread may call.
+// A call in progress. Callers must not use it from two threads at once; only Cancel is thread safe.
 class EngineCall {
  public:
   virtual ~EngineCall() = default;  // cancels unfinished inputs
@@ -52,11 +52,11 @@ class EngineCall {
   // `items` has exactly one input and the call has no notifier, Push itself prepares that input
   // before it returns; otherwise worker threads prepare the inputs later.
   virtual void Push(std::vector<std::unique_ptr<WorkItem>> items) = 0;
-  // Waits until the `least` oldest items that Pop has not returned yet (or all, if they are fewer)
-  // are finished, the oldest one has chunks, or the timeout has passed. Moves the chunks of the
-  // oldest item to *chunks (null: drops them). Then moves to *items, in the order of Push, all
-  // finished items up to the first unfinished one. Returns at once if all items have been returned.
-  // `least` must be at least 1; a large `least` saves wakeups if only complete results are needed.
+  // Waits until one of these holds for the items that Pop has not returned: the first `least` of
+  // them (or all, if fewer) are finished; the first has chunks; none is left; the timeout has
+  // passed. Moves the first item's chunks to *chunks (null: drops them). Then moves finished items
+  // to *items, in the order of Push, up to the first unfinished one. `least` must be at least 1; a
+  // large value saves wakeups if only complete results are needed.
   virtual void Pop(int64_t timeout_us, int64_t least, std::vector<std::unique_ptr<WorkItem>>* items,
                    std::vector<TokenChunk>* chunks) = 0;
   // Number of items that have been pushed and that Pop has not returned yet.

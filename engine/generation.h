@@ -70,8 +70,8 @@ class Generation : public DecodeTask {
   // Whether the step in flight chooses the last token of each sequence of this generation, because
   // max_new_tokens is then reached.
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
-  // Whether a generation that is in the step in flight may also be in a next step that is enqueued
-  // before the step in flight has finished.
+  // For a generation (request) that is in the step in flight: whether the engine is allowed to put
+  // it into the next step, too, if that step is enqueued before the step in flight has finished.
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
   // Whether a generation that is not in the step in flight may join a next step that is enqueued
   // before the step in flight has finished. If it has no new tokens yet, exactly one prompt token
@@ -106,9 +106,9 @@ class Generation : public DecodeTask {
   // Number of tokens of a live sequence, prompt included; the same for all live sequences.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
-  // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
-  // tokens. It does if a logits processor does; in beam sampling it always does, because it
-  // computes their log-softmax. RulesAt returns the rules for that op. Their token ranges refer to
+  // HasRules: whether the ApplyLogitsProcessors op changes the logits of sequences of `length`
+  // tokens: always in beam sampling, for which it turns them into log-probabilities; otherwise if a
+  // logits processor does. RulesAt returns the rules for that op. Their token ranges refer to
   // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;

@@ -32,8 +32,8 @@ struct Job {
   bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
   bool streams = false;           // copy of request.stream
   int32_t adapter = -1;           // copy of request.adapter
-  // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
-  // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
+  // Work after encoding: decoder steps (Generation, TeacherForcing); scoring by a causal model in
+  // encoder batches (PackedScoring); or none (embeddings, task heads that read encoder output).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
                std::unique_ptr<PackedScoring>>
       work;

@@ -127,9 +127,9 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // If the mode `wanted` (sampling or beam search) is off, rejects every number of the request that
-  // has an effect only in that mode. `what`: the option that would turn the mode on, for error
-  // messages.
+  // If the mode `wanted` (sampling or beam search) is off, reports an error for each numeric option
+  // (such as temperature) that the request sets and that has an effect only in that mode. `what`:
+  // the option that would turn the mode on, for error messages.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {

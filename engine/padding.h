@@ -17,7 +17,7 @@ enum class PadMode : uint8_t {
   // The padding tokens become part of the input: all tokens attend to them, and they have hidden
   // states (Flux, Stable Diffusion 3, CogVideoX, LTX-Video).
   kAttend,
-  // The input is encoded without padding, and the rows of the padding are zero (Wan).
+  // The input is encoded without padding; rows of zeros are appended to its hidden states (Wan).
   kZero,
 };
 

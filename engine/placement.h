@@ -32,7 +32,7 @@ absl::Status CheckDeviceName(const std::string& device);
 absl::Status CheckDtypeName(const std::string& dtype);
 
 // Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu", and sets
-// `choice`. Other devices are unchanged.
+// placement->choice to the GPU's name or the reason for the CPU. Other devices are unchanged.
 void ResolveAutoDevice(Placement* placement);
 // Returns one line of text for logs, such as "device auto: cuda (NVIDIA H200), dtype bf16"; empty
 // if ResolveAutoDevice did not choose the device.

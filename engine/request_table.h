@@ -25,9 +25,9 @@ class RequestTable {
   // Returns RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed.
   // Submit calls this first, so that refusing a burst of requests costs little.
   absl::Status CheckOpen() const;
-  // Puts a job into the inbox and returns the request's id. Fails in the cases of CheckOpen, and
-  // if the queue has no room for the job's tokens. If it throws std::bad_alloc, nothing has
-  // changed.
+  // Puts a job into the inbox and returns the id of its request. Returns the same errors as
+  // CheckOpen, and RESOURCE_EXHAUSTED if with this job the waiting requests would have more tokens
+  // than the queue may hold. If Add throws std::bad_alloc, nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
   // Cancels a request. Ignores unknown ids and repeated calls.
   void Cancel(RequestId id);

@@ -47,9 +47,9 @@ class TeacherForcing : public DecodeTask {
   void Advance();
 
  private:
-  // One of the sequences that run in parallel. item: index of the target that it processes (-1: no
-  // target is left); a task for hidden states has one item, its tokens. prefilled: how many tokens
-  // of the item have been prefilled, including those of the step being built.
+  // One of the sequences that run in parallel. item: index of the target that the sequence
+  // processes (-1: none is left); in a task for hidden states, item 0 is tokens_. prefilled: how
+  // many tokens of the item have been prefilled, including those of the step being built.
   struct Sequence {
     int64_t item = -1;
     int64_t prefilled = 0;

@@ -67,8 +67,8 @@ class TextStream {
   // Returns true when a stop string has appeared in the settled text, which later ids cannot
   // change. Nothing may be pushed after that.
   bool Push(int32_t id);
-  // Ends the list of ids; no text can change any more. Returns true if the text that was not
-  // settled before contains a stop string.
+  // Ends the list of ids; the whole text is now final. Returns true if there is a stop string that
+  // Push has not found, because it ends in text that later ids could still have changed.
   bool Finish();
 
   bool stopped() const { return match_.begin != std::string::npos; }
