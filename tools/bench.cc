@@ -283,8 +283,8 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   return report;
 }
 
-// Checks the decoding flags against the model: builds one request of every shape and returns the
-// first error.
+// Checks the decoding flags against the model: builds one request for every Shape (combination of
+// mode, input length, batch size, ...) to be measured and returns the first error.
 absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {

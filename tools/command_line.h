@@ -64,10 +64,10 @@ class CommandLine {
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
-  // Determines the flags of a subcommand again, from the arguments that `first` was run with and
-  // the --config file as it is now, but does not run the subcommand. This object must have
-  // registered that subcommand; of the others in `first` only the names are used. Returns
-  // INVALID_ARGUMENT if a value is invalid or missing.
+  // Resolves the flags of a subcommand again, from the --config file as it is now and the arguments
+  // that were passed to first.Run, but does not run the subcommand. This object must have
+  // registered the subcommand that the arguments choose; it takes the names of all other
+  // subcommands from `first`. Returns INVALID_ARGUMENT if a value is invalid or missing.
   absl::Status ResolveAgain(const CommandLine& first);
 
  private:

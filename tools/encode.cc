@@ -94,7 +94,7 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
-// The steps before and after the engine, the same for all lines: prompt and modules, padding.
+// Options of all lines: prompt, pooling and later modules (embedding), and padding.
 struct Encoding {
   Embedding embedding;
   InputPadding padding;

@@ -42,8 +42,8 @@ class LineOutput {
   // Writes complete records. Returns CANCELLED if an interrupt arrived while Write waited for a
   // slow pipe; then only a part of `records` is written. Returns UNAVAILABLE if the write failed.
   absl::Status Write(absl::string_view records);
-  // Must be called after the last Write. Ends the compressed data, or overwrites the header with
-  // one for the final number of records.
+  // Must be called after the last Write. If the file has a header, overwrites it with one for the
+  // final number of records. If the output is compressed, ends the compressed data.
   absl::Status Finish();
 
   bool terminal() const { return terminal_; }

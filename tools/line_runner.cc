@@ -144,7 +144,7 @@ class LineRunner {
   }
 
  private:
-  // Starts a thread that runs `work`. If `work` runs out of memory, the run ends with an error
+  // Starts a thread that runs `work`. If `work` runs out of memory, the command ends with an error
   // instead of a crash. (If parsing or formatting a line runs out of memory, only that line fails.)
   template <typename Work>
   void Start(Work work) {

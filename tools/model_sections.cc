@@ -113,7 +113,7 @@ absl::StatusOr<std::string> TakeValue(absl::string_view* text) {
 
 using SettingTable = std::vector<ModelSetting> ModelSection::*;
 
-// The table of names and values that [models.NAME.table] fills; null: there is no such table.
+// The member of ModelSection that a section [models.NAME.TABLE] fills; null if TABLE is unknown.
 SettingTable TableNamed(absl::string_view table) {
   return table == "prompts"    ? &ModelSection::prompts
          : table == "adapters" ? &ModelSection::adapters

@@ -65,8 +65,8 @@ absl::StatusOr<ModelArgument> FindArgument(const ServeFlags& flags, const std::s
   return found;
 }
 
-// `flags` are the flags for this model. ResolveAutoDevice must have replaced the device auto in
-// their placement.
+// `flags` are the flags for this model. If flags.placement.device was "auto", ResolveAutoDevice
+// must already have replaced it.
 HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   HostOptions host;
   host.name = model.name;
@@ -94,9 +94,9 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
 }
 
 constexpr char kModel[] = "Model", kLimits[] = "Limits";
-// Key of a section [models.NAME] that is no flag: name of the prompt put before texts to encode.
+// Key of [models.NAME] that has no flag: the name of the prompt that is put before texts to encode.
 constexpr char kDefaultPromptName[] = "default-prompt-name";
-// Key of [models.NAME] that is no flag: how long the model may be unused before it is unloaded.
+// Key of [models.NAME] that has no flag: how long the model may be unused before it is unloaded.
 constexpr char kIdleUnload[] = "idle-unload";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
@@ -209,7 +209,7 @@ absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
 
 enum class Settings : uint8_t { kAll, kInEffect };
 
-// Sets the flags of one model. If `which` is kAll, also checks and sets overridden settings.
+// Sets `flags` from `section`; kInEffect leaves out what a flag or environment variable overrides.
 absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlags* flags) {
   const Placement placement = flags->placement;
   CLI::App command;

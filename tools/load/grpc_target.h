@@ -1,5 +1,5 @@
-// Load targets that call a running server with asynchronous gRPC calls, all on one completion
-// queue: the parts that all gRPC protocols share, and the target of quintet.v1.
+// Load generator targets: a running server, reached by asynchronous gRPC calls, all on one
+// completion queue. Contains the parts that all gRPC protocols share, and the target of quintet.v1.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxEventBytes = 16 << 20, kMaxBodyBytes = 256 << 20;
 // Connections idle for longer are not reused: servers close them (`quintet serve` after 75 s).
 constexpr int64_t kMaxIdleUs = 30'000'000;
-// How long the client still waits after a request's deadline, when the server should end it.
+// How much time the client gives the server to end a request whose deadline has passed.
 constexpr int64_t kDeadlineMarginUs = 1'000'000;
 constexpr int kHandlersPerPoll = 256;
 
@@ -114,7 +114,7 @@ class HttpTarget final : public ServerTarget {
 
  private:
   class Connection;
-  // The response to a request that is not part of the load (Fetch).
+  // The response to a GET request that Fetch sends; the load generator's requests are POST.
   struct Fetched {
     std::optional<RequestEnd> end;
     std::string body;
@@ -245,7 +245,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
     TakeUsage(event, &end_);
     int64_t tokens = 0;
     for (const json& choice : Member(event, "choices")) {
-      // The last event of a choice (finish_reason is set) has ids that were not streamed.
+      // Skip the last event of a choice (finish_reason is set): its ids had no event of their own.
       const json& ids = Member(choice, "token_ids");
       if (ids.is_array() && Member(choice, "finish_reason").is_null()) {
         tokens += static_cast<int64_t>(ids.size());

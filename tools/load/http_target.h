@@ -1,4 +1,4 @@
-// A load target that calls POST /v1/completions of the HTTP API (server/HTTP.md), for server-sent
+// Load generator target: POST /v1/completions of the HTTP API (server/HTTP.md), with server-sent
 // events or whole responses. Each request in flight has a connection, which later requests reuse.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Generates from a seed the arrival times and the contents of the requests of a load.
+// Generates the requests of a load test from a seed: their arrival times and their contents.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ struct ServerTargetOptions {
   LoadPriority priority = LoadPriority::kNormal;
 };
 
-// What the server reports about the model that the load uses.
+// What the server reports about the model to which the load generator sends its requests.
 struct ServerInfo {
   nlohmann::ordered_json conditions;  // "model", "version", "dtype", ..., for reports
   int64_t vocab = 0;

@@ -44,8 +44,8 @@ void CheckProcess(pid_t pid) {
       "model in this process, or start it with multiprocessing's \"spawn\" method"));
 }
 
-// A queue of the numbers of asynchronous calls that have results. Each AsyncModel has one queue, on
-// which one Python thread waits.
+// A queue of asynchronous calls, by id (`token`), that have new results or chunks. Each AsyncModel
+// has one queue, on which one Python thread waits.
 class Notifier {
  public:
   void Post(int64_t token) {
@@ -53,8 +53,8 @@ class Notifier {
     ready_.push_back(token);
     wake_.notify_one();
   }
-  // Waits until a call has results and returns the numbers of all such calls. Returns an empty list
-  // after Close.
+  // Waits until the queue has an id or Close is called. Removes all ids from the queue and returns
+  // them; an empty list means that the queue is closed.
   std::vector<int64_t> Wait() {
     const nb::gil_scoped_release release;
     std::unique_lock lock(mutex_);
@@ -87,7 +87,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// Replaces an input that has a wrong type or value; the item's result is the error `error`.
+// Takes the place of an input that has a wrong type or value. Ends with the error `error`.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -220,8 +220,8 @@ class PythonCall {
                             "; pass a list that nobody changes, or an iterator"));
   }
 
-  // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the
-  // wait ends early if a signal's handler raises. If an error has ended the call, raises it.
+  // Waits until `least` items (or all, if fewer are left) have finished, or a chunk arrives.
+  // Returns the finished items. Raises the error that ended the call, or that of a signal handler.
   std::vector<std::unique_ptr<WorkItem>> TakeFinished(int64_t least,
                                                       std::vector<TokenChunk>* chunks) {
     CheckProcess(loaded_->pid);
