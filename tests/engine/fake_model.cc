@@ -28,7 +28,7 @@ uint64_t Unpack(const float* in) {
 
 constexpr uint64_t kNoHistory = 7, kNoSource = 11;
 
-// The hash with which a sequence begins that has an adapter (-1: none).
+// Returns `hash` mixed with `adapter`, the adapter of a sequence; -1 (no adapter): `hash` itself.
 uint64_t Adapted(uint64_t hash, int32_t adapter) {
   return adapter < 0 ? hash : Mix(hash, static_cast<uint64_t>(adapter));
 }

@@ -12,8 +12,8 @@ namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
 
-// Opens the first GPU; null if there is none. ctest recognises a skipped test by the word
-// "skipped".
+// Opens the first GPU. If there is none, prints a warning that begins with "skipped" and returns
+// null; ctest then counts the test as skipped.
 std::unique_ptr<Device> OpenGpu() {
   auto device = Device::Open(0);
   if (device.ok()) return *std::move(device);

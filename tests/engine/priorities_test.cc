@@ -72,8 +72,8 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
     // With async scheduling, HIGH waits for one more step, which was already enqueued when it
     // arrived.
     CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
-    // NORMAL takes 60 steps for its tokens, and is skipped in 18 of the 24 steps of HIGH. LOW runs
-    // in every fourth step until NORMAL has ended, then in every step.
+    // NORMAL needs 60 steps for its own tokens. In addition it is skipped in 18 of the 24 steps in
+    // which HIGH runs. LOW runs in every fourth step until NORMAL has ended, then in every step.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
     CHECK(TimingOf(normal).total_us <= 60 + 19);
     const int64_t shared = TimingOf(normal).total_us, own = 60 - shared / 4;

@@ -90,7 +90,7 @@ std::string ReadToEnd(int fd) {
 void Run(uint8_t pieces, std::string_view bytes) {
   const int fd = Connect();
   const size_t piece = pieces < 128 ? bytes.size() : pieces - 127;
-  // At most 16 pieces, so that an input takes microseconds.
+  // Sends at most 16 pieces, so that one fuzz input takes only microseconds.
   for (size_t at = 0, sent = 0; at < bytes.size(); ++sent) {
     const size_t size = std::min(sent < 15 ? piece : bytes.size(), bytes.size() - at);
     const ssize_t put = send(fd, bytes.data() + at, size, MSG_NOSIGNAL);

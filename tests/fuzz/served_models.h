@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// Returns one of the models, which are loaded at the first call.
+// Returns one of three models: number `which` % 3. The first call loads all three.
 const ModelHost& ServedModel(uint8_t which);
 
 }  // namespace quintet

@@ -99,8 +99,8 @@ class CaseRunner {
     return rows;
   }
 
-  // Returns the position of each row whose hidden state is classified: the last EOS in T5 and FAT5,
-  // the last token in GPT-2.
+  // Returns, for each input row, the position whose hidden state the classifier reads: the last EOS
+  // in T5 and FAT5, the last token in GPT-2.
   absl::StatusOr<std::vector<size_t>> PooledPositions(const TokenRows& rows) const {
     std::vector<size_t> positions;
     const auto& eos = model_.config().eos_ids;

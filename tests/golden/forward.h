@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
 
 // Runs all input rows of the case in one packed call, then each row alone in small slices. Returns
 // INTERNAL if `same_bits` is set and the bits of a row's outputs differ between the two runs;
-// INVALID_ARGUMENT if the case's tensors do not fit the model; NOT_FOUND if it has no such tensor.
+// INVALID_ARGUMENT if the case's tensors do not fit the model; NOT_FOUND if no output is recorded.
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
                                                        Model* model);
 

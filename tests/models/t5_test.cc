@@ -272,8 +272,8 @@ TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the sam
         LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", nullptr}}).directory(), &pool));
   const nlohmann::json resaved = {{"scale_decoder_outputs", false}, {"tie_word_embeddings", true}};
   CHECK(v1_1 == LogitsOf(Variant("t5-v1_1", resaved).directory(), &pool));
-  // Without scale_decoder_outputs, logits are scaled unless tie_word_embeddings is false, whether
-  // or not the files contain lm_head.weight.
+  // If the config lacks scale_decoder_outputs, logits are scaled unless tie_word_embeddings is
+  // false. Whether the files contain lm_head.weight makes no difference.
   const nlohmann::json no_scale_key = {{"scale_decoder_outputs", nullptr},
                                        {"tie_word_embeddings", true}};
   CHECK(LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool) ==

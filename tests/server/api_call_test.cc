@@ -1,4 +1,4 @@
-// Tests a request to the HTTP API without sockets: allocations that fail at every place.
+// Tests ApiCall, a request of the HTTP API, without sockets. In each run another allocation fails.
 #include "server/api_call.h"
 
 #include <chrono>
@@ -174,8 +174,8 @@ TEST_CASE("A failed allocation anywhere in a request of the HTTP API ends only t
       {"/tokenize", R"({"inputs":"a"})", "\"id\""},
       {"/v1/models", "", "\"g2p\""},
   };
-  // On the threads `tokenize` and `respond`, and in the events of TGI's streams, JSON values are
-  // destroyed, for which nlohmann::json allocates: a failure of that allocation ends the process.
+  // Leaves out the threads `tokenize` and `respond`, and TGI's streams: they destroy JSON values,
+  // and a failed allocation in the destructor of nlohmann::json ends the process.
   for (const Wanted& wanted : requests) {
     for (const int where : {0, 3}) {
       // The loop ends when a run makes at most `skip` allocations, so that none fails. The number

@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Records what the server tells the HttpHandler of one request.
+// The HttpHandler of one request. It records which of its functions the server has called.
 struct Recorder final : public HttpHandler {
   explicit Recorder(std::shared_ptr<HttpExchange> its_exchange)
       : exchange(std::move(its_exchange)) {}

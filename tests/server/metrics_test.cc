@@ -16,7 +16,7 @@
 namespace quintet {
 namespace {
 
-// Native names of the histograms that a Generate call fills.
+// Names of the histograms that a Generate call fills, without the prefix quintet_.
 const char* const kFilled[] = {"time_to_first_token_seconds",
                                "inter_token_latency_seconds",
                                "request_time_per_output_token_seconds",

@@ -119,7 +119,7 @@ void CheckInvariants(const ModelLifecycle& model) {
   CHECK((model.version() != 0) == IsOneOf(state, {S::kServing, S::kReplacing}));
   CHECK(model.busy() == IsOneOf(state, {S::kLoading, S::kReplacing, S::kDraining}));
   CHECK(model.accepts() == (model.version() != 0 || model.calls_wait()));
-  // Calls wait only for a load that is in progress or will follow, or that the next call starts.
+  // Calls wait only for a load: in progress, after draining, or to be started by the next call.
   if (model.calls_wait()) CHECK(IsOneOf(state, {S::kLoading, S::kDraining, S::kIdle}));
   if (state == S::kIdle) CHECK(model.calls_wait());
   CHECK(model.version() <= model.last_version());
@@ -216,7 +216,7 @@ TEST_CASE("From every state a model can serve again", "[model_state]") {
           break;
       }
     }
-    // End the operations in progress and free the retired versions, until a version serves.
+    // Until a version serves, repeat: end the draining or load in progress, or begin a load.
     for (int step = 0; step < 200 && model.version() == 0; ++step) {
       if (model.retired() > 0) model.Freed();
       if (model.state() == ModelState::kLoading) model.Loaded();

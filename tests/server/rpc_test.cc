@@ -142,8 +142,8 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     if (done_) violations_.push_back("an operation after OnDone");
   }
 
-  // Each function below delivers one kind of event. It first claims the operation under the lock;
-  // hence two threads cannot deliver the same event twice.
+  // Each function below delivers one kind of event. Under the lock it first checks that the event
+  // is still pending and removes it (Claim); hence two threads cannot deliver the same event twice.
   void Message() {
     if (!Claim([&] {
           if (reading_ == nullptr || messages_.empty()) return false;

@@ -46,8 +46,8 @@ bool MayIncludeLaterFamilies(const std::string& path) {
   return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
 }
 
+// A family is a subfolder of a library, or "" for the files directly in the library's folder.
 // Returns whether a file of family `from` may include a file of family `to` in the same library.
-// The family "" stands for files directly in the library's folder.
 bool InOrder(const std::vector<std::string>& families, const std::string& from,
              const std::string& to) {
   const auto place = [&](const std::string& family) {

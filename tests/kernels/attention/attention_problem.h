@@ -34,8 +34,8 @@ struct Shape {
 
 // A dtype, and the number of unused elements after each row of the inputs (gap): with a gap of 8
 // rows stay aligned for vector loads, with 3 they do not. Layouts returns the combinations to test
-// on a backend. With QUINTET_BRIEF_TESTS it returns only one gap for each 16-bit dtype, and leaves
-// out f32 for half of the seeds; `seed` selects the gap, too.
+// on a backend. With QUINTET_BRIEF_TESTS it returns f32 only for half of the seeds, and each 16-bit
+// dtype with only one of the two gaps, which depends on `seed`.
 struct Layout {
   DType dtype;
   int64_t gap;

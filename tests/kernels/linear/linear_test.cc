@@ -193,8 +193,8 @@ void Check(const Case& c, TestBackend& backend) {
     rounding = std::max(rounding, RoundingError(operand));
   }
   // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
-  // round each dequantized weight. This error is relative to the magnitude of the k terms of the
-  // sum, which can be much larger than the sum.
+  // round each dequantized weight. The tolerance for this rounding grows with the magnitude of the
+  // k terms of the sum, which can be much larger than the magnitude of the sum.
   const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
   if (backend.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
     rounding = std::max(rounding, RoundingError(operand));
@@ -508,7 +508,7 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double expected = Activate(activation, x[i]);
-        // The error may be relative to the input instead of the result: for negative x, 1 + erf(x)
+        // The error is relative to the result or, if larger, to x / 4: for negative x, 1 + erf(x)
         // loses precision by cancellation, as it does in the reference models.
         const double unit = std::max(std::fabs(expected), std::fabs(x[i]) * 0.25) * 0x1p-24;
         worst = std::max(worst, std::fabs(y[i] - expected) / std::max(unit, 1e-38));
@@ -554,8 +554,8 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // A GEMM with i8 weights may also use, for each output channel, the sum of its quantized weights,
-  // which packing computes. If packing computed a wrong sum, the GEMM below returns wrong results.
+  // Some kernels for i8 weights also use the sum of each output channel's quantized weights, which
+  // packing computes. If packing computed a wrong sum, the GEMM below would return wrong results.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

@@ -1,4 +1,4 @@
-// Corrections by LoRA adapters, against a reference in double.
+// Tests what LoRA adapters add to the output of a linear layer, against a reference in double.
 #include "kernels/linear/lora.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class Adapters {
   }
 
   const LoraWeight& weight() const { return weight_; }
-  // The correction of column `column` for a row with this input.
+  // Returns what adapter `adapter` adds to column `column` of the output for the input row `x`.
   double Correction(int32_t adapter, const double* x, int64_t column) const {
     if (adapter < 0) return 0.0;
     const Factors& f = factors_[static_cast<size_t>(adapter * c_.parts + column / c_.part_columns)];
@@ -105,7 +105,7 @@ std::vector<double> Normalised(const std::vector<float>& x, const Case& c,
   return y;
 }
 
-// Rows 0 and 1 have no adapter; the others change between all of them and none.
+// Returns the adapter of each row, -1 for none. It is -1 in rows 0 and 1, then varies from -1 to 2.
 std::vector<int32_t> AdapterOfRows(int64_t rows) {
   std::vector<int32_t> adapters;
   for (int64_t r = 0; r < rows; ++r) {

@@ -77,12 +77,12 @@ TEST_CASE("A merged adapter gives PEFT's outputs") {
   }
 }
 
-// Whether a recorded adapter changes no head. Those that do are refused unless they are merged.
+// Whether adapter `name` changes no head. (An adapter that changes one is refused unless merged.)
 bool RunsUnmerged(const std::string& name) {
   return name == "flan-all" || name == "kohya" || name == "t5-qv" || name == "umt5-regex";
 }
 
-// Writes a recorded adapter without its factors for the language-model head to `directory`.
+// Writes a copy of the adapter in `record` to `directory`, without factors for the LM head.
 void WriteWithoutHead(const RecordedAdapter& record, const std::string& directory) {
   TestTensors kept = ReadTensorFile(record.path + "/adapter_model.safetensors");
   std::erase_if(kept, [](const auto& named) { return absl::StrContains(named.first, "lm_head"); });
@@ -143,7 +143,7 @@ TEST_CASE("An adapter that is not merged gives PEFT's outputs, other rows those 
     if (!record.states.empty()) CHECK(RelativeDifference(adapted.states, record.states) < 1e-4);
     CHECK(base.logits == RunModel(record, record.base, &pool).logits);
     CHECK(RelativeDifference(base.logits, record.logits) > 0.03);
-    // Rows with and without an adapter in one batch: each is what it is alone, to the bit.
+    // In a mixed batch, a row with (without) an adapter has the same bits as if all rows were so.
     std::vector<int32_t> mixed(rows);
     for (size_t r = 0; r < rows; ++r) mixed[r] = static_cast<int32_t>(r % 3) - 1;
     const ForwardOutputs both = RunRecorded(record, model->get(), mixed);

@@ -132,7 +132,7 @@ TEST_CASE("Weights loaded from GGUF equal those of the decoded checkpoint", "[gg
     const ModelWeights file = load("t5-encoder.gguf"), directory = load("t5-encoder");
     CHECK(file.parameters == directory.parameters);
     if (type == WeightType::kF32) CHECK(DifferenceOfWeights(file, directory).empty());
-    // An embedding in a block format is loaded as bf16 unless the matrices are f32.
+    // With f32 matrices, an embedding in a block format is loaded as f32, with i8 matrices as bf16.
     CHECK(file.embedding.dtype == (type == WeightType::kF32 ? DType::kF32 : DType::kBF16));
     ModelConfig copy = *ReadModelConfig(Recorded("t5-encoder.gguf"));
     const auto described =

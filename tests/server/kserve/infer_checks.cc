@@ -77,7 +77,7 @@ int64_t TypedValues(const kserve::InferTensorContents& contents) {
          contents.bytes_contents_size();
 }
 
-// Checks that every output has as many elements as its shape says, all in raw or all in typed form.
+// Checks the element count of each output. All outputs or none must be in raw_output_contents.
 void CheckResponse(const kserve::ModelInferResponse& response) {
   const bool raw = response.raw_output_contents_size() > 0;
   if (raw) QT_CHECK_EQ(response.raw_output_contents_size(), response.outputs_size());

@@ -1,5 +1,5 @@
-// Checks of InferTask that hold for every request. InferTask must return an error that a client may
-// see, or requests that the engine can run and, from any results, a response whose tensors are
+// Checks InferTask with any request. It must return an error that is fit for clients, or requests
+// that the engine can run; from results of these requests it must make a response whose tensors are
 // consistent. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// Result of the check: the status of the translation, and the number of engine requests.
+// What InferTask returned: the status (OK or its error), and the number of engine requests.
 struct CheckedInfer {
   absl::Status status;
   size_t requests = 0;

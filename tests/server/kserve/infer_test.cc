@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-// Returns models with and without a tokenizer, of several heads.
+// Returns models with and without a tokenizer, and with different task heads.
 const std::vector<const ModelHost*>& Hosts() {
   static const auto* const hosts = [] {
     auto* loaded = new std::vector<const ModelHost*>;
