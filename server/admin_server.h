@@ -1,6 +1,6 @@
 // The gRPC server for administration (--admin-listen): quintet.admin.v1.Admin, KServe's methods
-// about the repository of models, health and reflection. It has a listener, API keys and limits on
-// open RPCs of its own, so that calls of models cannot keep administrators out.
+// about the repository of models, health and reflection. It has its own listener and API keys, and
+// its own limits on open RPCs, so that inference calls cannot keep administrators out.
 #pragma once
 
 #include <cstdint>

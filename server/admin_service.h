@@ -12,7 +12,7 @@ namespace quintet {
 
 inline constexpr char kAdminService[] = "quintet.admin.v1.Admin";
 
-// Returns the methods. `context` and `loader` must outlive the handlers.
+// Returns these RPC methods. `context` and `loader` must outlive the RpcHandlers that they create.
 std::vector<Method> AdminMethods(CallContext* context, ModelLoader* loader);
 
 }  // namespace quintet

@@ -262,7 +262,7 @@ void ApiCall::DropUnstarted(size_t first) {
 
 void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
   {
-    // Set before anything can fail: the RPC waits for the end of this write, also after Abort.
+    // Must come first: the RPC waits for OnWritten, which is called only if `unwritten` is set.
     std::lock_guard<std::mutex> lock(mutex_);
     parts_[index].unwritten = true;
     if (finished_) return;
@@ -272,7 +272,7 @@ void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
     const std::string events = translation_->OnChunk(index, response.chunk());
-    // A comment keeps the flow of chunks going if this one has no event.
+    // A chunk without events is sent as an SSE comment, because OnDrained follows only a write.
     WriteLocked(events.empty() ? ":\n\n" : events);
   } catch (const std::bad_alloc&) {
     exchange_->Abort();
@@ -347,7 +347,7 @@ void ApiCall::Advance() {
 }
 
 void ApiCall::Close(size_t index) {
-  // The memory of the call is released here; TakeResponse has reserved memory for its response.
+  // OnEnded releases the RPC's memory reservation; its response is part of memory_ (TakeResponse).
   parts_[index].rpc->OnEnded();
   bool last;
   {
@@ -450,7 +450,7 @@ void ApiCall::OnDone(bool) {
   }
   StopWaiting();
   CancelAll();
-  // For RPCs whose end could not be posted because memory was short.
+  // Closes RPCs for which OnEnd could not post Advance to the executor, for lack of memory.
   Advance();
   std::lock_guard<std::mutex> lock(mutex_);
   if (open_ == 0) memory_.reset();

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
-// Reads the members that all routes have. TEI truncates only at the right.
+// Reads the JSON members that all TEI routes have. Truncation at the left is an error.
 void ReadTeiCall(const ApiRequest& request, JsonFields* fields, v1::CallOptions* call) {
   call->set_request_id(request.request_id);
   fields->ReadCall(call);
@@ -162,7 +162,7 @@ class RerankTranslation final : public PairTranslation {
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     Json ranked = Json::array();
     for (const size_t index : order) {
-      // The raw score is the difference of the two log-probabilities.
+      // The raw score is log_prob(rerank-true) - log_prob(rerank-false), here computed from p.
       const double p = scores[index];
       Json one = {{"index", index},
                   {"score", raw_ && probabilities() ? std::log(p / (1.0 - p)) : p}};
@@ -223,8 +223,8 @@ class PredictTranslation final : public Translation {
   }
 
  private:
-  // Replaces each element of a list that is an array of one text by the text: TEI's clients send
-  // [["a"], ["b"]], because an array of two texts is a pair there. Pairs stay and are an error.
+  // Replaces each element that is an array of one text by the text. TEI's clients send [["a"],
+  // ["b"]], because TEI reads an inner array of two texts as a pair. ReadInputs rejects pairs.
   static void Unwrap(nlohmann::json* inputs) {
     if (!inputs->is_array()) return;
     for (nlohmann::json& one : *inputs) {
@@ -266,7 +266,7 @@ class TokenizeTranslation final : public Translation {
     for (size_t i = 0; i < responses.size(); ++i) {
       const auto response = Parsed<v1::TokenizeResponse>(responses[i]);
       Json tokens = Json::array();
-      // Offsets of TEI count characters. The tokens are in the order of the text.
+      // TEI's offsets are in characters, not in bytes. The tokens are in the order of the text.
       const std::string& text = texts_[i];
       size_t at = 0, characters = 0;
       const auto characters_at = [&](size_t byte) {

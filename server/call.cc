@@ -162,7 +162,7 @@ absl::Status Call::ReserveQueue(const ModelHost* host) {
     return absl::InvalidArgumentError(
         absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
   }
-  // A call without engine requests holds room for one request while it waits for the model.
+  // A call without engine requests takes the queue space of one request until the model is loaded.
   const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
   // The estimated token count of each input is capped at the maximum input length. A longer text is
   // rejected after tokenization; until then it must not reserve more of the queue than a valid text
@@ -345,7 +345,7 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // Out of memory: `rest` stays empty; the call's other requests are not cancelled.
+        // Out of memory: the list of requests to cancel stays empty, so they run to their end.
       }
     }
     complete = --pending_ == 0;

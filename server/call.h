@@ -88,8 +88,8 @@ class Call : public std::enable_shared_from_this<Call> {
   // bytes are reserved at admission. A call whose response would not fit into the memory budget is
   // therefore rejected before the response is computed.
   virtual int64_t ResponseBound() { return 0; }
-  // Upper bound, in bytes, of the memory of the results of `requests` and of the response, which is
-  // reserved before the requests are submitted.
+  // Upper bound, in bytes, of the memory that the results of `requests` and the response take
+  // together. These bytes are reserved before the requests are submitted.
   virtual int64_t ResponseMemory(const std::vector<Request>& requests) const;
   // Returns `status` with the field names of quintet.v1 replaced by those of the protocol in which
   // the client has sent the request.

@@ -33,7 +33,7 @@ class CertificateFiles {
   // Paths of the copies (/proc/self/fd/N). The paths are constant and valid while this object
   // exists.
   Paths copies() const;
-  // Number of times that the copies were written, from 1. Not thread-safe with Refresh.
+  // Number of times that the copies were written: 1 after Open. Not thread-safe with Refresh.
   uint64_t version() const { return version_; }
 
  private:

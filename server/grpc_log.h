@@ -36,7 +36,7 @@ class LocationLimiter {
   std::map<std::pair<std::string, int>, Location> locations_;
 };
 
-// Installs the redirection. Must be called once, before the first use of gRPC.
+// Starts to redirect gRPC's log messages. Must be called once, before the first use of gRPC.
 void RouteGrpcLog();
 
 }  // namespace quintet

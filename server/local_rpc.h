@@ -17,13 +17,13 @@ namespace quintet {
 class LocalClient {
  public:
   virtual ~LocalClient() = default;
-  // Passes a message that is not the last one. The next one follows after LocalRpc::OnWritten.
+  // Receives a response other than the last. The next one comes only after LocalRpc::OnWritten.
   virtual void OnMessage(size_t index, const grpc::ByteBuffer& message) = 0;
   // The RPC has ended; `last` is its last message, null if it failed. The client must call
-  // LocalRpc::OnEnded later. `outcome` is valid during the call only.
+  // LocalRpc::OnEnded later. `outcome` is valid only until OnEnd returns.
   virtual void OnEnd(size_t index, grpc::ByteBuffer* last, const RpcOutcome& outcome) = 0;
-  // The server cancels the RPC. The client must call LocalRpc::OnCancelled later, from a thread of
-  // its own. May be called more than once.
+  // The server cancels the RPC. The client must call LocalRpc::OnCancelled later, from another
+  // thread. The server may call OnCutOff more than once.
   virtual void OnCutOff() = 0;
 };
 

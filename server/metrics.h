@@ -71,7 +71,7 @@ class MetricFactory {
                        const std::vector<double>& buckets, const Aliases& aliases = {});
 
  private:
-  // The metrics that were made. The destructor removes them from the registry.
+  // The metrics that the factory has made. The destructor removes them from the registry.
   struct Series {
     ~Series() {
       for (const std::function<void()>& remove : removals) remove();
@@ -208,7 +208,7 @@ class ModelMetrics {
   Histograms prompt_length_, generation_length_, max_generation_length_, batch_size_;
 };
 
-// Passes the steps of one engine to the metrics of its model.
+// Observes the steps of one engine and counts them in the metrics of its model.
 class StepMetrics final : public StepObserver {
  public:
   explicit StepMetrics(ModelMetrics* metrics);

@@ -30,7 +30,7 @@ const char* ActionName(Action action) {
   return "";
 }
 
-// Returns what a new configuration changes for a model. Null options: it lacks the model.
+// Returns the action on a model. Null `options`: the new configuration does not have the model.
 Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool load) {
   if (options == nullptr) return Action::kUnloaded;
   const HostOptions& now = view.host != nullptr ? view.host->options() : *view.options;

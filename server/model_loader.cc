@@ -118,7 +118,7 @@ absl::Status ModelLoader::LoadAll() {
     return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ", options.directory,
                                                     ": ", status.message()));
   };
-  // All models are prepared before any is loaded, so that the plans divide the free memory.
+  // All models are prepared before any is loaded: the plan divides the free memory among them.
   for (const auto& model : options_.directory->models()) {
     auto version = std::make_unique<Version>();
     version->model = model;

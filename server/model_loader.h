@@ -43,7 +43,7 @@ struct ModelChange {
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
 };
-// Receives the changes of all models; an error if the configuration is invalid (no change).
+// Called with the changes of all models or, if an error kept all unchanged, with that error.
 using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
 
 // Returns INVALID_ARGUMENT unless all names differ and have 1 to kMaxModelNameBytes bytes of UTF-8.
@@ -88,13 +88,13 @@ class ModelLoader {
   void Load(const std::string& model, ModelDone done);
   // Replaces the serving version by a newly loaded one; loads the model if it is not loaded.
   void Reload(const std::string& model, ModelDone done);
-  // Unloads the model if it is loaded. Calls in progress end first.
+  // Unloads the model if it is loaded. New calls are rejected; calls in progress run to their end.
   void Unload(const std::string& model, ModelDone done);
   // Reads the configuration again, and loads, replaces or unloads the models that have changed.
   // `done` may be null.
   void ReloadConfiguration(ConfigurationDone done);
 
-  // Heartbeats of the engines of all model versions, each at its index until it is freed.
+  // Heartbeats of the engine of each model version. A version keeps its index until it is freed.
   std::vector<std::optional<uint64_t>> heartbeats() const;
   // Updates the metrics of all models.
   void CollectMetrics() const;
@@ -109,7 +109,7 @@ class ModelLoader {
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
-  // Begins an operation if possible, and then takes *done, to be called when it has ended.
+  // Begins an operation if needed and allowed; it then takes over *done and calls it at its end.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
   static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
@@ -124,14 +124,14 @@ class ModelLoader {
   // true if the new version does not fit beside that one but would fit without it.
   absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
   void Publish(std::unique_ptr<Version> version);
-  // Plans the memory of all model versions except `without`, and also of `next` (null: no next).
+  // Plans the memory of all existing model versions but `without`, plus `next`. Both may be null.
   absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
                                         const ModelHost* without) const;
   // Returns RESOURCE_EXHAUSTED unless `next` fits beside `serving` without reducing any limit.
   absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
   int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
   void FreeUnused();
-  // Whether `status` means that the operation must wait for memory that retired versions free.
+  // Whether `operation`, which failed with `status`, must wait for old versions to free memory.
   bool IsBlocked(const absl::Status& status, Operation* operation) const;
   void StartDemanded();
   void UnloadIdle();
@@ -139,7 +139,7 @@ class ModelLoader {
   void ApplyModels(const std::vector<HostOptions>& models,
                    const std::shared_ptr<Configuration>& configuration);
   // Applies the options of one model; null options: the new configuration does not have the model.
-  // If `load` is true, loads the model even if it is unloaded.
+  // If `load` is true, a model that is not loaded gets loaded, not only configured.
   void ApplyModel(const std::shared_ptr<ServedModel>& model,
                   std::shared_ptr<const HostOptions> options,
                   const std::shared_ptr<Configuration>& configuration, bool load);

@@ -60,7 +60,7 @@ class ModelLifecycle {
   absl::Status BeginUnload();
   // A call has arrived while no version of the model serves: a load begins, and calls wait for it.
   absl::Status Demand();
-  // No call has used the model for some time: retires its version. The next call loads it again.
+  // The model was idle for some time: its version takes no more calls. The next call reloads it.
   absl::Status GoIdle();
 
   // Retires the serving version of the model before its replacement is loaded, because they do not

@@ -20,7 +20,7 @@ struct PageFile {
 // Returns the files of server/page/. server/page/embed.cmake generates this function.
 absl::Span<const PageFile> PageFiles();
 
-// Whether PageRoutes handle a GET of `path`, with a file of the page or with status 404.
+// Whether a route of PageRoutes matches GET `path`. Its response may be a file or status 404.
 bool IsPagePath(absl::string_view path);
 
 // The routes of the page. Their responses have an ETag and headers that forbid the page to load or

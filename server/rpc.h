@@ -2,10 +2,10 @@
 // and the RpcHandler of the method, which interprets the messages. GrpcRpc (grpc_rpc.h) connects it
 // to a gRPC stream, LocalRpc (local_rpc.h) to a caller in the same process, such as the HTTP API.
 //
-// For every method at most one read and one write are outstanding, the RPC ends exactly once, and
-// no operation is started after that. A message that arrives after the end is dropped. Three time
-// limits apply to the client: to send its first message, to send the next message while nothing is
-// in progress, and to read a written message.
+// Each RPC has at most one read and one write outstanding. It ends exactly once, and starts no
+// operation after that. A message that arrives after the end is dropped. Three time limits apply to
+// the client: to send its first message, to send the next message while nothing is in progress, and
+// to read a written message.
 //
 // Lifetime: shared. An Rpc holds a reference to itself from Start until OnEnded. Objects that may
 // call Wake later hold their own reference. Thread-safe.
@@ -104,7 +104,7 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   void OnWritten(bool ok);
   // The client has disconnected, or the RPC was cancelled. Does nothing after OnEnded.
   void OnCancelled();
-  // The RPC has ended and no operation is outstanding. Must be the last call.
+  // The transport calls this last: the RPC has ended, and no read or write is outstanding.
   void OnEnded();
 
   // The three functions below are for RpcRegistry.
@@ -122,15 +122,15 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   // The buffers stay valid until the operation has ended.
   virtual void StartRead(grpc::ByteBuffer* message) = 0;
   virtual void StartWrite(grpc::ByteBuffer* message) = 0;
-  // Ends the RPC, after the last message if there is one. OnEnded is called afterwards.
+  // Sends `last_message`, unless it is null, and ends the RPC. OnEnded is called afterwards.
   virtual void StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) = 0;
 
  private:
   // The four functions below must be called with mutex_ held.
   //
-  // Starts every operation that can be started now: a write, the end, a read.
+  // Calls StartWrite or StartEnd, and StartRead, as far as these are possible now.
   void Advance();
-  // Starts the next write or the end. Throws std::bad_alloc.
+  // If possible, calls StartWrite for the next message, or StartEnd. Throws std::bad_alloc.
   void Write();
   // Calls Write. Returns false if an allocation failed.
   bool TryWrite();

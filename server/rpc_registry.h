@@ -27,7 +27,7 @@ class RpcRegistry {
     int64_t long_lived_of_connection = 256;  // long-lived RPCs of one connection
   };
 
-  // The registration of one RPC, which counts towards the limits. The destructor ends it.
+  // The registration of one RPC. While it exists, the RPC counts towards the limits.
   class Registration {
    public:
     Registration(Registration&&) noexcept = default;

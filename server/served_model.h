@@ -45,15 +45,15 @@ class ServedModel {
   View view() const;
   bool accepts() const;
 
-  // The functions up to `waiting` give calls (client requests) a version of the model.
+  // Acquire, Wait and the three functions after them give calls (client requests) a model version.
   //
   // Returns the version that serves new calls. Returns null if the call must Wait for a load in
   // progress, which Acquire may have started. Returns UNAVAILABLE if the model is not loaded.
   absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
-  // Calls `on_host` once, perhaps before Wait returns: with the version when one serves, or with an
-  // error if the load fails or `deadline_us` passes. Returns a ticket for StopWaiting.
+  // Calls `on_host` once, perhaps before Wait returns: with the model version once it is loaded, or
+  // with an error if the load fails or `deadline_us` passes. Returns a ticket for StopWaiting.
   uint64_t Wait(int64_t deadline_us, OnHost on_host);
-  // Ends one Wait. Returns true if its `on_host` was not called and will not be.
+  // Cancels a call of Wait. Returns false if its `on_host` has been called or is about to be.
   bool StopWaiting(uint64_t ticket);
   // Ends the waiting of all calls whose deadline has passed.
   void ExpireWaits(int64_t now_us);
@@ -69,7 +69,7 @@ class ServedModel {
   // The load has failed: calls that wait get an error, unless an older version serves. `why` is
   // shown to the operator only and may name files.
   void LoadFailed(const absl::Status& why, int64_t now_us);
-  // Records that the model could not be replaced; the old version has been loaded again.
+  // Records a failed replacement, after the old configuration has been loaded again.
   void NoteFailure(const absl::Status& why);
   void Freed();
   // Sets the options of the next load.
@@ -78,7 +78,7 @@ class ServedModel {
   bool UnloadIfIdle(int64_t now_us);
   // Returns whether a call has started a load (Acquire) since the last TakeDemand.
   bool TakeDemand();
-  // Acquire calls `on_demand` after it has started a load; it must not block. Set before any call.
+  // Call before Acquire. Sets a function, which must not block: Acquire calls it to start a load.
   void set_on_demand(std::function<void()> on_demand) { on_demand_ = std::move(on_demand); }
   // Makes the model reject calls from now on, because the server drains.
   void Drain();

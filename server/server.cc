@@ -409,8 +409,8 @@ ServeOutcome ServerProcess::Run() {
   }
   http_.reset();
   writer_.reset();
-  // The executors end before the models, because tasks use engines, and preparation_ ends before
-  // completion_, because a preparation task may post a completion task.
+  // The executors are destroyed before loader_, which owns the engines that tasks use; preparation_
+  // before completion_, because a preparation task may post a completion task.
   preparation_.reset();
   completion_.reset();
   loader_.reset();

@@ -26,7 +26,7 @@ struct TextTemplates {
 // Names of the settings that set the members of TextTemplates, in the order of the members.
 inline constexpr const char* kTemplateSettings[] = {
     "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
-// Returns the member with the name of a setting, null if there is none.
+// Returns the member of *templates that the setting `name` sets, or null if there is no such one.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
 // Returns INVALID_ARGUMENT, with the setting's name, unless all required placeholders are present

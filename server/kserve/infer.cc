@@ -120,7 +120,7 @@ absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& m
   return part;
 }
 
-// Checks that a tensor has one element, or one element for each input, which are all equal.
+// Checks that a tensor has one element, or has one element per input and all of them are equal.
 absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_t batch) {
   QT_RETURN_IF_ERROR(
       Dims(name, tensor, {tensor.elements() == 1 ? 1 : static_cast<int64_t>(batch), 1}).status());
@@ -138,8 +138,8 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
 }  // namespace
 
 int64_t InferTask::MemoryToRead(const kserve::ModelInferRequest& request) {
-  // An element of typed contents may take one byte in the message, eight when it is parsed, and
-  // four as a token id.
+  // An integer of typed contents may take 1 byte in the message, 8 when parsed and 4 as a token id,
+  // all at the same time. Call::Parse has reserved the first two; this is for the token ids.
   constexpr int64_t kBytesPerByte = 8;
   return request.raw_input_contents_size() > 0
              ? 0

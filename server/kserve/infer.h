@@ -45,10 +45,10 @@ class InferTask {
   // Upper bound, in bytes, of the memory of the results of `requests` and of the response.
   int64_t ResponseMemory(const std::vector<Request>& requests, const ModelHost& host) const;
 
-  // Replaces quintet.v1's field names by KServe's in an error that is independent of the inputs.
+  // Replaces the names call.model, call.priority and call.adapter in an error by KServe's names.
   static absl::Status Renamed(const absl::Status& status);
 
-  // Writes the name of the model and the id. `model` is the name of the served model.
+  // Writes the name of the served model, `model`, and the id of the request.
   void WriteHead(const std::string& model, kserve::ModelInferResponse* response) const;
   // Writes the outputs from the results of all requests. If the response is streamed, writes only
   // those texts and ids that no chunk contained. `info` has usage and timing.

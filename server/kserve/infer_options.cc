@@ -39,7 +39,7 @@ const OperationInfo* OfKind(const std::vector<OperationInfo>& operations, Reques
   return nullptr;
 }
 
-// Returns the operation that has the output `name` (outputs[index]); null: all operations have it.
+// Returns the operation with the output `name` (outputs[index]), or null if all operations have it.
 absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo>& operations,
                                                  const std::string& name, size_t index,
                                                  const ModelHost& host) {
@@ -159,7 +159,7 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Fields that are not options: outputs set the first five, inputs or other parameters the rest.
+  // Not options: requested outputs determine the first five; the rest are set from other fields.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",

@@ -35,7 +35,7 @@ struct OperationInfo {
 
 // Outputs that every operation has.
 const std::vector<TensorInfo>& CommonOutputs();
-// Whether a model of any kind has an output of this name.
+// Whether at least one kind of model has an output of this name.
 bool IsKnownOutput(absl::string_view name);
 
 // The operations that the model can run, the default one first.

@@ -89,7 +89,7 @@ class Sequences {
     shape.insert(shape.end(), inner.begin(), inner.end());
     return shape;
   }
-  // Returns get(sequence) for each element; `missing` where an input has fewer sequences.
+  // Returns get(sequence) for each_ sequences per input; `missing` if an input has fewer of them.
   template <typename T, typename Get>
   std::vector<T> Values(Get get, const T& missing) const {
     std::vector<T> values;
@@ -355,7 +355,7 @@ void WriteGeneratedChunk(const v1::GenerateChunk& chunk, const OutputOptions& op
 
 void WriteEncoded(const std::vector<Result>& results, v1::VectorType type,
                   const OutputOptions& options, kserve::ModelInferResponse* response) {
-  // FP16 and BF16 have no typed contents, and all outputs of a response must have the same form.
+  // FP16 and BF16 exist only as raw contents. Then all outputs are raw: a response has no mix.
   OutputTensors to(options.typed && TypeOf(type) == kserve::TYPE_FP32, response);
   const int64_t batch = static_cast<int64_t>(results.size());
   int64_t rows = 0;

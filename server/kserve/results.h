@@ -23,7 +23,7 @@ struct OutputOptions {
   std::vector<std::string> names;
   bool flat = false;   // generation: merge the dimensions of batch and sequences
   bool typed = false;  // write typed contents
-  // For generation, by sequence index: the parts that chunks have contained; outputs omit them.
+  // By index of a generated sequence: the part already sent in chunks, which outputs leave out.
   std::map<uint32_t, SentPart> sent = {};
 };
 

@@ -44,8 +44,8 @@ class InferStream::Item final : public Call {
   bool parsed() const { return parsed_; }
   bool ended() const { return ended_; }
   bool has_output() const { return ended_ || !chunks_.empty(); }
-  // Takes the chunk of one sequence or, if no chunk is left, the last response. Must be called only
-  // if there is output. Returns the bytes of the chunk in *chunk_bytes. Throws std::bad_alloc.
+  // Removes and returns the chunk of one sequence or, if no chunk is left, the request's final
+  // response. Requires has_output(). For a chunk, sets *chunk_bytes. Throws std::bad_alloc.
   grpc::ByteBuffer TakeOutput(int64_t* chunk_bytes) {
     if (chunks_.empty()) return std::exchange(last_, {});
     // Round robin over the sequences, so that a fast sequence does not delay the others.

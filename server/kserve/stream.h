@@ -40,7 +40,7 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   // slows the client down.
   static constexpr size_t kMaxItems = 64;
 
-  // Called by an item that has new chunks. `bytes`: how much the unwritten output has grown.
+  // Called when a request has new chunks. `bytes`: by how much the unwritten output has grown.
   void ChunksAdded(int64_t bytes);
   void ItemEnded(const std::shared_ptr<Item>& item, RpcOutcome outcome);
   std::vector<std::shared_ptr<Item>> Items() const;

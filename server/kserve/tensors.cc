@@ -43,7 +43,7 @@ const Datatype& Find(kserve::DataType type) {
   return *found;
 }
 
-// Returns the datatype of an input, or TYPE_INVALID if the input does not admit that datatype.
+// Returns the type named `datatype` if an input of type `admitted` may have it, or TYPE_INVALID.
 kserve::DataType AdmittedType(const std::string& datatype, kserve::DataType admitted) {
   if (datatype == DatatypeName(admitted)) return admitted;
   if (admitted == kserve::TYPE_INT32 && datatype == DatatypeName(kserve::TYPE_INT64)) {

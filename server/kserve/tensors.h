@@ -87,8 +87,8 @@ class OutputTensors {
   void Uint64(const char* name, const Shape& shape, absl::Span<const uint64_t> values);
   void Fp32(const char* name, const Shape& shape, absl::Span<const float> values);
   void Fp64(const char* name, const Shape& shape, absl::Span<const double> values);
-  // `raw` holds the elements, little-endian. FP16 and BF16 have no typed form; they may be written
-  // only as raw contents.
+  // `raw` holds the elements, little-endian. FP16 and BF16 may be written only as raw contents,
+  // because InferTensorContents (the typed contents) has no field for them.
   void Raw(const char* name, kserve::DataType type, const Shape& shape, std::string raw);
 
  private:
