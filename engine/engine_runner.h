@@ -1,7 +1,7 @@
 // Runs a session's engine for callers in the same process. Each call is a stream of inputs and has
 // its results in the order of its inputs; all calls share the engine's batches. Worker threads
 // tokenize the inputs and convert the results, so that the engine's thread only runs engine steps;
-// if a caller pushes exactly one input at once, its own thread may do this work instead.
+// if a Push has exactly one input, the thread that calls it may do this work instead.
 #pragma once
 
 #include <cstdint>

@@ -82,8 +82,8 @@ struct Activations {
   const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
 };
 
-// Arguments of a panel kernel (PanelKernel), which multiplies all rows of one chunk of x by one
-// panel of W.
+// Arguments of a panel kernel (PanelKernel), which multiplies a chunk of x (up to kChunkRows rows)
+// by one panel of W (32 output channels).
 struct PanelGemm {
   const Activations* x = nullptr;
   const char* panel = nullptr;

@@ -328,12 +328,12 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 
 // Phase two: writes the k best values of each request and their flat indices, in order.
 // Shapes: values, indices [n, k_max] (TopKArgs); input: the summaries of SummaryKernel.
-// Numerics: only integer comparisons of unique ranks, so the order in which threads append
-// candidates does not matter. SelectExactly is used if more than kMaxCandidates values reach
-// LowerBound(k).
+// Numerics: compares only integers, the ranks of PackRank, no two of which are equal. The order in
+// which threads append candidates therefore does not matter. SelectExactly is used if more than
+// kMaxCandidates values reach LowerBound(k).
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
-// Bound of the run time: about 30 barriers and two reads of L2. Most of the data read is summaries.
+// Bound of the run time: about 30 barriers and two passes over data in L2, mostly the summaries.
 // Test: tests/kernels/sampling/selection_test.cc.
 __global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant__ RankParams r) {
   __shared__ RankShared s;
