@@ -262,7 +262,7 @@ void ApiCall::DropUnstarted(size_t first) {
 
 void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
   {
-    // Must come first: the RPC waits for OnWritten, which is called only if `unwritten` is set.
+    // `unwritten` must be set first: only then does OnWritten follow, for which the RPC waits.
     std::lock_guard<std::mutex> lock(mutex_);
     parts_[index].unwritten = true;
     if (finished_) return;

@@ -1,6 +1,6 @@
 // One request to a route of the HTTP API: it is translated, runs as one or more RPCs of quintet.v1,
-// and ends with a JSON response or a stream of server-sent events. The RPCs are those of gRPC, so
-// that validation, admission, memory limits, deadlines, metrics and the access log are the same.
+// and ends with a JSON response or a stream of server-sent events. These RPCs run the same code as
+// RPCs of gRPC clients: validation, admission, limits, deadlines, metrics and the access log.
 //
 // Threads: the request is translated on a `tokenize` thread, and responses on a `respond` thread.
 // A chunk of a stream is translated on the `write` thread or, if it had to wait until the kernel

@@ -164,7 +164,7 @@ void CompletionTranslation::ReadSampling(JsonFields* fields, v1::DecodingOptions
     to->set_temperature(static_cast<float>(std::clamp(*temperature, -most, most)));
     return;
   }
-  // Greedy decoding ignores these options, as OpenAI's API does.
+  // Greedy decoding ignores the options read below (seed, ...), as OpenAI's API does.
   std::optional<uint64_t> seed, top_k;
   std::optional<double> ignored;
   fields->Read("seed", &seed);
@@ -178,7 +178,7 @@ void CompletionTranslation::ReadLogProbs(JsonFields* fields, v1::DecodingOptions
   if (value->is_boolean()) {
     bool wanted = false;
     fields->Read("logprobs", &wanted);
-    // False with top_logprobs is an error of the RPC.
+    // If logprobs is false and top_logprobs is set, the RPC returns an error.
     if (wanted) to->set_logprobs(true);
     return;
   }

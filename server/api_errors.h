@@ -25,8 +25,8 @@ int HttpStatusOf(absl::StatusCode code);
 // in a route's JSON: from `names`, or else the path without "decoding.", "call." or "options.".
 std::string WithJsonNames(absl::string_view message, FieldRenames names);
 
-// The error object of an RPC that has failed. It has no line breaks. `message` replaces the one of
-// the status.
+// The error object of an RPC that has failed. It has no line breaks. `message` replaces the message
+// of the status.
 std::string ErrorJson(ErrorStyle style, const RpcOutcome& outcome, const std::string& message);
 // The error response: with Retry-After, and retry-after-ms, which OpenAI's clients read, if a retry
 // may succeed.

@@ -36,7 +36,7 @@ class EmbedTranslation final : public Translation {
     JsonFields fields(request.body);
     v1::EncodeRequest proto;
     ReadTeiCall(request, &fields, proto.mutable_call());
-    // Without /embed's final normalization, as TEI.
+    // /embed_all, unlike /embed, does not normalize embeddings by default, as in TEI.
     proto.mutable_options()->set_normalize(!all);
     fields.ReadEncodeOptions(proto.mutable_options());
     if (all) {

@@ -23,7 +23,7 @@ absl::string_view FieldOf(absl::string_view message);
 // .token_ids.ids, as other protocols' inputs are texts or arrays: {"inputs", "prompt"} turns
 // "inputs[3].token_ids.ids[7]" into "prompt[3][7]". Returns other messages unchanged.
 std::string RenamedField(absl::string_view message, const FieldRenames& names);
-// The same for the message of a status.
+// Does the same with the message of `status`.
 absl::Status RenamedField(const absl::Status& status, const FieldRenames& names);
 
 }  // namespace quintet

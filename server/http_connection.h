@@ -131,10 +131,10 @@ struct HttpNews {
   bool empty() const { return !response.has_value() && bytes.empty() && !end && !aborted; }
 };
 
-// The exchange of a connection. Thread-safe.
+// The HTTP exchange (one request and its later response) of a connection. Thread-safe.
 class PendingExchange final : public HttpExchange {
  public:
-  // Makes the I/O thread Take the handler's output. Returns false if there is no memory for that.
+  // Makes the I/O thread call Take. Returns false if there is no memory for that.
   using Notify = std::function<bool()>;
   PendingExchange(HttpRequest request, uint64_t connection, Notify notify)
       : request_(std::move(request)), connection_(connection), notify_(std::move(notify)) {}

@@ -272,8 +272,8 @@ HttpTask<bool> AsioHttpServer::RunExchange(HttpConnection& c, Received* in) {
       exchange->handler->OnDrained();
       continue;
     }
-    // Reads on to notice that the client disconnects. Not needed while the worker thread handles
-    // the request: it returns soon. Not possible if the client's next requests fill the buffer.
+    // Reads on to notice that the client disconnects. Not needed while the worker thread runs the
+    // handler, which returns soon. Not possible if later requests of the client fill the buffer.
     const bool watched = exchange->handler != nullptr && c.input().size() < kBufferBytes;
     const uint8_t events =
         co_await Wait(this, &c, static_cast<uint8_t>(kNews | (watched ? kReadable : 0)));

@@ -59,7 +59,7 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
-  // The request. Its handler may move parts out of it.
+  // The request. The handler may move parts out of it.
   virtual HttpRequest& request() = 0;
   // A number of the connection, which no other connection of this server has.
   virtual uint64_t connection() const = 0;
@@ -69,7 +69,7 @@ class HttpExchange {
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(absl::string_view bytes) = 0;  // throws std::bad_alloc
   virtual void End() = 0;
-  // Closes the connection at once. Allocates nothing.
+  // Closes the connection immediately. Allocates nothing.
   virtual void Abort() = 0;
 };
 

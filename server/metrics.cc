@@ -292,7 +292,7 @@ void ModelMetrics::Accepted(const char* rpc) {
   Increment(found->second);
 }
 
-// Does not allocate either.
+// This function does not allocate either.
 void ModelMetrics::AcceptedAdapter(const std::string& adapter) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = adapters_.find(adapter);

@@ -41,8 +41,8 @@ class ModelDirectory {
   Models models_;
 };
 
-// A version of a model that all calls of one RPC use. An HTTP request runs as several calls, which
-// must use the same version. If the members are null, each call takes the version that serves.
+// The model version for all request messages of an RPC (each is a Call, call.h). All RPCs that an
+// HTTP request needs get the same version. Null members: each message takes the serving version.
 struct ModelBinding {
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<ModelHost> host;

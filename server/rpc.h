@@ -89,7 +89,7 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
-  // The model version that all calls of this RPC use; null: each call takes the serving version.
+  // The model version for all messages of this RPC; null: each message takes the serving version.
   virtual const ModelBinding& binding() const;
 
   Priority max_priority() const { return max_priority_; }

@@ -268,7 +268,7 @@ absl::Status ServerProcess::LoadModels() {
 }
 
 void ServerProcess::UpdateServing() {
-  // If two threads write the serving status at once, the newer status must be written last.
+  // If two threads write the serving status at the same time, the newer one must be written last.
   std::lock_guard<std::mutex> lock(serving_mutex_);
   const bool serving = loaded_ && !draining_ && directory_.accepts();
   if (serving != health_.serving()) health_.SetServing(serving);
@@ -357,7 +357,7 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 
 void ServerProcess::Drain() {
   draining_ = true;
-  // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
+  // From now on load balancers see the new status. Other clients are served for drain_delay_us.
   UpdateServing();
   loader_->Drain();
   spdlog::info("draining: {} calls open", context_.rpcs.working());

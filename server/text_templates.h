@@ -23,17 +23,17 @@ struct TextTemplates {
   std::string rerank_target;
 };
 
-// Names of the settings that set the members of TextTemplates, in the order of the members.
+// Names (also in errors) of the settings for the members of TextTemplates, in the same order.
 inline constexpr const char* kTemplateSettings[] = {
     "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
 // Returns the member of *templates that the setting `name` sets, or null if there is no such one.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
-// Returns INVALID_ARGUMENT, with the setting's name, unless all required placeholders are present
-// and rerank comes with either rerank-true and rerank-false or rerank-target.
+// Returns INVALID_ARGUMENT if a placeholder or a setting is missing: chat-end needs chat-message;
+// rerank needs either rerank-true with rerank-false or rerank-target, and these need rerank.
 absl::Status CheckTemplates(const TextTemplates& templates);
 
-// Returns `text` with each {name} replaced by its value. The values are not searched.
+// Returns `text` with each {name} replaced by its value. A {name} within a value is not replaced.
 std::string FillTemplate(
     absl::string_view text,
     const std::vector<std::pair<absl::string_view, absl::string_view>>& values);

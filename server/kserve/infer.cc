@@ -139,7 +139,7 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
 
 int64_t InferTask::MemoryToRead(const kserve::ModelInferRequest& request) {
   // An integer of typed contents may take 1 byte in the message, 8 when parsed and 4 as a token id,
-  // all at the same time. Call::Parse has reserved the first two; this is for the token ids.
+  // all at the same time. Call::Parse has reserved the first two; this is for the third.
   constexpr int64_t kBytesPerByte = 8;
   return request.raw_input_contents_size() > 0
              ? 0
@@ -345,7 +345,7 @@ absl::StatusOr<std::vector<Request>> InferTask::Prepare(const ModelHost& host,
                                                         const InputLimits& limits) {
   QT_RETURN_IF_ERROR(status_);
   std::vector<Request> requests;
-  // The handler of Classify takes all inputs at once.
+  // One request message of Classify takes all inputs.
   const size_t rows = operation_ == RequestKind::kClassify ? 1 : inputs_.size();
   for (size_t row = 0; row < rows; ++row) {
     absl::StatusOr<std::vector<Request>> more = PrepareRow(row, host, limits);

@@ -159,7 +159,7 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Not options: requested outputs determine the first five; the rest are set from other fields.
+  // Fields that are no options: requested outputs set the first five; the rest are set elsewhere.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",

@@ -229,7 +229,7 @@ RpcOutput InferStream::Next() {
   write_posted_ = false;
   written = std::move(written_);
   if (failure_.has_value()) {
-    // The stream has failed: items' output is dropped; it ends when no item is in progress.
+    // The stream has failed: all output is dropped, and the stream ends with its last request.
     std::erase_if(items_, [](const auto& item) { return item->ended(); });
     if (items_.empty()) output.end = std::exchange(failure_, RpcOutcome{});
     return output;
@@ -237,7 +237,7 @@ RpcOutput InferStream::Next() {
   const auto next = std::find_if(items_.begin(), items_.end(),
                                  [](const auto& item) { return item->has_output(); });
   if (next != items_.end()) {
-    // Round robin: the item whose output was taken moves to the end of the list.
+    // Round robin: the request whose output was taken moves to the end of items_.
     const std::shared_ptr<Item> item = *next;
     int64_t chunk_bytes = 0;
     output.message = item->TakeOutput(&chunk_bytes);

@@ -44,7 +44,7 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   void ChunksAdded(int64_t bytes);
   void ItemEnded(const std::shared_ptr<Item>& item, RpcOutcome outcome);
   std::vector<std::shared_ptr<Item>> Items() const;
-  // Whether `outcome`, the status of a failed item, ends the whole stream and not only the item.
+  // Whether `outcome`, the status of a failed request, ends the whole stream or only the request.
   bool EndsStream(const RpcOutcome& outcome) const;
 
   CallContext* const context_;
