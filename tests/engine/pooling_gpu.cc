@@ -10,7 +10,7 @@ namespace quintet {
 namespace {
 
 // Returns encode requests with every kind of pooling, for inputs of 1 to 40 tokens, some with a
-// prompt. Requests with `modules` use several poolings at once: more than a short input has tokens.
+// prompt. Requests with `modules` use several poolings each, more than a short input has tokens.
 std::vector<Request> RandomEmbeddings(const ModelConfig& config, const SentenceModules* modules,
                                       int count) {
   constexpr Pooling kKinds[] = {Pooling::kMean,    Pooling::kFirst,       Pooling::kLast,

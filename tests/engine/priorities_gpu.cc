@@ -22,7 +22,7 @@ struct TokensSink : ResponseSink {
   std::vector<std::vector<int32_t>> sequences;
 };
 
-// Returns random requests, all fit for async scheduling: most are greedy, the others have 4 beams.
+// Returns random requests that async scheduling supports: most are greedy, the others have 4 beams.
 std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   std::mt19937 random(5);
   std::vector<Request> requests(count);

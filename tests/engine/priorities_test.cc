@@ -1,4 +1,4 @@
-// Tests requests of several priorities at once: high ones keep their pace, low ones make progress.
+// Tests mixed requests of several priorities: high ones keep their pace, low ones make progress.
 // (Equal results are tested in engine_traces_test.cc, whose traffic has all priorities.)
 #include "engine/scheduler.h"
 #include "tests/catch.h"

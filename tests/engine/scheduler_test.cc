@@ -41,7 +41,7 @@ TEST_CASE("scheduler: requests start by priority, then by arrival") {
 }
 
 // Queues requests of all classes and returns their ids in the order in which Admit, called at time
-// `now`, admits them. An id is 100 * class + number.
+// `now`, admits them. Ids count from 0 for LOW, from 100 for NORMAL and from 200 for HIGH requests.
 std::vector<uint64_t> OrderAt(int64_t now, int64_t low_arrival, int64_t normal_arrival) {
   Scheduler scheduler(kCapacity);
   for (uint64_t i = 0; i < 3; ++i) scheduler.Add(Queued(i, Priority::kLow, low_arrival, 4));
@@ -113,8 +113,8 @@ TEST_CASE("scheduler: every budget is a limit") {
   }
 }
 
-// Simulates a server with random arrivals. Each admitted request holds its part of the budget for a
-// random time.
+// Simulates a server with random arrivals. Each admitted request holds its KV cache pages and its
+// sequences for a random time.
 struct Simulation {
   explicit Simulation(int seed) : random(seed), scheduler({40, 60, 16}) {}
 
@@ -188,7 +188,7 @@ TEST_CASE("scheduler: random traces stay within the budgets and starve no reques
 
 // Simulates an engine under constant load. In each class either Load::waiting requests are queued
 // at all times, which saturates the engine, or Load::per_second requests arrive on average. Each
-// admitted request holds its part of the budget for up to kLongest microseconds.
+// admitted request holds its KV cache pages and sequences for up to kLongest microseconds.
 struct Saturated {
   static constexpr AdmissionBudget kWhole{64, 128, 16};
   static constexpr int64_t kLongest = 2 * kSecond;
@@ -311,7 +311,7 @@ TEST_CASE("scheduler: many small requests of lower classes start in time") {
 TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share admissions") {
   for (int seed = 0; seed < 10; ++seed) {
     for (const int64_t largest : {1, 4, 16}) {
-      // LOW alone exceeds the capacity, so its requests wait longer than their target.
+      // LOW alone exceeds the capacity, so its requests wait longer than kWaitTargetMicros.
       Saturated low(seed, {{{500, 0, largest}, {0, 0, 1}, {0, 0.5, 1}}});
       low.Run(300);
       CHECK(low.longest_wait[kLowClass] > Scheduler::kWaitTargetMicros[kLowClass]);

@@ -16,7 +16,7 @@ std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Devi
 // and together more rows than a block of rows on any backend. `seed` selects the tokens.
 Request ScoreRequestFor(const ModelConfig& config, int seed);
 
-// Runs all requests at once in one engine and returns their results.
+// Runs all requests together in one engine and returns their results.
 std::vector<Result> ScoreAll(Model* model, std::vector<Request> requests);
 
 // Returns the largest error of any token's log-probability, over four attention masks: causal; a

@@ -136,7 +136,7 @@ v1::ClassifyResponse Classified(const v1::ClassifyRequest& request) {
 
 absl::Status NoLimit(int64_t) { return absl::OkStatus(); }
 
-// Returns a made-up response of the RPC to its message; unset if the RPC would return an error.
+// Returns a made-up response of `rpc` to its request message; unset if `rpc` would return an error.
 std::optional<grpc::ByteBuffer> ResponseTo(const Translation::RpcOfRequest& rpc) {
   const ModelHost& host = *Binding().host;
   InputLimits limits;

@@ -1,5 +1,5 @@
 // Models for fuzzers of requests: the shipped model, and tiny models without tokenizers for the
-// code paths that it does not reach.
+// code paths that the shipped model does not reach.
 #pragma once
 
 #include <cstdint>

@@ -96,7 +96,7 @@ void DescribeRounded(const DecodeResult& result, std::string* line) {
                   static_cast<size_t>(result.equal) + different, " are those of fp32");
 }
 
-// Runs a case. *line gets the text to print after the name of the case.
+// Runs a golden case. *line gets the text to print after the name of the case.
 bool RunCase(const std::string& directory, const Setting& setting, ThreadPool* pool,
              std::string* line) {
   const auto failed = [line](const absl::Status& status) {

@@ -70,12 +70,12 @@ struct Scatter {
   std::vector<int64_t> row_offset, chunk_offset;
 };
 
-// The bias of a case may be f32 or have the dtype of y. Cases with an even number of rows use f32,
-// the others the dtype of y.
+// The bias of a test case may be f32 or have the dtype of y. Test cases with an even number of rows
+// use f32, the others the dtype of y.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
-// Runs Linear for the case and returns y. Fails the test if Linear writes to the element after the
-// end of y.
+// Runs Linear for the test case `c` and returns y. Fails the test if Linear writes to the element
+// after the end of y.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
                        TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
@@ -207,7 +207,7 @@ void Check(const Case& c, TestBackend& backend) {
         2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
 }
 
-// Checks the case on every backend with every weight type. The shape of the case decides whether x
+// Checks test case `c` on every backend with every weight type. The shape of `c` decides whether x
 // and y are f32 or have the 16-bit dtype that activations may have with that weight type. Testing
 // every combination would be slow: autotuning a new GEMM shape takes a GPU tens of milliseconds.
 void CheckEverywhere(Case c) {
@@ -296,9 +296,9 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
   CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
 }
 
-// Checks the case on a GPU with 16-bit weights, x of the same type, and y once of that type and
-// once f32. On the CPU everything is f32. There, large cases (those that compare only a sample of
-// the columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
+// Checks test case `c` on a GPU with 16-bit weights, x of the same type, and y once of that type
+// and once f32. On the CPU everything is f32. There, large cases (those that compare only a sample
+// of y's columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {

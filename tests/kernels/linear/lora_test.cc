@@ -24,7 +24,7 @@ struct Case {
 
 constexpr float kEps = 1e-5f;
 
-// Adapters with random factors: adapter t changes part p unless (t + p) % 3 is 0.
+// Adapters with random factors: adapter t changes output column range p unless (t + p) % 3 is 0.
 class Adapters {
  public:
   Adapters(const Case& c, DType dtype, TestBackend& backend) : c_(c) {
@@ -114,11 +114,11 @@ std::vector<int32_t> AdapterOfRows(int64_t rows) {
   return adapters;
 }
 
-// Where the outputs of a call are in memory.
+// Where a call of AddLora stores its outputs in memory.
 struct Places {
   AddLoraArgs args;
   Tensor memory;
-  // Index in `memory` of an output; -1: it is not stored.
+  // Index in `memory` of each output element; -1: it is not stored.
   std::vector<int64_t> index;
 };
 
@@ -156,7 +156,7 @@ Places MakePlaces(const Case& c, const std::vector<float>& before, DType dtype, 
   places.args.overwrite = c.output == Output::kOverwrite;
   set([&](int64_t r, int64_t column) { return r * stride + column; });
   if (c.output != Output::kCache) return places;
-  // The cache follows y in the same memory.
+  // The KV cache follows y in the same memory.
   const int64_t begin = c.rows * stride, inner = n / 3;
   *cache = {.data = static_cast<char*>(places.memory.data) + begin * DTypeBytes(dtype),
             .dtype = dtype,
@@ -189,7 +189,7 @@ void Check(const Case& c, DType dtype, TestBackend& backend) {
   const std::vector<int32_t> rows = AdapterOfRows(c.rows);
   const bool f32 = c.output == Output::kF32 || c.output == Output::kOverwrite;
   const DType y_type = f32 ? DType::kF32 : dtype;
-  // Room for y with its row stride, and for a cache of two layers.
+  // Room for y with its row stride, and for a KV cache of two layers.
   const std::vector<float> before =
       RoundedTo(y_type, Random(c.rows * (n + 16) + 2 * 2 * (c.rows + 4) * n, 4));
   KvCache cache;

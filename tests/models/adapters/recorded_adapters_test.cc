@@ -77,7 +77,7 @@ TEST_CASE("A merged adapter gives PEFT's outputs") {
   }
 }
 
-// Whether adapter `name` changes no head. (An adapter that changes one is refused unless merged.)
+// Whether adapter `name` changes no LM or classifier head. (One that does must be merged.)
 bool RunsUnmerged(const std::string& name) {
   return name == "flan-all" || name == "kohya" || name == "t5-qv" || name == "umt5-regex";
 }
@@ -143,7 +143,7 @@ TEST_CASE("An adapter that is not merged gives PEFT's outputs, other rows those 
     if (!record.states.empty()) CHECK(RelativeDifference(adapted.states, record.states) < 1e-4);
     CHECK(base.logits == RunModel(record, record.base, &pool).logits);
     CHECK(RelativeDifference(base.logits, record.logits) > 0.03);
-    // In a mixed batch, a row with (without) an adapter has the same bits as if all rows were so.
+    // In a mixed batch a row has the same bits as if all rows had, or all lacked, the adapter.
     std::vector<int32_t> mixed(rows);
     for (size_t r = 0; r < rows; ++r) mixed[r] = static_cast<int32_t>(r % 3) - 1;
     const ForwardOutputs both = RunRecorded(record, model->get(), mixed);

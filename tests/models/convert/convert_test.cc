@@ -78,7 +78,7 @@ std::vector<std::string> AllCases() {
   return names;
 }
 
-// Copies the checkpoint of a case, so that a test can modify it.
+// Copies the checkpoint of a golden case, so that a test can modify it.
 std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   const std::string target = scratch / "source";
   fs::create_directory(target);

@@ -18,7 +18,7 @@ using Catch::Matchers::ContainsSubstring;
 
 std::string Data(const std::string& name) { return QUINTET_SOURCE_DIR "/tests/data/" + name; }
 
-// Compares the ids of a tokenizer with the recorded ids of a folder; returns the number of cases.
+// Compares a tokenizer's ids for the texts recorded in a folder; returns the number of texts.
 int CheckCases(const Tokenizer& tokenizer, const std::string& kind) {
   int cases = 0;
   std::ifstream lines(Data("tokenizers/" + kind + "/cases.jsonl"));

@@ -90,7 +90,7 @@ TEST_CASE("memory that cannot be reserved is the error of the request", "[kserve
   CHECK(absl::IsResourceExhausted(task.Prepare(*Hosts()[0], {}).status()));
 }
 
-// Makes random requests: tensors and parameters with known names, often valid, with some parts
+// Builds random requests: tensors and parameters with known names, often valid, with some parts
 // replaced by extreme values.
 class RandomRequests {
  public:
@@ -99,7 +99,7 @@ class RandomRequests {
   kserve::ModelInferRequest Next() { return Below(2) == 0 ? Plain() : Wild(); }
 
  private:
-  // Makes a simple request, which is often valid.
+  // Builds a simple request, which is often valid.
   kserve::ModelInferRequest Plain() {
     kserve::ModelInferRequest request;
     auto* input = request.add_inputs();
@@ -120,7 +120,7 @@ class RandomRequests {
     return request;
   }
 
-  // Makes a request with everything that a request can have.
+  // Builds a request of random tensors, outputs and parameters; sizes may be extreme.
   kserve::ModelInferRequest Wild() {
     kserve::ModelInferRequest request;
     const bool raw = Below(2) == 0;

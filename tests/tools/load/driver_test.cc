@@ -18,8 +18,8 @@ namespace {
 // error. Each event is reported with a time shortly before the report.
 class OneByOne : public LoadTarget {
  public:
-  // Completes no request until `hold_until_open` requests have been open at once or `hold_us`
-  // microseconds have passed.
+  // Completes no request until `hold_until_open` requests have been open at the same time or
+  // `hold_us` microseconds have passed.
   explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
       : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
 
