@@ -24,9 +24,8 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
 
 absl::Status PackedModel::LoadAdapters(absl::Span<const AdapterSource> sources,
                                        bool follow_symlinks, bool describe) {
-  QT_ASSIGN_OR_RETURN(adapters_,
-                      LoadedAdapters::Load(sources, config_, weights_, activations_,
-                                           follow_symlinks, describe, stream_));
+  QT_ASSIGN_OR_RETURN(adapters_, LoadedAdapters::Load(sources, config_, weights_, activations_,
+                                                      follow_symlinks, describe, stream_));
   memory_.adapters = adapters_.bytes();
   return absl::OkStatus();
 }
@@ -135,7 +134,7 @@ void PackedModel::Carve(Carver& carver) {
 
 // Sizes of lora_scratch_ and row_bias_, which limit for how many rows one AddLora call runs.
 constexpr int64_t kLoraScratchBytes = int64_t{64} << 20;
-constexpr int64_t kRowBiasElements = int64_t{16} << 20;
+constexpr int64_t kRowBiasElements = int64_t{64} << 20;
 
 void PackedModel::CarveLora(Carver& carver) {
   if (adapters_.size() == 0) return;
@@ -147,7 +146,7 @@ void PackedModel::CarveLora(Carver& carver) {
     row_bias = std::max({row_bias, lora.n(), std::min(block_rows_ * lora.n(), kRowBiasElements)});
   }
   lora_scratch_ = carver.TakeTensor(DType::kI8, {scratch});
-  row_bias_ = carver.TakeTensor(DType::kF32, {row_bias});
+  row_bias_ = carver.TakeTensor(activations_, {row_bias});
 }
 
 const LoraWeight* PackedModel::Corrected(const LinearWeight* w) const {
@@ -166,13 +165,13 @@ void PackedModel::Correct(const AddLoraArgs& args) {
     const int64_t end = std::min(begin + step, rows);
     AddLoraArgs part = args;
     part.x = args.x.Rows(begin, end);
-    part.adapters = args.adapters.subspan(static_cast<size_t>(begin),
-                                          static_cast<size_t>(end - begin));
+    part.adapters =
+        args.adapters.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     if (args.y.defined()) part.y = args.y.Rows(begin, end);
     if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
     if (args.kv.cache != nullptr) {
-      part.kv.slots = args.kv.slots.subspan(static_cast<size_t>(begin),
-                                            static_cast<size_t>(end - begin));
+      part.kv.slots =
+          args.kv.slots.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     }
     part.scratch = lora_scratch_;
     AddLora(part, stream_);
@@ -190,11 +189,11 @@ void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lor
     LinearArgs part = args;
     part.x = args.x.Rows(begin, end);
     part.y = args.y.Rows(begin, end);
-    part.row_bias = Tensor::Dense(row_bias_.data, DType::kF32, {end - begin, n});
+    part.row_bias = Tensor::Dense(row_bias_.data, row_bias_.dtype, {end - begin, n});
     AddLoraArgs corrections = lora;
     corrections.x = lora.x.Rows(begin, end);
-    corrections.adapters = lora.adapters.subspan(static_cast<size_t>(begin),
-                                                 static_cast<size_t>(end - begin));
+    corrections.adapters =
+        lora.adapters.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     corrections.y = part.row_bias;
     corrections.overwrite = true;
     Correct(corrections);

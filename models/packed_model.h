@@ -182,7 +182,7 @@ class PackedModel : public Model {
   Tensor scratch_;  // [bytes] i8, of ops
   // Only used with LoRA adapters: scratch memory of AddLora, and LinearArgs::row_bias.
   Tensor lora_scratch_;  // [bytes] i8
-  Tensor row_bias_;      // [elements] f32
+  Tensor row_bias_;      // [elements], of type activations_
 
  private:
   enum class Sweep : uint8_t { kProject, kFinish };

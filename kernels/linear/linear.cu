@@ -206,13 +206,12 @@ void RunGemm(const Gemm& p, Stream& stream) {
 
 template <typename In, typename Out>
 struct EpilogueArgs {
-  const In* product;      // [rows, n] dense, scaled
-  const float* bias;      // [n] f32, or null
-  const Out* out_bias;    // [n] of y's type, or null
-  const float* row_bias;  // [rows, n], or null
+  const In* product;    // [rows, n] dense, scaled
+  const float* bias;    // [n] f32, or null
+  const Out* out_bias;  // [n] of y's type, or null
   const Out* residual;
   Out* y;
-  int64_t row_bias_stride, residual_stride, y_stride;
+  int64_t residual_stride, y_stride;
   int64_t columns;    // number of columns of y
   int64_t up_offset;  // 0, or where the up half begins
   Activation activation;
@@ -237,14 +236,9 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
   const int64_t row = blockIdx.y;
   const In* product = a.product + row * (a.up_offset + a.columns);
   const auto load = [&](int64_t at, float(&v)[kEach]) {
-    float bias[kEach];
     LoadConsecutive(product + at, v);
-    if (a.row_bias != nullptr) {
-      LoadConsecutive(a.row_bias + row * a.row_bias_stride + at, bias);
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) v[j] += bias[j];
-    }
     if (a.bias == nullptr && a.out_bias == nullptr) return;
+    float bias[kEach];
     a.bias != nullptr ? LoadConsecutive(a.bias + at, bias) : LoadConsecutive(a.out_bias + at, bias);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] += bias[j];
@@ -282,9 +276,9 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
 template <typename In, typename Out>
 bool UsesVectorEpilogue(const EpilogueArgs<In, Out>& a) {
   const auto aligned = [](const auto* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  const int64_t steps = a.columns | a.row_bias_stride | a.residual_stride | a.y_stride | a.chunk;
+  const int64_t steps = a.columns | a.residual_stride | a.y_stride | a.chunk;
   return steps % kWidth == 0 && aligned(a.product) && aligned(a.bias) && aligned(a.out_bias) &&
-         aligned(a.row_bias) && aligned(a.residual) && aligned(a.y);
+         aligned(a.residual) && aligned(a.y);
 }
 
 template <typename In, typename Out>
@@ -296,10 +290,6 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
     a.bias = args.bias.as<float>();
   } else {
     a.out_bias = args.bias.as<Out>();
-  }
-  if (args.row_bias.defined()) {
-    a.row_bias = args.row_bias.as<float>() + first_row * args.row_bias.stride[0];
-    a.row_bias_stride = args.row_bias.stride[0];
   }
   a.columns = OutputColumns(*args.w);
   a.up_offset = args.w->gated() ? a.columns : 0;
@@ -329,7 +319,7 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
 // not, it computes only alpha * x W^T, and a separate kernel (stage 3, EpilogueKernel) applies
 // bias, activation and residual.
 bool GemmSupportsEpilogue(const LinearArgs& a, DType type) {
-  if (a.w->gated() || a.scatter.base != nullptr || a.row_bias.defined()) return false;
+  if (a.w->gated() || a.scatter.base != nullptr) return false;
   if (type == DType::kF32) return true;
   // cuBLASLt can add a bias only if it has the dtype of y, and cannot add a residual after GELU or
   // ReLU.
@@ -414,14 +404,40 @@ Gemm WholeGemm(const LinearArgs& args) {
   return p;
 }
 
+// A view of the weight as a matrix of n output channels: the gate rows, then the up rows.
+LinearWeight WithoutGates(const LinearWeight& w, const Stream& stream) {
+  return LinearWeight::OnDevice(w.panels(), w.n(), w.k(), w.type(), false, &stream.device());
+}
+
 }  // namespace
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
-  return Carve(nullptr, w, rows, stream.device()).bytes;
+  // A call with a row_bias needs the scratch memory of the weight without its gates.
+  return std::max(Carve(nullptr, w, rows, stream.device()).bytes,
+                  Carve(nullptr, WithoutGates(w, stream), rows, stream.device()).bytes);
 }
 
 namespace {
+
+// A GEMM without activation adds x W^T to the row bias. An epilogue pass then computes y from the
+// result, which has taken the place of the row bias.
+void LinearWithRowBias(const LinearArgs& args, Stream& stream) {
+  const LinearWeight weight = WithoutGates(*args.w, stream);
+  const Tensor product = args.row_bias;
+  LinearArgs sum;
+  sum.x = args.x;
+  sum.w = &weight;
+  sum.bias = args.bias;
+  sum.alpha = args.alpha;
+  sum.residual = product;
+  sum.y = product;
+  sum.scratch = args.scratch;
+  cuda::Linear(sum, stream);
+  LinearArgs activation = args;
+  activation.bias = {};
+  Finish(activation, product, 0, stream);
+}
 
 // Copies K and V from y to the cache; for calls in which no GEMM epilogue stored them there.
 void StoreKvAfter(const LinearArgs& args, Stream& stream) {
@@ -443,9 +459,8 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  // Only the epilogue pass of WideLinear adds a row_bias.
-  const bool plain = !args.row_bias.defined();
-  if (plain && (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream))) return;
+  if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
+  if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
   LinearArgs product = args;
   product.kv = {};
   WideLinear(product, stream);
@@ -468,13 +483,14 @@ bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& s
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {
+  if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
   const DType type = TypeOf(w);
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = GemmSupportsEpilogue(args, type);
-  const bool many = !args.row_bias.defined() && PersistentTakes(args, stream.device());
+  const bool many = PersistentTakes(args, stream.device());
   const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   const Pieces pieces = PiecesOf(w, stream.device());

@@ -153,9 +153,9 @@ struct LinearArgs {
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
-  // A vector of n biases for each row, added like `bias` before the activation; or undefined. Must
-  // be undefined if norm_gamma, x_squares, next_norm, scatter or kv is set.
-  Tensor row_bias;  // [rows, n] f32
+  // n biases for each row, added like `bias` before the activation; or undefined. Must be undefined
+  // if norm_gamma, x_squares, next_norm, scatter or kv is set. On a GPU the call overwrites it.
+  Tensor row_bias;  // [rows, n] f32, or on a GPU of y's dtype
   // Applied after the bias. With a gated weight it is applied to the gate half only, and y =
   // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;

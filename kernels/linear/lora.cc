@@ -20,7 +20,7 @@ void CheckOutputs(const AddLoraArgs& a) {
   QT_CHECK_EQ(a.y.dim[0], rows);
   QT_CHECK_EQ(a.y.dim[1], w.n());
   QT_CHECK(a.y.stride[1] == 1 || w.n() == 1);
-  QT_CHECK(a.y.dtype == DType::kF32 || (a.y.dtype == w.dtype && !a.overwrite));
+  QT_CHECK(a.y.dtype == DType::kF32 || a.y.dtype == w.dtype);
   if (a.kv.cache == nullptr) return;
   QT_CHECK(!a.overwrite && a.y.dtype == a.kv.cache->dtype);
   QT_CHECK_EQ(3 * a.kv.cache->heads * a.kv.cache->head_dim, w.n());

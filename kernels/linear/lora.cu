@@ -19,8 +19,9 @@ constexpr int kSliceColumns = 1024;  // maximum columns of a CTA of FusedKernel
 // Of the kernels that use tensor cores.
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kTileRows = 16;     // rows of a warp
-constexpr int64_t kFewRows = 64;  // fewer rows than this use FusedKernel
+constexpr int kTileRows = 16;       // rows of a warp
+constexpr int kExpandColumns = 64;  // columns of a warp in ExpandTiles
+constexpr int64_t kFewRows = 192;   // fewer rows than this use FusedKernel
 
 template <typename X>
 struct ShrinkParams {
@@ -95,10 +96,12 @@ __device__ RowNorm NormOfRow(const ShrinkParams<X>& a, const X* x) {
   const float inverse = 1.0f / static_cast<float>(a.k);
   if (a.beta != nullptr) {
     float sum = 0.0f;
+#pragma unroll 8
     for (int c = lane; c < a.k; c += 32) sum += ToF32(x[c]);
     norm.mean = WarpSum(sum) * inverse;
   }
   float squares = 0.0f;
+#pragma unroll 8
   for (int c = lane; c < a.k; c += 32) {
     const float v = ToF32(x[c]) - norm.mean;
     squares += v * v;
@@ -107,67 +110,141 @@ __device__ RowNorm NormOfRow(const ShrinkParams<X>& a, const X* x) {
   return norm;
 }
 
-// Outputs += norm(x) a^T b, for few rows, in one kernel.
-// Shapes: x [rows, k], any row stride; outputs [rows, parts * part_columns], see LoraOutputs.
-// Mapping: blockIdx.x is the row, blockIdx.y a slice of the columns of one part of the outputs. The
-// CTA puts kChunk values of norm(x) at a time into shared memory; its warps compute the elements of
-// norm(x) a^T, and its threads the columns of the slice.
-// Bound: launch latency; the bytes of a and b, which come from the L2 cache.
-// Tests: tests/kernels/linear/lora_test.cc.
-template <typename X, typename T, typename Y, int kEach>
-__global__ void __launch_bounds__(kFusedThreads)
-    FusedKernel(ShrinkParams<X> a, LoraOutputs<Y> out, int part_columns, int slice_columns,
-                bool overwrite) {
-  extern __shared__ float t[];  // [max_rank], then the chunk of norm(x)
-  float* const xs = t + a.max_rank;
-  WaitOnDependentGrids();
-  const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
-  const int slices = (part_columns + slice_columns - 1) / slice_columns;
-  const int part = static_cast<int>(blockIdx.y) / slices;
-  const int begin = static_cast<int>(blockIdx.y) % slices * slice_columns;
-  const int end = min(begin + slice_columns, part_columns);
-  const int adapter = a.adapters[row];
-  const LoraPart factors = adapter < 0 ? LoraPart() : a.table[adapter * a.stride + part];
-  const int rank = static_cast<int>(factors.rank);
-  if (rank == 0 && !overwrite) return;
-  if (rank > 0) {
-    const X* const x = a.x + row * a.x_stride;
-    const RowNorm norm = NormOfRow(a, x);
-    for (int i = static_cast<int>(threadIdx.x); i < rank; i += kFusedThreads) t[i] = 0.0f;
-    for (int chunk = 0; chunk < a.k; chunk += kChunk) {
-      const int count = min(kChunk, a.k - chunk);
-      __syncthreads();
+// How FusedKernel divides the columns of a part.
+struct Slices {
+  int part_columns, columns, count;
+};
+
+// The table does not change while kernels run, so it may be read before WaitOnDependentGrids.
+__device__ LoraPart LoadPart(const LoraPart* from) {
+  const auto* const words = reinterpret_cast<const unsigned long long*>(from);
+  LoraPart part;
+  part.a = reinterpret_cast<const void*>(__ldcg(words));
+  part.b = reinterpret_cast<const void*>(__ldcg(words + 1));
+  part.rank = static_cast<int64_t>(__ldcg(words + 2));
+  return part;
+}
+
+// Puts norm(x) of a whole row into xs [k].
+template <typename X>
+__device__ void NormalizeRow(const ShrinkParams<X>& a, const X* x, float* xs) {
+  __shared__ float shared[32];
+  const float inverse = 1.0f / static_cast<float>(a.k);
+  float sum = 0.0f, squares = 0.0f;
+  for (int c = static_cast<int>(threadIdx.x); c < a.k; c += kFusedThreads) {
+    xs[c] = ToF32(x[c]);
+    sum += xs[c];
+  }
+  RowNorm norm;
+  if (a.beta != nullptr) norm.mean = BlockSum(sum, shared) * inverse;
+  for (int c = static_cast<int>(threadIdx.x); c < a.k; c += kFusedThreads) {
+    const float v = xs[c] - norm.mean;
+    squares += v * v;
+  }
+  norm.scale = rsqrtf(BlockSum(squares, shared) * inverse + a.eps);
+  for (int c = static_cast<int>(threadIdx.x); c < a.k; c += kFusedThreads) {
+    xs[c] = Normed(a, norm, xs[c], c);
+  }
+}
+
+// Computes t [rank] = norm(x) a^T for one row, with all threads of a CTA of FusedKernel. xs: shared
+// memory for min(k, kChunk) values of norm(x).
+template <typename T, int kEach, typename X>
+__device__ void ShrinkRow(const ShrinkParams<X>& a, const X* x, const LoraPart& factors, float* t,
+                          float* xs) {
+  constexpr int kWarpsEach = kFusedThreads / 32;
+  const int rank = static_cast<int>(factors.rank), lane = static_cast<int>(threadIdx.x) % 32;
+  for (int i = static_cast<int>(threadIdx.x); i < rank; i += kFusedThreads) t[i] = 0.0f;
+  for (int chunk = 0; rank > 0 && chunk < a.k; chunk += kChunk) {
+    const int count = min(kChunk, a.k - chunk);
+    __syncthreads();
+    if (a.gamma != nullptr) {
+      NormalizeRow(a, x, xs);
+    } else {
       for (int c = static_cast<int>(threadIdx.x); c < count; c += kFusedThreads) {
-        xs[c] = Normed(a, norm, ToF32(x[chunk + c]), chunk + c);
-      }
-      __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x) / 32; i < rank; i += kFusedThreads / 32) {
-        const T* const from = static_cast<const T*>(factors.a) + int64_t{i} * a.k + chunk;
-        float sum = 0.0f;
-#pragma unroll 4
-        for (int c = lane * kEach; c < count; c += 32 * kEach) {
-          float values[kEach];
-          LoadConsecutive(from + c, values);
-#pragma unroll
-          for (int j = 0; j < kEach; ++j) sum = fmaf(xs[c + j], values[j], sum);
-        }
-        sum = WarpSum(sum);
-        if (lane == 0) t[i] += sum;
+        xs[c] = ToF32(x[chunk + c]);
       }
     }
     __syncthreads();
+    // A warp computes two elements at once.
+    for (int i = static_cast<int>(threadIdx.x) / 32; i < rank; i += 2 * kWarpsEach) {
+      const int other = min(i + kWarpsEach, rank - 1);
+      const T* const from = static_cast<const T*>(factors.a) + chunk;
+      float sum[2] = {};
+#pragma unroll 4
+      for (int c = lane * kEach; c < count; c += 32 * kEach) {
+        float values[2][kEach];
+        LoadConsecutive(from + int64_t{i} * a.k + c, values[0]);
+        LoadConsecutive(from + int64_t{other} * a.k + c, values[1]);
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          sum[0] = fmaf(xs[c + j], values[0][j], sum[0]);
+          sum[1] = fmaf(xs[c + j], values[1][j], sum[1]);
+        }
+      }
+      sum[0] = WarpSum(sum[0]);
+      sum[1] = WarpSum(sum[1]);
+      if (lane == 0) t[i] += sum[0];
+      if (lane == 0 && i + kWarpsEach < rank) t[other] += sum[1];
+    }
   }
-  for (int c = begin + static_cast<int>(threadIdx.x); c < end; c += kFusedThreads) {
-    const T* const b = static_cast<const T*>(factors.b) + int64_t{c} * rank;
-    float sum = 0.0f;
+  __syncthreads();
+}
+
+// Outputs += norm(x) a^T b, for few rows, in one kernel.
+// Shapes: x [rows, k], any row stride, k <= kChunk if there is a norm; outputs [rows, parts *
+// part_columns], see LoraOutputs.
+// Mapping: blockIdx.x is the row, blockIdx.y a slice of the columns of one part of the outputs. The
+// CTA computes norm(x) a^T (ShrinkRow), then each thread up to kColumns columns of the slice.
+// kRank16: all ranks are 16; the values of b are then loaded before the previous kernel has ended.
+// Bound: latency of the launch, of x and of a; a and b come from the L2 cache.
+// Tests: tests/kernels/linear/lora_test.cc.
+template <typename X, typename T, typename Y, int kEach, bool kRank16>
+__global__ void __launch_bounds__(kFusedThreads)
+    FusedKernel(ShrinkParams<X> a, LoraOutputs<Y> out, Slices slices, bool overwrite) {
+  constexpr int kColumns = kSliceColumns / kFusedThreads;
+  extern __shared__ float t[];  // [max_rank], then the chunk of norm(x)
+  const int row = static_cast<int>(blockIdx.x), part = static_cast<int>(blockIdx.y) / slices.count;
+  const int slice = static_cast<int>(blockIdx.y) % slices.count * slices.columns;
+  const int end = min(slice + slices.columns, slices.part_columns);
+  const int begin = slice + static_cast<int>(threadIdx.x);
+  const int adapter = __ldcg(a.adapters + row);
+  LoraPart factors;
+  if (adapter >= 0) factors = LoadPart(a.table + adapter * a.stride + part);
+  const int rank = static_cast<int>(factors.rank);
+  const auto* const b = static_cast<const T*>(factors.b);
+  uint4 held[kColumns][2] = {};  // kRank16: 16 values of b for each column
+#pragma unroll
+  for (int j = 0; j < kColumns && kRank16; ++j) {
+    const int c = begin + j * kFusedThreads;
+    if (c >= end || rank == 0) break;
+    const auto* const from = reinterpret_cast<const uint4*>(b + int64_t{c} * 16);
+    held[j][0] = __ldg(from);
+    held[j][1] = __ldg(from + 1);
+  }
+  WaitOnDependentGrids();
+  if (rank == 0 && !overwrite) return;
+  Y* ys[kColumns];
+  float sums[kColumns];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const int c = begin + j * kFusedThreads;
+    ys[j] = c < end ? out.At(row, part * slices.part_columns + c) : nullptr;
+    sums[j] = ys[j] == nullptr || overwrite ? 0.0f : ToF32(*ys[j]);
+  }
+  ShrinkRow<T, kEach>(a, a.x + row * a.x_stride, factors, t, t + a.max_rank);
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    if (ys[j] == nullptr) continue;
     for (int i = 0; i < rank; i += kRankMultiple) {
       float values[kRankMultiple];
-      LoadConsecutive(b + i, values);
+      const T* const from = kRank16 ? reinterpret_cast<const T*>(held[j])
+                                    : b + int64_t{begin + j * kFusedThreads} * rank + i;
+      LoadConsecutive(from, values);
 #pragma unroll
-      for (int j = 0; j < kRankMultiple; ++j) sum = fmaf(t[i + j], values[j], sum);
+      for (int m = 0; m < kRankMultiple; ++m) sums[j] = fmaf(t[i + m], values[m], sums[j]);
     }
-    Y* const y = out.At(row, part * part_columns + c);
-    if (y != nullptr) *y = FromF32<Y>(overwrite ? sum : ToF32(*y) + sum);
+    *ys[j] = FromF32<Y>(sums[j]);
   }
 }
 
@@ -203,141 +280,199 @@ __device__ float2 LoadPair<__half>(const __half* from) {
   return __half22float2(*reinterpret_cast<const __half2*>(from));
 }
 
+constexpr int kShrinkTiles = 6;  // tiles of 8 columns of t that ShrinkTiles computes together
+constexpr int kShrinkColumns = 8 * kShrinkTiles;
+
+// Two rows of x, g and g + 8 of the 16 rows of a CTA, and their norms.
+template <typename X>
+struct RowPair {
+  const X* x[2];
+  RowNorm norm[2];
+};
+
+// Adds the products of the rows and of kShrinkTiles tiles of a to `sums`, over this warp's part of
+// k: every kWarps-th group of 16 values. from[j]: address of tile j's values for this lane.
+template <typename X, typename T>
+__device__ void MultiplyTiles(const ShrinkParams<X>& a, const RowPair<X>& rows,
+                              const T* const (&from)[kShrinkTiles],
+                              float (&sums)[kShrinkTiles][4]) {
+  const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll 2
+  for (int k = static_cast<int>(threadIdx.x) / 32 * 16; k < a.k; k += 16 * kWarps) {
+    const auto load = [&](int row, int c) {
+      const float2 v = LoadPair(rows.x[row] + c);
+      const RowNorm& norm = rows.norm[row];
+      return PackPair<T>(Normed(a, norm, v.x, c), Normed(a, norm, v.y, c + 1));
+    };
+    const int c = k + pair;
+    const uint32_t a0 = load(0, c), a1 = load(1, c), a2 = load(0, c + 8), a3 = load(1, c + 8);
+    uint32_t b[kShrinkTiles][2];
+#pragma unroll
+    for (int j = 0; j < kShrinkTiles; ++j) {
+      b[j][0] = __ldg(reinterpret_cast<const uint32_t*>(from[j] + k));
+      b[j][1] = __ldg(reinterpret_cast<const uint32_t*>(from[j] + k + 8));
+    }
+#pragma unroll
+    for (int j = 0; j < kShrinkTiles; ++j) Mma<T>(sums[j], a0, a1, a2, a3, b[j][0], b[j][1]);
+  }
+}
+
+// Returns the addresses of this lane's values of tiles [begin, begin + kShrinkColumns) of an
+// adapter's a, and in *used which of these tiles exist (bit j: tile j). The addresses of the others
+// are those of one that exists; their products must be dropped.
+template <typename X, typename T>
+__device__ void FindTiles(const ShrinkParams<X>& a, int adapter, int begin, unsigned* used,
+                          const T* (&from)[kShrinkTiles]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const T* any = nullptr;
+  *used = 0;
+#pragma unroll
+  for (int j = 0; j < kShrinkTiles; ++j) {
+    const int e = begin + 8 * j;
+    if (e >= a.parts * a.max_rank) break;
+    const LoraPart factors = a.table[adapter * a.stride + e / a.max_rank];
+    const int i = e % a.max_rank;
+    if (i >= factors.rank) continue;
+    *used |= 1u << j;
+    from[j] = any = static_cast<const T*>(factors.a) + int64_t{i + lane / 4} * a.k + lane % 4 * 2;
+  }
+#pragma unroll
+  for (int j = 0; j < kShrinkTiles; ++j) {
+    if ((*used >> j & 1) == 0) from[j] = any;
+  }
+}
+
 // t = norm(x) a^T, for many rows.
 // Shapes: x [rows, k] with an even row stride; k a multiple of 16.
-// Mapping: a warp has 16 rows and loops over the distinct adapters of these rows; it computes
-// kTiles tiles of 8 columns of t together and keeps those of the adapter's rows.
+// Mapping: a CTA has 16 rows and loops over the distinct adapters of these rows. It computes
+// kShrinkTiles tiles of 8 columns of t together and keeps those of the adapter's rows; its warps
+// divide k.
 // Bound: reading x; a comes from the L1 and L2 caches.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename X, typename T>
 __global__ void __launch_bounds__(kThreads) ShrinkTiles(ShrinkParams<X> a) {
-  constexpr int kTiles = 6;
+  __shared__ float partial[kWarps][kTileRows][kShrinkColumns];
+  __shared__ RowNorm norms[kTileRows];
   WaitOnDependentGrids();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * kTileRows;
-  if (first >= a.rows) return;
-  const int g = lane / 4, pair = lane % 4 * 2;
+  const int first = static_cast<int>(blockIdx.x) * kTileRows, g = lane / 4;
   // Rows past the last one are read as the last one; their results are dropped.
-  const X* const x0 = a.x + min(first + g, a.rows - 1) * a.x_stride;
-  const X* const x1 = a.x + min(first + g + 8, a.rows - 1) * a.x_stride;
-  RowNorm norm0, norm1;
-  if (a.gamma != nullptr) {
-    for (int r = 0; r < kTileRows; ++r) {
-      const RowNorm norm = NormOfRow(a, a.x + min(first + r, a.rows - 1) * a.x_stride);
-      if (r == g) norm0 = norm;
-      if (r == g + 8) norm1 = norm;
-    }
+  const auto row_of = [&](int r) { return a.x + min(first + r, a.rows - 1) * a.x_stride; };
+  for (int r = warp; r < kTileRows; r += kWarps) {
+    const RowNorm norm = NormOfRow(a, row_of(r));
+    if (lane == 0) norms[r] = norm;
   }
+  __syncthreads();
+  const RowPair<X> pair = {{row_of(g), row_of(g + 8)}, {norms[g], norms[g + 8]}};
   const int elements = a.parts * a.max_rank;
   ForEachAdapter(a.adapters, first, a.rows, [&](int adapter, unsigned rows) {
-    for (int begin = 0; begin < elements; begin += 8 * kTiles) {
-      float sums[kTiles][4] = {};
-      const T* from[kTiles];
+    for (int begin = 0; begin < elements; begin += kShrinkColumns) {
+      float sums[kShrinkTiles][4] = {};
+      const T* from[kShrinkTiles];
+      unsigned used;
+      FindTiles(a, adapter, begin, &used, from);
+      if (used == 0) continue;
+      MultiplyTiles(a, pair, from, sums);
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        const int e = begin + 8 * j;
-        from[j] = nullptr;
-        if (e >= elements) continue;
-        const LoraPart factors = a.table[adapter * a.stride + e / a.max_rank];
-        const int i = e % a.max_rank;
-        if (i < factors.rank) {
-          from[j] = static_cast<const T*>(factors.a) + int64_t{i + g} * a.k + pair;
+      for (int j = 0; j < kShrinkTiles; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          partial[warp][g + i / 2 * 8][8 * j + lane % 4 * 2 + i % 2] = sums[j][i];
         }
       }
-      for (int k = 0; k < a.k; k += 16) {
-        const auto load = [&](const X* x, const RowNorm& norm, int c) {
-          const float2 v = LoadPair(x + c);
-          return PackPair<T>(Normed(a, norm, v.x, c), Normed(a, norm, v.y, c + 1));
-        };
-        const int c = k + pair;
-        const uint32_t a0 = load(x0, norm0, c), a1 = load(x1, norm1, c);
-        const uint32_t a2 = load(x0, norm0, c + 8), a3 = load(x1, norm1, c + 8);
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kShrinkColumns; i += kThreads) {
+        const int r = i / kShrinkColumns, c = i % kShrinkColumns;
+        if ((rows >> r & 1) == 0 || (used >> (c / 8) & 1) == 0) continue;
+        float sum = 0.0f;
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          if (from[j] == nullptr) continue;
-          const uint32_t b0 = *reinterpret_cast<const uint32_t*>(from[j] + k);
-          const uint32_t b1 = *reinterpret_cast<const uint32_t*>(from[j] + k + 8);
-          Mma<T>(sums[j], a0, a1, a2, a3, b0, b1);
-        }
+        for (int w = 0; w < kWarps; ++w) sum += partial[w][r][c];
+        a.t[int64_t{first + r} * elements + begin + c] = sum;
       }
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        if (from[j] == nullptr) continue;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int r = g + 8 * half;
-          if ((rows >> r & 1) == 0) continue;
-          float* const t = a.t + int64_t{first + r} * elements + begin + 8 * j + pair;
-          *reinterpret_cast<float2*>(t) = {sums[j][2 * half], sums[j][2 * half + 1]};
-        }
-      }
+      __syncthreads();
     }
   });
 }
 
+constexpr int kExpandTiles = 4;  // tiles of 8 columns that a lane's columns are spread over
+
+// Adds this lane's products of one row to its 8 consecutive outputs among columns [column, column +
+// 32), or stores them. half: which half of the MMA's result belongs to the row.
+template <typename Y>
+__device__ void AddColumns(const ExpandParams<Y>& a, int row, int half, int column,
+                           const float (&sums)[kExpandTiles][4]) {
+  Y* const y = a.out.At(row, column + static_cast<int>(threadIdx.x) % 4 * 8);
+  if (y == nullptr) return;
+  float values[8] = {};
+  if (!a.overwrite) LoadConsecutive(y, values);
+#pragma unroll
+  for (int j = 0; j < kExpandTiles; ++j) {
+    values[2 * j] += half == 0 ? sums[j][0] : sums[j][2];
+    values[2 * j + 1] += half == 0 ? sums[j][1] : sums[j][3];
+  }
+  StoreConsecutive(values, y);
+}
+
 // Outputs += t b, for many rows; t is the result of ShrinkTiles, b the adapter's second factor.
-// Shapes: part_columns a multiple of 8.
+// Shapes: part_columns a multiple of 32; 8 consecutive outputs are contiguous and 16-byte aligned.
 // Mapping: a warp has 16 rows and 64 columns, and loops over the distinct adapters of the rows.
+// Column e + 2 j + 8 q of 32 is column e + 2 q of tile j of an MMA (e < 2, j < 4, q < 4), so that
+// each lane has 8 consecutive columns of two rows.
 // Bound: reading and writing the outputs.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename T, typename Y>
 __global__ void __launch_bounds__(kThreads) ExpandTiles(ExpandParams<Y> a) {
-  constexpr int kTiles = 8;
+  constexpr int kTiles = kExpandTiles, kGroup = 8 * kTiles;
   WaitOnDependentGrids();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * kTileRows;
   if (first >= a.rows) return;
-  const int g = lane / 4, pair = lane % 4 * 2;
-  const int begin = static_cast<int>(blockIdx.y) * 8 * kTiles, n = a.parts * a.part_columns;
-  const int elements = a.parts * a.max_rank;
+  const int g = lane / 4, quad = lane % 4;
+  const int n = a.parts * a.part_columns, elements = a.parts * a.max_rank;
+  const int begin = static_cast<int>(blockIdx.y) * kExpandColumns;
+  const int end = min(begin + kExpandColumns, n);
+  const float zeros[kTiles][4] = {};
+  if (a.overwrite) {  // rows without an adapter
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + g + 8 * half;
+      if (row >= a.rows || a.adapters[row] >= 0) continue;
+      for (int column = begin; column < end; column += kGroup) {
+        AddColumns(a, row, half, column, zeros);
+      }
+    }
+  }
   ForEachAdapter(a.adapters, first, a.rows, [&](int adapter, unsigned rows) {
     const bool own[2] = {(rows >> g & 1) != 0, (rows >> (g + 8) & 1) != 0};
-    const float* const t0 = a.t + int64_t{first + g} * elements;
-    const float* const t1 = a.t + int64_t{first + g + 8} * elements;
-#pragma unroll 2
-    for (int j = 0; j < kTiles; ++j) {
-      const int column = begin + 8 * j;
-      if (column >= n) break;
+    const float* const t0 = a.t + int64_t{first + g} * elements + 2 * quad;
+    const float* const t1 = t0 + int64_t{8} * elements;
+    for (int column = begin; column < end; column += kGroup) {
       const int part = column / a.part_columns, c = column % a.part_columns;
       const LoraPart factors = a.table[adapter * a.stride + part];
-      if (factors.rank == 0) continue;
-      const T* const b = static_cast<const T*>(factors.b) + (c + g) * factors.rank + pair;
-      float sums[4] = {};
+      if (factors.rank == 0 && !a.overwrite) continue;
+      float sums[kTiles][4] = {};
       for (int i = 0; i < factors.rank; i += 16) {
-        const int at = part * a.max_rank + i + pair;
-        const auto load = [&](bool row_is_own, const float* t) {
+        const auto load = [](bool row_is_own, const float* t) {
           const float2 v = row_is_own ? LoadPair(t) : float2{0.0f, 0.0f};
           return PackPair<T>(v.x, v.y);
         };
-        Mma<T>(sums, load(own[0], t0 + at), load(own[1], t1 + at), load(own[0], t0 + at + 8),
-               load(own[1], t1 + at + 8), *reinterpret_cast<const uint32_t*>(b + i),
-               *reinterpret_cast<const uint32_t*>(b + i + 8));
+        const int at = part * a.max_rank + i;
+        const uint32_t a0 = load(own[0], t0 + at), a1 = load(own[1], t1 + at);
+        const uint32_t a2 = load(own[0], t0 + at + 8), a3 = load(own[1], t1 + at + 8);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const int at_column = c + g / 2 * 8 + 2 * j + g % 2;
+          const T* const b =
+              static_cast<const T*>(factors.b) + at_column * factors.rank + i + 2 * quad;
+          Mma<T>(sums[j], a0, a1, a2, a3, __ldg(reinterpret_cast<const uint32_t*>(b)),
+                 __ldg(reinterpret_cast<const uint32_t*>(b + 8)));
+        }
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (!own[half]) continue;
-        Y* const y = a.out.At(first + g + 8 * half, column + pair);
-        if (y == nullptr) continue;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float sum = sums[2 * half + i];
-          y[i] = FromF32<Y>(a.overwrite ? sum : ToF32(y[i]) + sum);
-        }
+        if (own[half]) AddColumns(a, first + g + 8 * half, half, column, sums);
       }
     }
   });
-}
-
-// Clears y in rows without an adapter, and in columns that the row's adapter does not change.
-__global__ void __launch_bounds__(kThreads) ClearRows(ExpandParams<float> a) {
-  WaitOnDependentGrids();
-  const int row = static_cast<int>(blockIdx.x);
-  const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
-  if (column >= a.parts * a.part_columns) return;
-  const int adapter = a.adapters[row];
-  const int part = column / a.part_columns;
-  if (adapter >= 0 && a.table[adapter * a.stride + part].rank > 0) return;
-  a.out.y[row * a.out.y_stride + column] = 0.0f;
 }
 
 unsigned Blocks(int64_t count, int64_t each) {
@@ -392,12 +527,19 @@ LoraOutputs<Y> OutputsOf(const AddLoraArgs& args, Stream& stream) {
 template <typename X, typename T, typename Y>
 void AddFused(const AddLoraArgs& args, Stream& stream) {
   const ShrinkParams<X> a = ShrinkParamsOf<X>(args, stream);
-  const int columns = static_cast<int>(args.weight->part_columns);
-  const int slice = std::min(columns, kSliceColumns);
+  Slices slices{};
+  slices.part_columns = static_cast<int>(args.weight->part_columns);
+  slices.columns = std::min(slices.part_columns, kSliceColumns);
+  slices.count = static_cast<int>(Blocks(slices.part_columns, slices.columns));
   const auto shared = static_cast<size_t>(a.max_rank + std::min(a.k, kChunk)) * sizeof(float);
-  const auto kernel = a.k % 8 == 0 ? FusedKernel<X, T, Y, 8> : FusedKernel<X, T, Y, 1>;
-  Launch(stream, dim3(static_cast<unsigned>(a.rows), a.parts * Blocks(columns, slice)),
-         dim3(kFusedThreads), shared, kernel, a, OutputsOf<Y>(args, stream), columns, slice,
+  QT_CHECK(a.gamma == nullptr || a.k <= kChunk);
+  const bool vectors = a.k % 8 == 0;
+  auto kernel = vectors ? FusedKernel<X, T, Y, 8, false> : FusedKernel<X, T, Y, 1, false>;
+  if constexpr (sizeof(T) == 2) {
+    if (vectors && a.max_rank == 16) kernel = FusedKernel<X, T, Y, 8, true>;
+  }
+  const dim3 grid(static_cast<unsigned>(a.rows), static_cast<unsigned>(a.parts * slices.count));
+  Launch(stream, grid, dim3(kFusedThreads), shared, kernel, a, OutputsOf<Y>(args, stream), slices,
          args.overwrite);
 }
 
@@ -405,8 +547,7 @@ template <typename X, typename T, typename Y>
 void AddTiles(const AddLoraArgs& args, Stream& stream) {
   const LoraWeight& w = *args.weight;
   const ShrinkParams<X> a = ShrinkParamsOf<X>(args, stream);
-  const unsigned row_tiles = Blocks(a.rows, kWarps * kTileRows);
-  Launch(stream, dim3(row_tiles), dim3(kThreads), 0, ShrinkTiles<X, T>, a);
+  Launch(stream, dim3(Blocks(a.rows, kTileRows)), dim3(kThreads), 0, ShrinkTiles<X, T>, a);
   ExpandParams<Y> e{};
   e.t = a.t;
   e.table = w.table;
@@ -418,13 +559,8 @@ void AddTiles(const AddLoraArgs& args, Stream& stream) {
   e.part_columns = static_cast<int>(w.part_columns);
   e.max_rank = a.max_rank;
   e.overwrite = args.overwrite;
-  if constexpr (sizeof(Y) == 4) {
-    if (args.overwrite) {
-      Launch(stream, dim3(static_cast<unsigned>(a.rows), Blocks(w.n(), kThreads)), dim3(kThreads),
-             0, ClearRows, e);
-    }
-  }
-  Launch(stream, dim3(row_tiles, Blocks(w.n(), 64)), dim3(kThreads), 0, ExpandTiles<T, Y>, e);
+  const dim3 grid(Blocks(a.rows, kWarps * kTileRows), Blocks(w.n(), kExpandColumns));
+  Launch(stream, grid, dim3(kThreads), 0, ExpandTiles<T, Y>, e);
 }
 
 template <typename X, typename T, typename Y>
@@ -439,11 +575,17 @@ void Add(const AddLoraArgs& args, bool tiles, Stream& stream) {
 bool UsesTiles(const AddLoraArgs& args) {
   const LoraWeight& w = *args.weight;
   const Tensor& x = args.x;
+  if (w.dtype == DType::kF32 || x.dim[0] < kFewRows) return false;
   const bool pairs = x.stride[0] % 2 == 0 && reinterpret_cast<uintptr_t>(x.data) % 8 == 0;
-  const bool whole_chunks = args.scatter.base == nullptr || args.scatter.chunk % 2 == 0;
-  const bool whole_heads = args.kv.cache == nullptr || args.kv.cache->head_dim % 2 == 0;
-  return w.dtype != DType::kF32 && x.dim[0] >= kFewRows && w.k % 16 == 0 && pairs &&
-         w.part_columns % 8 == 0 && whole_chunks && whole_heads;
+  bool vectors =
+      args.scatter.base == nullptr
+          ? Vectorizable(args.y)
+          : args.scatter.chunk % 8 == 0 && reinterpret_cast<uintptr_t>(args.scatter.base) % 16 == 0;
+  if (args.kv.cache != nullptr) {
+    vectors = vectors && args.kv.cache->head_dim % 8 == 0 &&
+              reinterpret_cast<uintptr_t>(args.kv.cache->data) % 16 == 0;
+  }
+  return w.k % 16 == 0 && w.part_columns % 32 == 0 && pairs && vectors;
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct AddLoraArgs {
   Tensor y;  // [rows, n] f32 or of the factors' dtype, unit last stride
   ScatterOutput scatter;
   KvOutput kv;
-  bool overwrite = false;  // y = the correction, 0 in rows without an adapter; y is f32
+  bool overwrite = false;  // y = the correction, 0 in rows without an adapter
   Tensor scratch;          // LoraScratchBytes bytes as [bytes] i8
 };
 // Checks the shapes (QT_CHECK) and adds the adapters' terms to the outputs. Zero rows are allowed.

@@ -233,10 +233,12 @@ void Check(const Case& c, DType dtype, TestBackend& backend) {
 TEST_CASE("LoRA corrections equal a reference in double", "[linear][lora]") {
   ForEachBackend([](TestBackend& backend) {
     for (const DType dtype : backend.float_types()) {
-      for (const int64_t rows : Pick<int64_t>({5, 17, 64, 133, 300}, {5, 70})) {
+      for (const int64_t rows : Pick<int64_t>({5, 17, 64, 133, 200, 300}, {5, 200})) {
         for (const Output output : {Output::kF32, Output::kFactors, Output::kOverwrite,
                                     Output::kScatter, Output::kCache}) {
           Check({rows, 96, 3, 48, output}, dtype, backend);
+          Check({rows, 160, 3, 64, output, Norm::kNone, true}, dtype, backend);
+          Check({rows, 144, 3, 32, output, Norm::kRms}, dtype, backend);
           Check({rows, 80, 1, 40, output == Output::kCache ? Output::kF32 : output}, dtype,
                 backend);
         }
