@@ -8,8 +8,9 @@ layers are made on the GPU and written under --work. All adapters of a run have 
 each is loaded by itself.
 
 Shapes: "decode" encodes 32 inputs of 128 tokens and generates exactly 64 tokens for each, greedily;
-ms/step is the time of the whole call divided by 64. "encode" computes pooled embeddings of 32 inputs
-of 512 tokens. Quintet's three variants alternate; a figure is the median of all its repetitions.
+ms/step is the time of the whole call divided by 64. "encode" computes the first hidden states of 32
+inputs of 512 tokens. Quintet's three variants alternate; a figure is the median of all its
+repetitions.
 
 usage: adapters_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--rounds 3]
 """
@@ -36,7 +37,7 @@ SHAPES_MEASURED = {
         "new_tokens": NEW_TOKENS,
         "num_beams": 1,
     },
-    "encode": {"mode": "encode", "pooling": "mean", "batch": ROWS, "input_tokens": ENCODE_TOKENS},
+    "encode": {"mode": "encode-first", "batch": ROWS, "input_tokens": ENCODE_TOKENS},
 }
 
 
@@ -93,7 +94,7 @@ def quintet_ms(args, directory, adapter, shape, adapters):
 
 
 def peft_ms(model, name, shape, adapters, repetitions):
-    """Times of PEFT: `adapters` is 0 (adapters disabled), 1, or ROWS (adapter_names of the batch)."""
+    """Times of PEFT; `adapters` is 1, or ROWS (adapter_names of the batch)."""
     import torch
 
     flags = SHAPES_MEASURED[shape]
