@@ -21,8 +21,7 @@ int64_t EncoderCache::Entry::bytes() const {
                               states->size() * sizeof(float));
 }
 
-EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash,
-                                                     const std::vector<int32_t>& ids,
+EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash, const std::vector<int32_t>& ids,
                                                      int32_t adapter) {
   const auto [begin, end] = by_hash_.equal_range(hash);
   const auto found = std::find_if(begin, end, [&](const auto& entry) {

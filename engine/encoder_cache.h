@@ -33,8 +33,8 @@ class EncoderCache {
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // Returns the cached hidden states of exactly these token ids with this adapter (-1: none); the result's `owner` keeps them
-  // alive. If they are not cached, `owner` is null.
+  // Returns the cached hidden states of exactly these token ids with this adapter (-1: none); the
+  // result's `owner` keeps them alive. If they are not cached, `owner` is null.
   EncodedStates Find(const std::vector<int32_t>& ids, int32_t adapter);
   // Stores a copy of the host tensor `states`, evicting the least recently used entries. Does
   // nothing if the copy exceeds the capacity or its allocation fails.

@@ -11,7 +11,8 @@ void InputBatch::Reserve(int64_t tokens) {
 }
 
 void InputBatch::Clear() {
-  for (auto* v : {&tokens_, &offsets_, &adapters_, &positions_, &lower_begin_, &upper_end_}) v->clear();
+  for (auto* v : {&tokens_, &offsets_, &adapters_, &positions_, &lower_begin_, &upper_end_})
+    v->clear();
   begin_ = 0;
   adapter_ = -1;
   limited_ = both_ways_ = moved_ = false;
@@ -42,10 +43,8 @@ void InputBatch::AddRow(int32_t token, int32_t position, SeenBy seen_by) {
 
 EncodeBatch InputBatch::Finish() {
   offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-  EncodeBatch batch{.tokens = tokens_,
-                    .offsets = offsets_,
-                    .bidirectional = both_ways_,
-                    .adapters = adapters_};
+  EncodeBatch batch{
+      .tokens = tokens_, .offsets = offsets_, .bidirectional = both_ways_, .adapters = adapters_};
   if (moved_) batch.positions = positions_;
   if (limited_) batch.lower_begin = lower_begin_;
   if (both_ways_) batch.upper_end = upper_end_;

@@ -22,7 +22,8 @@ class InputBatch {
   // Reserves memory for `tokens` tokens: batches of up to that size allocate nothing.
   void Reserve(int64_t tokens);
   void Clear();
-  // Sets the adapter of the inputs that are added after this call (EncodeBatch::adapters); -1: none.
+  // Sets the adapter of the inputs that are added after this call (EncodeBatch::adapters); -1:
+  // none.
   void SetAdapter(int32_t adapter) { adapter_ = adapter; }
   // Adds a whole input. Its rows have the default SeenBy, so no key is hidden from a query except
   // by the model itself (causality).

@@ -199,8 +199,8 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   if (request.input.empty()) return absl::InvalidArgumentError("input: no tokens");
   QT_RETURN_IF_ERROR(CheckIds("input", request.input, config.vocab));
   if (request.adapter < -1 || request.adapter >= capacity.adapters) {
-    return absl::InvalidArgumentError(absl::StrCat("adapter: ", request.adapter, " is not in [-1, ",
-                                                   capacity.adapters, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter: ", request.adapter, " is not in [-1, ", capacity.adapters, ")"));
   }
 
   auto job = std::make_unique<Job>();

@@ -48,12 +48,11 @@ void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int thr
 
 absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t bytes) {
   const auto mib = [](int64_t count) { return (count + (int64_t{1} << 20) - 1) >> 20; };
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
-                   ", adapters ", mib(plan.model.adapters),
-                   ", keys and values ", mib(plan.model.cache), ", workspace ",
-                   mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
-                   mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
+      ", adapters ", mib(plan.model.adapters), ", keys and values ", mib(plan.model.cache),
+      ", workspace ", mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
+      mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
 }
 
 int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {

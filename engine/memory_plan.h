@@ -21,7 +21,9 @@ struct MemoryPlan {
   // workspace; on a GPU only pinned buffers and the CUDA driver's memory. `host_loading` comes on
   // top of them while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
-  int64_t total() const { return model.weights + model.adapters + model.cache + model.workspace + search + runtime; }
+  int64_t total() const {
+    return model.weights + model.adapters + model.cache + model.workspace + search + runtime;
+  }
 };
 
 // Computes the memory needed with the limits in `options`; allocates nothing. Returns the errors of

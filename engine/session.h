@@ -25,9 +25,9 @@ inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one
 
 // The options of a session. Error messages about them use the names of the command line's flags.
 struct SessionOptions {
-  std::string model;             // directory, file or hub id (FindModel)
-  std::string tokenizer;         // directory, file or hub id; empty: that of the model
-  bool follow_symlinks = false;  // read model files that are symbolic links to anywhere
+  std::string model;                    // directory, file or hub id (FindModel)
+  std::string tokenizer;                // directory, file or hub id; empty: that of the model
+  bool follow_symlinks = false;         // read model files that are symbolic links to anywhere
   std::vector<AdapterSource> adapters;  // LoRA adapters to load beside the model
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads

@@ -141,7 +141,8 @@ bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   // model's backend; hence it can use cached ones only on a CPU.
   const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
   EncodedStates cached;
-  if (usable && job->scoring() == nullptr) cached = encoder_cache_.Find(job->request.input, job->adapter);
+  if (usable && job->scoring() == nullptr)
+    cached = encoder_cache_.Find(job->request.input, job->adapter);
   if (cached.owner == nullptr) {
     encode_batch_.push_back(job);
     return true;

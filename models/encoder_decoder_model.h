@@ -69,7 +69,7 @@ class EncoderDecoderModel : public PackedModel {
   // cross_chunk_offsets_[c / head_dim], one per (layer, key or value, head).
   Tensor cross_row_offsets_;    // [max_encode_tokens] i64, used as a ring
   Tensor cross_chunk_offsets_;  // [decoder_layers * 2 * heads] i64
-  Tensor cross_adapters_;  // [max_encode_tokens] i32, of the same rows; if there are adapters
+  Tensor cross_adapters_;       // [max_encode_tokens] i32, of the same rows; if there are adapters
   int64_t cross_rows_used_ = 0;
   int64_t cross_upload_ = 0;  // number of the latest H2D copy of these two
 

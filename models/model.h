@@ -3,9 +3,9 @@
 //
 // Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
 // GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and tables
-// of cache slots are host memory of the caller, who may reuse it as soon as the call returns. The only
-// exception is `targets` of TargetLogProbs, a pinned buffer (Stream::AllocatePinned): the caller
-// enqueues its H2D copy before the call and must not change it until that copy has run.
+// of cache slots are host memory of the caller, who may reuse it as soon as the call returns. The
+// only exception is `targets` of TargetLogProbs, a pinned buffer (Stream::AllocatePinned): the
+// caller enqueues its H2D copy before the call and must not change it until that copy has run.
 //
 // A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with.
 // No call below allocates tensor memory, except that Decode enlarges its index arrays for very long

@@ -69,9 +69,9 @@ class StepArrays {
   // The copy that Fill made of the batch. Its spans and pointers refer to memory of this object.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
-  const Tensor& tokens() const { return tokens_; }                         // [rows] i32
-  const Tensor& positions() const { return positions_; }                   // [rows] i32
-  absl::Span<const int32_t> new_slots() const { return new_slots_; }       // [rows]
+  const Tensor& tokens() const { return tokens_; }                    // [rows] i32
+  const Tensor& positions() const { return positions_; }              // [rows] i32
+  absl::Span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
   // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
   absl::Span<const int32_t> row_adapters() const { return row_adapters_; }
   absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows

@@ -56,12 +56,13 @@ absl::Status CheckRepeatedText(const CallContext& context, absl::string_view fie
 }
 
 std::vector<ApiField> CallFields() {
-  return {{"model", "string", "Name of a served model. Default: the only one."},
-          {"adapter", "string", "Name of a LoRA adapter of the model; or `model` is MODEL:ADAPTER."},
-          {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
-          {"priority", "string", "low, normal or high."},
-          {"truncate", "boolean", "Cut inputs that are too long. Default false: an error."},
-          {"add_special_tokens", "boolean", "Default true."}};
+  return {
+      {"model", "string", "Name of a served model. Default: the only one."},
+      {"adapter", "string", "Name of a LoRA adapter of the model; or `model` is MODEL:ADAPTER."},
+      {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
+      {"priority", "string", "low, normal or high."},
+      {"truncate", "boolean", "Cut inputs that are too long. Default false: an error."},
+      {"add_special_tokens", "boolean", "Default true."}};
 }
 
 std::vector<ApiField> EncodeFields() {

@@ -255,12 +255,10 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
   }
   if (loaded.gpu == nullptr) return;
   const MemoryPlan& plan = *loaded.gpu;
-  const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
-                                                   {"adapters", plan.model.adapters},
-                                                   {"cache", plan.model.cache},
-                                                   {"workspace", plan.model.workspace},
-                                                   {"search", plan.search},
-                                                   {"runtime", plan.runtime}};
+  const std::pair<const char*, int64_t> kinds[] = {
+      {"weights", plan.model.weights}, {"adapters", plan.model.adapters},
+      {"cache", plan.model.cache},     {"workspace", plan.model.workspace},
+      {"search", plan.search},         {"runtime", plan.runtime}};
   for (const auto& [kind, bytes] : kinds) {
     Set(serving_->Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
                         {{"kind", kind}}),

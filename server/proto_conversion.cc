@@ -11,8 +11,8 @@
 #include "google/protobuf/reflection.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
-#include "models/adapters/loaded_adapters.h"
 #include "kernels/base/tensor.h"
+#include "models/adapters/loaded_adapters.h"
 
 namespace quintet {
 namespace {

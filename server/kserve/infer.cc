@@ -154,10 +154,9 @@ void InferTask::Read(const kserve::ModelInferRequest& request, const absl::Statu
 }
 
 absl::Status InferTask::Renamed(const absl::Status& status) {
-  return RenamedField(status,
-                      {{"call.model", "model_name"},
-                       {"call.priority", "parameters.priority"},
-                       {"call.adapter", "parameters.adapter"}});
+  return RenamedField(status, {{"call.model", "model_name"},
+                               {"call.priority", "parameters.priority"},
+                               {"call.adapter", "parameters.adapter"}});
 }
 
 absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {

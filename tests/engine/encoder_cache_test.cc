@@ -30,7 +30,8 @@ bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
 
 void Insert(EncoderCache* cache, const std::vector<int32_t>& ids) {
   const std::vector<float> states = StatesOf(ids);
-  cache->Insert(ids, kNoAdapter, Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
+  cache->Insert(ids, kNoAdapter,
+                Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
 }
 
 TEST_CASE("encoder cache: returns inserted states, evicts the least recently used") {

@@ -150,8 +150,7 @@ Tensor FakeModel::EncodedStates() const {
 }
 
 void FakeModel::ProjectCross(const Tensor& states, int64_t position,
-                             absl::Span<const int32_t> slots,
-                             absl::Span<const int32_t> adapters) {
+                             absl::Span<const int32_t> slots, absl::Span<const int32_t> adapters) {
   CheckAdapters(adapters, slots.size());
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
