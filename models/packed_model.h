@@ -12,7 +12,7 @@
 
 #include "kernels/attention/mask.h"
 #include "kernels/runtime/graph_cache.h"
-#include "models/adapters/loaded_adapters.h"
+#include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights/weights.h"

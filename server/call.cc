@@ -8,7 +8,7 @@
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
-#include "models/adapters/loaded_adapters.h"
+#include "models/loaded_adapters.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
 #include "server/model_info.h"

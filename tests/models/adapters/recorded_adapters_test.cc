@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "models/adapters/adapter.h"
-#include "models/adapters/loaded_adapters.h"
 #include "models/convert/convert.h"
+#include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/verify_merge.h"
 #include "nlohmann/json.hpp"

@@ -1,4 +1,4 @@
-#include "models/adapters/loaded_adapters.h"
+#include "models/loaded_adapters.h"
 
 #include <algorithm>
 #include <map>
