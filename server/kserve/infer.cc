@@ -176,6 +176,11 @@ absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
     call_.set_priority(value);
     parameters_.erase(priority);
   }
+  if (const auto adapter = parameters_.find("adapter"); adapter != parameters_.end()) {
+    if (!adapter->second.is_string()) return Invalid("parameters.adapter", "must be a string");
+    call_.set_adapter(adapter->second.get<std::string>());
+    parameters_.erase(adapter);
+  }
   QT_RETURN_IF_ERROR(ReadOutputs(request));
   QT_ASSIGN_OR_RETURN(const InputTensors tensors, InputTensors::Read(request, kInputs));
   typed_ = tensors.typed();

@@ -163,7 +163,7 @@ absl::Status InferTask::ReadOptions() {
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",
-      "priority"};
+      "priority",    "adapter"};
   if (operation_ == RequestKind::kEncode) messages = {&encode_};
   if (operation_ == RequestKind::kScore) messages = {&score_};
   if (operation_ == RequestKind::kClassify) messages = {&classify_};

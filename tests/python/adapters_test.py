@@ -14,6 +14,8 @@ from http_api import HttpServer
 from server_process import G2P, SOURCE, eventually, run_quintet, words
 
 RECORDED = SOURCE / "tests" / "data" / "adapters"
+OPTIONS = {"num_beams": 2, "max_new_tokens": 24}
+TGI_OPTIONS = {"best_of": 2, "max_new_tokens": 24}
 
 
 def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
@@ -94,7 +96,7 @@ def model(adapters):
 def texts(model):
     """By adapter (None: without): the texts that the model generates for words(8)."""
     return {
-        name: [result.text for result in model.generate(words(8), adapter=name, num_beams=2)]
+        name: [result.text for result in model.generate(words(8), adapter=name, **OPTIONS)]
         for name in (None, "one", "two")
     }
 
@@ -114,7 +116,8 @@ def test_adapters_change_the_texts(texts):
 
 
 def test_the_command_line(adapters, texts):
-    flags = ["--model", str(G2P), "--num-beams", "2", "--adapter", str(adapters["two"])]
+    flags = ["--model", str(G2P), "--num-beams", "2", "--max-new-tokens", "24"]
+    flags += ["--adapter", str(adapters["two"])]
     written = run_quintet("generate", *flags, stdin="".join(f"{word}\n" for word in words(8)))
     assert written.decode().splitlines() == texts["two"]
 
@@ -124,7 +127,7 @@ def test_clients_of_the_server(server, texts):
         assert client.info().adapters == ["one", "two"]
         assert client.list_models()[0].adapters == ["one", "two"]
         for name, expected in texts.items():
-            results = client.generate(words(8), adapter=name, num_beams=2)
+            results = client.generate(words(8), adapter=name, **OPTIONS)
             assert [result.text for result in results] == expected
         with pytest.raises(quintet.NotFoundError, match="no adapter three; it has: one, two"):
             client.generate("a", adapter="three")
@@ -132,12 +135,12 @@ def test_clients_of_the_server(server, texts):
         assert np.array_equal(rows[0], rows[1])
         assert not np.array_equal(rows, client.encode(["phoneme", "phoneme"]))
         # The encoder cache has the states of the same text without an adapter, and with another.
-        cached = client.generate(words(1)[0], adapter="one", num_beams=2)
+        cached = client.generate(words(1)[0], adapter="one", **OPTIONS)
         assert cached.text == texts["one"][0]
         scores = client.score("phoneme", ["F OW1"], adapter="one").logprobs
         assert scores[0] != client.score("phoneme", ["F OW1"]).logprobs[0]
     with quintet.Client(server.target, model="g2p:two") as client:
-        assert client.generate(words(8), num_beams=2)[3].text == texts["two"][3]
+        assert client.generate(words(8), **OPTIONS)[3].text == texts["two"][3]
         with pytest.raises(quintet.InvalidArgumentError, match="names another adapter"):
             client.generate("a", adapter="one")
     with quintet.Client(server.target, model="g2p:three") as client:
@@ -154,7 +157,7 @@ def test_kserve(server, texts):
     def infer(adapter):
         text = triton.InferInput("text_input", [1], "BYTES")
         text.set_data_from_numpy(np.array([words(1)[0].encode()], dtype=object))
-        parameters = {"num_beams": 2} | ({"adapter": adapter} if adapter else {})
+        parameters = OPTIONS | ({"adapter": adapter} if adapter else {})
         answer = client.infer("g2p", [text], parameters=parameters)
         return answer.as_numpy("text_output")[0].decode()
 
@@ -174,10 +177,10 @@ def test_the_http_api(server, texts):
     for name in texts:
         model = f"g2p:{name}" if name else "g2p"
         answer = client.completions.create(
-            model=model, prompt=words(8), max_tokens=64, extra_body=beams
+            model=model, prompt=words(8), max_tokens=24, extra_body=beams
         )
         assert [choice.text for choice in answer.choices] == texts[name]
-        generate = {"inputs": words(1)[0], "parameters": {"adapter_id": name, "best_of": 2}}
+        generate = {"inputs": words(1)[0], "parameters": {"adapter_id": name, **TGI_OPTIONS}}
         if name is None:
             del generate["parameters"]["adapter_id"]
         assert server.post("/generate", generate).json()["generated_text"] == texts[name][0]
