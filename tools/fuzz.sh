@@ -5,8 +5,8 @@
 # line of the output is the result as JSON; exits with 1 if such an input was found. Needs Debian's
 # packages clang-16 and libclang-rt-16-dev.
 # usage: tools/fuzz.sh NAME [SECONDS]
-# NAME: safetensors, gguf, text_encoder, tokenizer_json, sentencepiece, config, request, kserve,
-# http_json or http_server.
+# NAME: safetensors, gguf, text_encoder, adapter, tokenizer_json, sentencepiece, config, request,
+# kserve, http_json or http_server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -5,9 +5,11 @@ deadline, an API key, and TLS. Answers equal those of quintet.v1. tools/try_kser
 operations of the client of kserve, which needs packages of its own.
 """
 
+import asyncio
 import gc
 import hashlib
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -23,7 +25,6 @@ import tei_client
 import tei_client.models
 import text_generation
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from http_api import HttpServer
 from kserve_requests import Stream, texts
@@ -33,6 +34,8 @@ from server_process import G2P, KEY, SOURCE, WRONG_KEY, eventually, words
 OPERATIONS = ("unary", "stream", "batch", "error", "cancel", "deadline", "key", "tls")
 WORDS = words(4)
 DEADLINE_S = 0.3
+# Texts that take an encoder longer than DEADLINE_S.
+LONG = ["wagner " * 500] * 64
 
 
 class MatrixClient:
@@ -200,6 +203,11 @@ class HuggingfaceHub(MatrixClient):
     def stream(self):
         return "".join(self._client().text_generation(WORDS[0], stream=True))
 
+    def batch(self):
+        """The similarity of the first word and the others: the only batch of this client."""
+        url = self.url + "/similarity"
+        return self._client().sentence_similarity(WORDS[0], WORDS[1:], model=url)
+
     def error(self):
         self._client().text_generation("a", temperature=0.001)
 
@@ -248,11 +256,12 @@ class TeiClient(MatrixClient):
 
     name = "tei-client"
     error_text = "truncation_direction"
+    deadline_text = "ReadTimeout"
 
-    def _client(self):
+    def _client(self, timeout=60.0):
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         verify = str(self.ca) if self.ca else True
-        return tei_client.HttpClient(self.url, headers=headers, verify=verify, timeout=60)
+        return tei_client.HttpClient(self.url, headers=headers, verify=verify, timeout=timeout)
 
     def batch(self):
         return self._client().embed(WORDS, normalize=False)
@@ -264,6 +273,20 @@ class TeiClient(MatrixClient):
     def unary(self):
         (tokens,) = self._client().tokenize(WORDS[0])
         return self._client().decode([tokens.get_ids()])[0]
+
+    def cancel(self):
+        async def main():
+            task = asyncio.create_task(self._client().async_embed(LONG))
+            running = lambda: self.server.metric("quintet_requests_running") > 0
+            assert await asyncio.to_thread(eventually, running)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+
+    def deadline(self):
+        self._client(DEADLINE_S).embed(LONG)
 
 
 class Curl(MatrixClient):
@@ -390,12 +413,16 @@ def encoder(tiny_models):
 
 @parametrized("batch")
 def test_batches(server, encoder, expected, client, operation):
-    server = encoder if client is TeiClient else server
+    server = encoder if client in (HuggingfaceHub, TeiClient) else server
     found = getattr(client(server), operation)()
-    if client in (Grpcio, TeiClient):
+    if client in (Grpcio, HuggingfaceHub, TeiClient):
         with server.client() as rpc:
             rows = [numpy.frombuffer(e.values, "<f4") for e in rpc.encode(WORDS).embeddings]
-        if client is Grpcio:
+        if client is HuggingfaceHub:
+            first, *others = [row.astype(float) for row in rows]
+            cosines = [x @ first / math.sqrt((x @ x) * (first @ first)) for x in others]
+            assert found == pytest.approx(cosines, abs=1e-12)
+        elif client is Grpcio:
             assert [bytes(values) for values in found] == [row.tobytes() for row in rows]
         else:
             assert [numpy.float32(values).tobytes() for values in found] == [
@@ -431,25 +458,32 @@ def at_rest(server) -> bool:
 
 
 @parametrized("cancel")
-def test_cancelled_requests_end(endless, client, operation):
-    before = cancelled(endless)
-    getattr(client(endless), operation)()
+def test_cancelled_requests_end(endless, encoder, client, operation):
+    server = encoder if client is TeiClient else endless
+    before = cancelled(server)
+    getattr(client(server), operation)()
     gc.collect()  # some clients close a connection only then
-    assert eventually(lambda: cancelled(endless) == before + 1)
-    assert eventually(lambda: at_rest(endless))
+    check_ended(server, before, client)
 
 
 @parametrized("deadline")
-def test_deadlines(endless, client, operation):
-    before = cancelled(endless)
-    tested = client(endless)
+def test_deadlines(endless, encoder, client, operation):
+    server = encoder if client is TeiClient else endless
+    before = cancelled(server)
+    tested = client(server)
     with pytest.raises(Exception) as raised:
         getattr(tested, operation)()
     assert tested.deadline_text in tested.text(raised.value), tested.text(raised.value)
     del raised
     gc.collect()
-    assert eventually(lambda: cancelled(endless) == before + 1)
-    assert eventually(lambda: at_rest(endless))
+    check_ended(server, before, client)
+
+
+def check_ended(server, before: float, client) -> None:
+    """One request has ended early; of a batch, those inputs that were not encoded yet."""
+    ended = lambda: cancelled(server) - before
+    assert eventually(lambda: ended() > 0 if client is TeiClient else ended() == 1)
+    assert eventually(lambda: at_rest(server))
 
 
 @parametrized("key", "tls")

@@ -97,7 +97,11 @@ class Browser:
         return f"/element/{found[ELEMENT]}"
 
     def click(self, selector: str) -> None:
-        self._post(f"{self.find(selector)}/click")
+        """Clicks an element, or the label around it, which may cover it."""
+        script = (
+            "const one = document.querySelector(arguments[0]); return one.closest('label') ?? one"
+        )
+        self._post(f"/element/{self.run(script, selector)[ELEMENT]}/click")
 
     def fill(self, selector: str, text: str) -> None:
         element = self.find(selector)
@@ -126,8 +130,8 @@ class Browser:
             script = "return document.querySelector(arguments[0])?.checkVisibility() ?? false"
             return self.run(script, selector) and text in self.text(selector)
 
-        shown = self.text("body")
-        assert eventually(seen, timeout_s), f"no {selector} with {text!r}:\n{shown}"
+        found = eventually(seen, timeout_s)
+        assert found, f"no {selector} with {text!r}:\n{self.text('body')}"
 
     def logs(self) -> list[str]:
         """Warnings and errors of the console since the last call, with violations of the CSP."""

@@ -16,7 +16,7 @@ import numpy
 from kserve import InferenceGRPCClient, InferInput, InferRequest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from server_process import G2P, Server, words  # noqa: E402
+from server_process import G2P, Server, eventually, words  # noqa: E402
 
 Code = grpc.StatusCode
 
@@ -59,9 +59,15 @@ async def check_calls(server: Server) -> None:
         )
         endless = request(["a"], True, ignore_eos=True, max_new_tokens=4000)
         assert await failure(client.infer(endless, timeout=0.2)) == Code.DEADLINE_EXCEEDED
+        running = "quintet_requests_running"
+        assert eventually(lambda: server.metric(running) == 0)
         task = asyncio.create_task(client.infer(endless))
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(eventually, lambda: server.metric(running) == 1)
         task.cancel()
+        assert await asyncio.to_thread(eventually, lambda: server.metric(running) == 0)
+        finished = "quintet_requests_finished_total"
+        # The client also cancels when its deadline passes.
+        assert sum(server.metric(finished, reason=r) for r in ("cancelled", "deadline")) == 2
         answers = await asyncio.gather(*(client.infer(request([w], True)) for w in known))
         assert len(answers) == 8
 
@@ -88,6 +94,9 @@ async def check_key_and_tls(folder: pathlib.Path) -> None:
         async with InferenceGRPCClient(target, use_ssl=True, creds=credentials) as client:
             assert await client.is_server_ready()
             assert await failure(client.infer(request(["a"], True))) == Code.UNAUTHENTICATED
+            wrong = (("authorization", "Bearer wrong"),)
+            answer = client.infer(request(["a"], True), headers=wrong)
+            assert await failure(answer) == Code.PERMISSION_DENIED
             headers = (("authorization", "Bearer right"),)
             answer = await client.infer(request(["wagner"], True), headers=headers)
             assert answer.outputs[0].as_numpy()[0, 0] == b"W AE1 G N ER0"

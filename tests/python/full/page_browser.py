@@ -6,6 +6,7 @@ wide, to look at.
 """
 
 import argparse
+import ast
 import hashlib
 import http.client
 import json
@@ -107,7 +108,7 @@ def check_models(page: Page) -> None:
     page.browser.wait("#status", "Serving")
     listed = page.browser.texts(".model-name")
     assert listed == ["g2p", "t5-encoder", "t5-seqcls", "t5-tokcls"], listed
-    assert "6.3 M parameters, f32, cpu" in page.browser.text(".model")
+    assert "6.4 M parameters, f32, cpu" in page.browser.text(".model")
     page.browser.wait("#version", ".")
     entries = "return performance.getEntriesByType('resource').map((one) => one.name)"
     assert all(name.startswith(page.url) for name in page.browser.run(entries))
@@ -123,7 +124,7 @@ def check_greedy(page: Page) -> None:
     browser.press("ctrl", "enter")
     browser.wait("#generate .result > .facts", "in all")
     assert page.generated() == ["W AE1 G N ER0"]
-    body = {"prompt": "wagner", "temperature": 0, "num_beams": 1, "logprobs": 5}
+    body = {"model": "g2p", "prompt": "wagner", "temperature": 0, "num_beams": 1, "logprobs": 5}
     choice = page.server.post("/v1/completions", body).json()["choices"][0]
     doubts = "return [...document.querySelectorAll('.token')].map((one) => one.style.cssText)"
     assert len(browser.run(doubts)) == len(choice["logprobs"]["tokens"])
@@ -143,6 +144,14 @@ def check_greedy(page: Page) -> None:
     page.shot("greedy")
 
 
+def streamed(output: str) -> str:
+    """The text of the events that a shown command has printed: the JSON of curl, or the
+    dictionaries of Python."""
+    lines = [line.removeprefix("data: ") for line in output.splitlines() if "choices" in line]
+    read = json.loads if '"choices"' in output else ast.literal_eval
+    return "".join(choice["text"] for line in lines for choice in read(line)["choices"])
+
+
 def check_snippets(page: Page) -> None:
     """The shown commands give the shown answer."""
     assert "data: [DONE]" in page.shown("generate", "Answer")
@@ -153,7 +162,8 @@ def check_snippets(page: Page) -> None:
         check=True,
         timeout=60,
     )
-    assert "data: [DONE]" in curl.stdout and "W AE1" in curl.stdout
+    assert "data: [DONE]" in curl.stdout
+    assert streamed(curl.stdout) == "W AE1 G N ER0"
     python = subprocess.run(
         [sys.executable, "-c", page.shown("generate", "Python")],
         capture_output=True,
@@ -161,8 +171,8 @@ def check_snippets(page: Page) -> None:
         check=True,
         timeout=60,
     )
-    events = python.stdout.splitlines()
-    assert len(events) > 2 and "'finish_reason': 'stop'" in python.stdout
+    assert streamed(python.stdout) == "W AE1 G N ER0"
+    assert "'finish_reason': 'stop'" in python.stdout
 
 
 def check_beams(page: Page) -> None:
@@ -224,7 +234,7 @@ def check_errors(page: Page) -> None:
     browser.fill("#generate input[name='max_tokens']", "abc")
     browser.click("#generate button.primary")
     browser.wait("#generate .error", "HTTP 400")
-    body = {"prompt": "a", "max_tokens": "abc"}
+    body = {"model": "g2p", "prompt": "a", "max_tokens": "abc"}
     expected = page.server.post("/v1/completions", body).json()["error"]["message"]
     assert browser.text("#generate .error .verbatim") == expected
     page.shot("error-400")
@@ -430,7 +440,7 @@ def check_key(page: Page) -> None:
             timeout=60,
             env={**os.environ, "QUINTET_API_KEY": KEY},
         )
-        assert "W AE1" in done.stdout, done
+        assert streamed(done.stdout) == "W AE1 G N ER0", done
     kept = (
         "return document.documentElement.outerHTML + location.href + document.cookie"
         " + JSON.stringify({...localStorage}) + JSON.stringify({...sessionStorage})"
@@ -452,7 +462,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, Browser(*SIZES["wide"]) as browser:
         root = pathlib.Path(scratch)
         models = [G2P, *make_models(root)]
-        with HttpServer(*models, http_api_page=True, drain_delay=3) as server:
+        # The page asks every 5 s whether the server drains.
+        with HttpServer(*models, http_api_page=True, drain_delay=15) as server:
             page = Page(browser, server, folder)
             for check in (
                 check_models,
