@@ -12,7 +12,6 @@
 #include "kernels/runtime/cores.h"
 #include "models/checkpoint/dtype_names.h"
 #include "models/checkpoint/find_model.h"
-#include "models/loaded_adapters.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
 #include "nanobind/stl/unique_ptr.h"
@@ -342,10 +341,7 @@ class PythonModel {
     call->session = loaded->session.get();
     call->kind = KindOf(kind);
     ReadOptions(options, call.get());
-    if (options.contains("adapter")) {
-      const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
-      call->adapter = ValueOrThrow(FindAdapter(loaded->session->flags.adapters, name));
-    }
+    call->adapter = AdapterOf(options, *loaded->session);
     OkOrThrow(CheckHead(call->kind, loaded->session->config));
     if (call->kind == RequestKind::kEncode) {
       const Session& session = *loaded->session;
@@ -434,14 +430,8 @@ class PythonModel {
     info["eos_token_ids"] = std::vector<int32_t>(session.config.eos_ids);
     info["max_input_tokens"] = session.flags.max_input_tokens;
     info["max_num_seqs"] = session.model->limits().max_step_sequences;
-    std::vector<std::string> prompt_names;
-    if (session.modules != nullptr) {
-      for (const auto& [name, prompt] : session.modules->prompts) prompt_names.push_back(name);
-    }
-    info["prompt_names"] = prompt_names;
-    std::vector<std::string> adapters;
-    for (const AdapterSource& adapter : session.flags.adapters) adapters.push_back(adapter.name);
-    info["adapters"] = adapters;
+    info["prompt_names"] = PromptNames(session);
+    info["adapters"] = AdapterNames(session);
     info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
     info["threads"] = session.flags.threads;
     info["load_seconds"] = session.load_seconds;
@@ -553,11 +543,7 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   Set(options, "cache_memory", &session.cache_mib);
   Set(options, "max_memory", &session.max_memory_mib);
   Set(options, "ignore_generation_fields", &session.ignore_generation_fields);
-  if (options.contains("adapters")) {
-    for (const auto& [name, adapter] : nb::cast<nb::dict>(nb::object(options["adapters"]))) {
-      session.adapters.push_back({nb::cast<std::string>(name), nb::cast<std::string>(adapter)});
-    }
-  }
+  session.adapters = ReadAdapters(options);
   constexpr int64_t kMost = int64_t{1} << 24;
   CheckRange("max_num_seqs", session.max_running, 0, 4096);
   CheckRange("max_input_tokens", session.max_input_tokens, 1, kMost);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "models/loaded_adapters.h"
 
 namespace quintet::python {
 namespace {
@@ -229,6 +230,34 @@ std::vector<std::string> GenerationOptionNames() {
   DecodingRequest request;
   VisitRequestFields(&request, [&](const char* name, auto*) { names.emplace_back(name); });
   names.emplace_back("decoder_prefix");
+  return names;
+}
+
+std::vector<AdapterSource> ReadAdapters(const nb::dict& options) {
+  std::vector<AdapterSource> adapters;
+  if (!options.contains("adapters")) return adapters;
+  for (const auto& [name, path] : nb::cast<nb::dict>(nb::object(options["adapters"]))) {
+    adapters.push_back({nb::cast<std::string>(name), nb::cast<std::string>(path)});
+  }
+  return adapters;
+}
+
+int32_t AdapterOf(const nb::dict& options, const Session& session) {
+  if (!options.contains("adapter")) return -1;
+  const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
+  return ValueOrThrow(FindAdapter(session.flags.adapters, name));
+}
+
+std::vector<std::string> AdapterNames(const Session& session) {
+  std::vector<std::string> names;
+  for (const AdapterSource& adapter : session.flags.adapters) names.push_back(adapter.name);
+  return names;
+}
+
+std::vector<std::string> PromptNames(const Session& session) {
+  std::vector<std::string> names;
+  if (session.modules == nullptr) return names;
+  for (const auto& [name, prompt] : session.modules->prompts) names.push_back(name);
   return names;
 }
 

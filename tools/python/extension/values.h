@@ -29,6 +29,14 @@ bool IsOneInput(nb::handle value);
 DecodingRequest ReadDecoding(const nb::dict& options, const Session& session);
 std::vector<std::string> GenerationOptionNames();
 
+// Returns the LoRA adapters that the option `adapters` of a model names, and the index of the one
+// that the option `adapter` of a call names (-1: none; NotFoundError: the session has no such one).
+std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
+int32_t AdapterOf(const nb::dict& options, const Session& session);
+// Returns the names that the options `adapter` and `prompt_name` of calls may have.
+std::vector<std::string> AdapterNames(const Session& session);
+std::vector<std::string> PromptNames(const Session& session);
+
 // Returns the token ids of an input, after checking their number. `embedding`: for encode, the
 // object whose prompt and length limit apply to texts; otherwise null. Does not need the GIL.
 absl::StatusOr<std::vector<int32_t>> IdsOf(const Session& session, const Input& input,
