@@ -41,8 +41,10 @@ class JsonFields {
   void Read(const std::string& name, std::optional<uint32_t>* to);
   void Read(const std::string& name, std::optional<uint64_t>* to);
   // A text, an array of texts, an array of token ids or an array of such arrays; 1 to 64 inputs.
-  // *list is whether there may be several.
-  void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list);
+  // *list is whether there may be several. `wrapped_texts`: an element of a list may be an array of
+  // one text, which is the same as the text.
+  void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list,
+                  bool wrapped_texts = false);
   // An array of texts, at most `limit`.
   void ReadTexts(const std::string& name, size_t limit, std::vector<std::string>* to);
 
