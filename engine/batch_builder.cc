@@ -12,6 +12,7 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits, ThreadPool* pool) : pool_(
   output_rows_.reserve(limits.max_step_tokens);
   offsets_.reserve(limits.max_step_sequences + 1);
   kv_lens_.reserve(limits.max_step_sequences);
+  adapters_.reserve(limits.max_step_sequences);
   group_offsets_.reserve(limits.max_step_sequences + 1);
   source_lens_.reserve(limits.max_step_sequences);
   slot_rows_.reserve(limits.max_step_sequences);
@@ -23,7 +24,8 @@ BatchBuilder::BatchBuilder(const ModelLimits& limits, ThreadPool* pool) : pool_(
 }
 
 void BatchBuilder::Clear() {
-  for (auto* v : {&tokens_, &kv_lens_, &output_rows_, &source_lens_}) v->clear();
+  for (auto* v : {&tokens_, &kv_lens_, &output_rows_, &source_lens_, &adapters_}) v->clear();
+  adapter_ = -1;
   offsets_.assign(1, 0);
   group_offsets_.assign(1, 0);
   slot_rows_.clear();
@@ -50,6 +52,7 @@ void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<cons
   offsets_.push_back(static_cast<int32_t>(tokens_.size()));
   kv_lens_.push_back(static_cast<int32_t>(slots.size()));
   slot_rows_.push_back(slots.data());
+  adapters_.push_back(adapter_);
   if (!source_rows_.empty()) ++group_offsets_.back();
 }
 
@@ -63,7 +66,7 @@ void BatchBuilder::OutputToken(int64_t index) {
 }
 
 void BatchBuilder::Resize(int64_t sequences, int64_t groups, int64_t moves) {
-  for (auto* v : {&tokens_, &kv_lens_, &output_rows_}) v->resize(sequences);
+  for (auto* v : {&tokens_, &kv_lens_, &output_rows_, &adapters_}) v->resize(sequences);
   slot_rows_.resize(sequences);
   offsets_.resize(sequences + 1);
   source_lens_.resize(groups);
@@ -79,6 +82,10 @@ void BatchBuilder::SetGroup(int64_t group, int64_t end, uint64_t owner,
   source_rows_[group] = source_slots.data();
   source_lens_[group] = static_cast<int32_t>(source_slots.size());
   group_offsets_[group + 1] = static_cast<int32_t>(end);
+}
+
+void BatchBuilder::SetAdapters(int64_t begin, int64_t end, int32_t adapter) {
+  std::fill(adapters_.begin() + begin, adapters_.begin() + end, adapter);
 }
 
 void BatchBuilder::SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots) {
@@ -119,6 +126,7 @@ DecodeBatch BatchBuilder::Finish() {
   batch.slots_stride = slots_stride_;
   batch.moves = moves_;
   batch.output_rows = output_rows_;
+  batch.adapters = adapters_;
   if (!source_rows_.empty()) {
     batch.group_offsets = group_offsets_;
     batch.source_slots = sources_.data();

@@ -19,6 +19,9 @@ class BatchBuilder {
   BatchBuilder(const ModelLimits& limits, ThreadPool* pool);
 
   void Clear();
+  // Sets the adapter of the sequences that are added after this call (DecodeBatch::adapters); -1:
+  // none.
+  void SetAdapter(int32_t adapter) { adapter_ = adapter; }
   // Starts a group: the sequences added after this call share one encoded input, whose cache slots
   // are `source_slots` (empty for models without an encoder). The caller keeps the span valid until
   // the batch has run. `owner` identifies the request; calls with the same owner, in this and in
@@ -35,16 +38,18 @@ class BatchBuilder {
   // of one sequence must ascend from call to call.
   void OutputToken(int64_t index);
 
-  // Another way to build a batch, in which every sequence has one new token, whose hidden state is
-  // returned: Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each index.
-  // Threads may call them concurrently for different indices. `groups` is the number of requests,
-  // or 0 for models without an encoder; `moves` is the number of SetMove calls.
+  // Another way to build a batch, if each sequence has one new token, whose hidden state is
+  // returned: call Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each
+  // index. Threads may call the Set functions concurrently for different indices. `groups`: number
+  // of requests, or 0 for models without an encoder. `moves`: number of SetMove calls.
   void Resize(int64_t sequences, int64_t groups, int64_t moves);
-  // Sets a group, see BeginGroup. Its sequences are those from the end of the group before it up
-  // to, but not including, sequence `end`.
+  // Sets group `group` of the batch (what a group is, see BeginGroup). Its sequences are those from
+  // the end of group `group` - 1 up to, but not including, sequence `end`.
   void SetGroup(int64_t group, int64_t end, uint64_t owner, absl::Span<const int32_t> source_slots);
-  // Sets a sequence, see AddSequence.
+  // Sets the new token of sequence `sequence`, and its cache slots (`slots` as for AddSequence).
   void SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots);
+  // Sets the adapter (-1: none) of sequences [begin, end). The calls must cover every sequence.
+  void SetAdapters(int64_t begin, int64_t end, int32_t adapter);
   // Makes the device reorder the beams of one request, because the host does not know their parents
   // yet: beam b takes over the cache slots of all earlier positions from its parent beam. The index
   // of that parent among these beams is Model::parent_beams()[move.row + b].
@@ -70,6 +75,8 @@ class BatchBuilder {
   std::vector<int32_t> output_rows_;    // [outputs] rows whose hidden states are returned
   std::vector<int32_t> group_offsets_;  // [groups + 1] in sequences
   std::vector<int32_t> source_lens_;    // [groups] tokens of the encoded input
+  std::vector<int32_t> adapters_;       // [sequences]
+  int32_t adapter_ = -1;                // of the next sequence
   std::vector<BeamMove> moves_;
   std::vector<int32_t> slots_;    // [sequences, slots_stride_], built by Finish from slot_rows_
   std::vector<int32_t> sources_;  // [groups, sources_stride_], built by Finish from source_rows_

@@ -57,8 +57,8 @@ void BeamGeneration::TakeCandidates(const RowResults& results) {
 }
 
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
-  // Decodes the last new tokens of the beam: as many tokens as the longest stop string has bytes,
-  // plus 8 tokens of context (or all new tokens, if there are fewer).
+  // Detokenizes the last new tokens of the beam: as many tokens as the longest stop string has
+  // bytes, plus 8 tokens of context (or all new tokens, if there are fewer).
   const absl::Span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);

@@ -23,7 +23,7 @@ class BeamGeneration : public Generation {
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
   // If the request returns one sequence, streams the common prefix of all running beams and
   // finished hypotheses, and the rest of the best hypothesis when the search ends. If it returns
-  // several, streams nothing: they are delivered together at the end.
+  // several sequences, streams nothing: all are delivered together at the end.
   void Deliver(ResponseSink* sink) override;
   std::vector<GeneratedSequence> TakeSequences() override;
 

@@ -110,9 +110,9 @@ void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
   for (size_t k = 0; k < eligible; ++k) {
     if (hits[k] == Hit::kNone) continue;
     const BeamCandidate& c = ranked[k];
-    // Adds a finished hypothesis. It is dead (no real result) if its score is kDead (-1e9) or less:
-    // a beam that has ended gets kDead added to its score, and every further token only lowers the
-    // score.
+    // Adds candidate k, which ends its sequence, as a finished hypothesis. A beam that has ended,
+    // or does not exist yet, has kDead (-1e9) in its running score, and new tokens only lower it. A
+    // score of kDead or less therefore means that the hypothesis continues such a beam: it is dead.
     merged_.push_back({.score = c.score / penalty,
                        .finished = true,
                        .dead = !(c.score > kDead),

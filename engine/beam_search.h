@@ -48,19 +48,19 @@ class BeamSearch {
   // cuts the list to the K best. These are the candidates that Hugging Face's search ranks.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
-  // Runs one step. `ranked`: the candidates() best continuations of the running beams (fewer if
-  // there are no more, but at least beams()), best first; beam sampling passes them in the order in
-  // which they were drawn. `hits[k]`: whether candidate k ends its sequence, and why. Returns false
-  // when the search has ended.
+  // Runs one step. `ranked`: the best K = candidates() continuations of the running beams, best
+  // first; in beam sampling instead K drawn continuations, in the order of the draws. If fewer than
+  // K exist, `ranked` has all of them, but at least beams(). `hits[k]`: whether candidate k ends
+  // its sequence, and why. Returns false when the search has ended.
   bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.
   absl::Span<const int32_t> parents() const { return parents_; }
   absl::Span<const int32_t> tokens() const { return tokens_; }
 
-  // Returns the finished hypotheses, best first. Leaves out hypotheses that continue a beam after
-  // its end (Hugging Face returns them, with scores near -1e9); if there are only such hypotheses,
-  // returns the best one.
+  // Returns the finished hypotheses, best first, without the dead ones. A dead hypothesis continues
+  // a beam that had already ended or did not exist yet and has a score near -1e9 (Hugging Face
+  // returns those). If all finished hypotheses are dead, returns only the best one.
   std::vector<BeamHypothesis> Finished() const;
   // Number of steps so far. This is also the number of new tokens of every running beam.
   int64_t new_tokens() const { return new_tokens_; }

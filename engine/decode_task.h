@@ -13,12 +13,12 @@ class DecodeTask {
  public:
   virtual ~DecodeTask() = default;
 
-  // Upper bounds, known when the request is submitted. sequences: how many sequences this task has
-  // in one decoder step. pages_needed: KV cache pages for its decoder tokens, without those for the
-  // encoded input.
+  // Upper bounds that are known when the request is submitted. sequences(): how many sequences this
+  // task has in one decoder step. pages_needed(): how many KV cache pages its decoder tokens need,
+  // without the pages for the encoded input.
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
-  // Gives the task its pages_needed() KV cache pages. The span must outlive the task.
+  // Gives the task its pages_needed() KV cache pages. The memory of `pages` must outlive the task.
   virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
 
   // Number of prompt or target tokens still to be prefilled; 0 while the task generates.

@@ -124,6 +124,7 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
     const Job* const job = jobs[members_[m]];
     Generation* const generation = job->generation();
     if (generation == nullptr) continue;
+    batch_.SetAdapter(job->adapter);
     batch_.BeginGroup(job->id, job->source_slots);
     const auto sequence = static_cast<int32_t>(batch_.sequences());
     generation->AddTo(&batch_, prefill_[m]);
@@ -134,6 +135,7 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
       Job* const job = jobs[members_[m]];
       TeacherForcing* const task = job->teacher_forcing();
       if (task == nullptr || task->scores() != scores) continue;
+      batch_.SetAdapter(job->adapter);
       batch_.BeginGroup(job->id, job->source_slots);
       task->AddTo(&batch_, prefill_[m]);
       (scores ? scoring_ : classifying_).push_back(job);
@@ -189,9 +191,9 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
   }
 }
 
-// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the step that follows the
-// step in flight, whose StepSlot is `current`. Before the call, slices_ must have been set for
-// `current` (MatchSlices). Returns false if the next step has to be synchronous or has no job.
+// Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the next step, the one
+// after the step in flight. `current` is the StepSlot of the step in flight; slices_ must already
+// be set for it (MatchSlices). Returns false if the next step has to be synchronous or has no job.
 bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
@@ -257,9 +259,10 @@ void Decoder::AddToNextStep(const Job& job, size_t member, StepSlot current) {
   const SamplingInput& input = next_inputs_[member];
   const SamplingSlice* const slice = slices_[members_[member]];
   int64_t at = input.sequence;
+  const bool last = member + 1 == members_.size();
+  const int64_t end = last ? batch_.sequences() : next_inputs_[member + 1].sequence;
+  batch_.SetAdapters(at, end, job.adapter);
   if (model_->config().has_encoder()) {
-    const bool last = member + 1 == members_.size();
-    const int64_t end = last ? batch_.sequences() : next_inputs_[member + 1].sequence;
     batch_.SetGroup(static_cast<int64_t>(member), end, job.id, job.source_slots);
   }
   if (slice == nullptr) return generation->Join(&batch_, at);

@@ -35,8 +35,8 @@ namespace quintet {
 
 class Decoder {
  public:
-  // Allocates every buffer of a step. `model` outlives the decoder. `async_scheduling`: unset means
-  // on for a GPU and off for a CPU, where it gains nothing.
+  // Allocates every buffer of a step. `model` must outlive the decoder. If `async_scheduling` is
+  // unset, it is on for a GPU and off for a CPU, where it gains nothing.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(Model* model,
                                                          std::optional<bool> async_scheduling);
   // Returns the bytes of the buffers that Create would allocate; the model need not be loaded.
@@ -46,14 +46,14 @@ class Decoder {
   struct StepSize {
     int64_t sequences = 0, prefill_tokens = 0;
   };
-  // Runs one step for `jobs`, which all decode and are in order of admission. Every generating
-  // sequence gets its next token, unless PriorityThrottle skips its priority in this step; up to
-  // `prefill_tokens` prompt and target tokens fill the rest of the model's max_step_tokens. If no
-  // job decodes in this step, StepSize::sequences is 0 and the device is left to the encoder. If
-  // the next step is already enqueued, a job that is new in `jobs` joins the step after it.
-  // `meanwhile` is called at most once: after the step is enqueued, before the host waits for it
-  // and before any result is applied. INTERNAL when the device failed, in this step or an earlier
-  // one.
+  // Runs one step for `jobs`, which all decode and are in the order in which they were admitted.
+  // Every generating sequence gets its next token, unless PriorityThrottle skips its priority in
+  // this step; up to `prefill_tokens` prompt and target tokens fill the rest of the model's
+  // max_step_tokens. If no job decodes in this step, StepSize::sequences is 0 and the device is
+  // left to the encoder. If the next step is already enqueued, a job that is new in `jobs` joins
+  // the step after it. `meanwhile` is called at most once: after the step is enqueued, before the
+  // host waits for it and before any result is applied. Returns INTERNAL if the device failed, in
+  // this step or an earlier one.
   absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
@@ -73,9 +73,9 @@ class Decoder {
   absl::Status Allocate();
   void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
   void AddMembers(absl::Span<Job* const> jobs);
-  // These functions process the output rows of a step. `states` holds all of them, in this order:
-  // rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row` is the index in `states` of
-  // the first row that the called function processes. SampleAll and Score return the index after
+  // The three functions below process the output rows of a step. `states` holds all of them, in
+  // this order: rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row` is the index in
+  // `states` of the first row of the called function. SampleAll and Score return the index after
   // the last row that they have processed.
   int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);

@@ -34,7 +34,7 @@ absl::StatusOr<std::string> PromptOf(const EmbeddingOptions& options,
 }
 
 // `prompt` is the text that sentence-transformers puts before every input. Returns the number of
-// its tokens that are left out of the pooling: all of them, except a special token at its end.
+// the prompt's tokens that pooling leaves out: all, except a special token at the prompt's end.
 absl::StatusOr<int64_t> PromptTokens(const std::string& prompt, const Tokenizer& tokenizer) {
   QT_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(prompt, true));
   const auto tokens = static_cast<int64_t>(ids.size());

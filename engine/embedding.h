@@ -17,14 +17,14 @@ namespace quintet {
 
 // Options of an embedding request, as the client sets them.
 struct EmbeddingOptions {
-  // kModules: pools as the model's sentence-transformers modules say, or by the mean if it has
-  // none. Any other value replaces that pooling. With kNone the result is the hidden states, and no
-  // module after the pooling is applied.
+  // kModules selects the pooling of the model's sentence-transformers modules, or the mean if it
+  // has none. Any other value replaces that pooling. With kNone the result is the hidden states,
+  // and no module after the pooling is applied.
   Pooling pooling = Pooling::kModules;
   bool normalize = false;  // scale the result to unit length, after all modules
   // The prompt is put before every text input. prompt: its text. prompt_name: its name among the
-  // model's prompts. At most one is set; if neither is, the model's default prompt is used. An
-  // empty prompt means none.
+  // model's prompts. At most one is set; if neither is, the model's default prompt is used. With an
+  // empty text, nothing is put before the inputs.
   std::optional<std::string> prompt, prompt_name;
 };
 
@@ -32,9 +32,9 @@ struct EmbeddingOptions {
 class Embedding {
  public:
   // `modules`: the model's sentence-transformers modules; null if it has none. `tokenizer`: null if
-  // all inputs are token ids. Both must outlive the requests. INVALID_ARGUMENT: prompt and
-  // prompt_name are both set, the name is unknown, or the chosen pooling returns another number of
-  // values per row than the next module expects; the message begins with the field's name.
+  // all inputs are token ids. Both must outlive the requests. Returns INVALID_ARGUMENT if prompt
+  // and prompt_name are both set, the name is unknown, or the chosen pooling returns another number
+  // of values per row than the next module expects; the message begins with the field's name.
   static absl::StatusOr<Embedding> Create(const EmbeddingOptions& options,
                                           const ModelConfig& config, const SentenceModules* modules,
                                           const Tokenizer* tokenizer);
@@ -44,12 +44,12 @@ class Embedding {
   // model's sentence-transformers modules set; an end-of-sequence id at the end is kept.
   const std::string& prompt() const { return prompt_; }
   void Truncate(const Tokenizer* tokenizer, std::vector<int32_t>* ids) const;
-  // Must be called if inputs are token ids. They cannot have a prompt: INVALID_ARGUMENT if the
-  // options set one.
+  // Must be called if the inputs are token ids, which cannot have a prompt. Returns
+  // INVALID_ARGUMENT if the options set a prompt.
   absl::Status CheckTokenIds() const;
 
-  // Sets the kind and the pooling of `request`, whose input is already set. `from_text`: the input
-  // was tokenized from a text, before which prompt() had been put; false: the client gave token
+  // Sets the kind and the pooling of `request`, whose input is already set. `from_text`: true if
+  // the input was tokenized from a text that began with prompt(); false if the client gave token
   // ids.
   void Fill(bool from_text, Request* request) const;
   // Number of values in each row of a request's result.

@@ -6,8 +6,9 @@
 namespace quintet {
 namespace {
 
-uint64_t HashIds(const std::vector<int32_t>& ids) {
+uint64_t HashKey(const std::vector<int32_t>& ids, int32_t adapter) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over words, then a finaliser
+  hash = (hash ^ static_cast<uint32_t>(adapter)) * 0x100000001b3u;
   for (int32_t id : ids) hash = (hash ^ static_cast<uint32_t>(id)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93u;
   return hash ^ (hash >> 32);
@@ -20,18 +21,19 @@ int64_t EncoderCache::Entry::bytes() const {
                               states->size() * sizeof(float));
 }
 
-EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash,
-                                                     const std::vector<int32_t>& ids) {
+EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash, const std::vector<int32_t>& ids,
+                                                     int32_t adapter) {
   const auto [begin, end] = by_hash_.equal_range(hash);
-  const auto found =
-      std::find_if(begin, end, [&ids](const auto& entry) { return entry.second->ids == ids; });
+  const auto found = std::find_if(begin, end, [&](const auto& entry) {
+    return entry.second->ids == ids && entry.second->adapter == adapter;
+  });
   return found == end ? entries_.end() : found->second;
 }
 
-EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids) {
+EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids, int32_t adapter) {
   if (!enabled()) return {};
   ++queries_;
-  const Entries::iterator entry = Lookup(HashIds(ids), ids);
+  const Entries::iterator entry = Lookup(HashKey(ids, adapter), ids, adapter);
   if (entry == entries_.end()) return {};
   ++hits_;
   entries_.splice(entries_.begin(), entries_, entry);
@@ -40,10 +42,10 @@ EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids) {
   return {.states = states, .host = states, .owner = entry->states};
 }
 
-void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states) {
+void EncoderCache::Insert(const std::vector<int32_t>& ids, int32_t adapter, const Tensor& states) {
   if (!enabled()) return;
-  const uint64_t hash = HashIds(ids);
-  if (Lookup(hash, ids) != entries_.end()) return;
+  const uint64_t hash = HashKey(ids, adapter);
+  if (Lookup(hash, ids, adapter) != entries_.end()) return;
   QT_CHECK_EQ(states.dim[0], static_cast<int64_t>(ids.size()));
   const int64_t columns = states.dim[1];
   const int64_t bytes = static_cast<int64_t>(
@@ -58,7 +60,7 @@ void EncoderCache::Insert(const std::vector<int32_t>& ids, const Tensor& states)
       copy->insert(copy->end(), data, data + columns);
     }
     Entries entry;
-    entry.push_front({hash, ids, std::move(copy), columns});
+    entry.push_front({hash, ids, adapter, std::move(copy), columns});
     by_hash_.emplace(hash, entry.begin());
     entries_.splice(entries_.begin(), entry);
   } catch (const std::bad_alloc&) {

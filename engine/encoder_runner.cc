@@ -20,8 +20,9 @@ EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* sc
     : model_(model), cache_(cache), scores_(scores), clock_(std::move(clock)) {
   batch_.Reserve(model->limits().max_encode_tokens);
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
+  adapters_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
-  // Segments of an input are added before those of a too short input are removed.
+  // PoolOnDevice adds up to kMaxPoolings segments of an input before it drops them as too many.
   segments_.reserve(static_cast<size_t>(model->limits().max_encode_tokens + kMaxPoolings));
 }
 
@@ -66,6 +67,7 @@ void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
   batch_.Clear();
   for (Job* job : jobs) {
     const int64_t begin = batch_.tokens();
+    batch_.SetAdapter(job->adapter);
     if (job->scoring() != nullptr) {
       job->scoring()->AddTo(&batch_);
     } else {
@@ -126,17 +128,17 @@ void EncoderRunner::Encode(int64_t budget_us) {
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
       if (input.job == nullptr || input.job->scoring() != nullptr) continue;
-      cache_->Insert(input.job->request.input,
+      cache_->Insert(input.job->request.input, input.job->adapter,
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
   }
   inputs_.clear();
 }
 
-// Lets the model pool the embeddings of the encoded batch, so that only pooled rows are copied to
-// the host, by one kernel. Left to the host: inputs with fewer rows than poolings, because the
-// pooled rows take the place of an input's rows in host memory; and all inputs if the encoder cache
-// is on, which needs all rows on the host.
+// Lets the model pool the embeddings of the encoded batch on the device: one kernel pools and
+// writes only the results to host memory. The host pools inputs that have fewer rows than results
+// (each pooling of a request gives one), because the results take the place of the input's rows in
+// host memory. It pools all inputs if the encoder cache is on, which needs all rows on the host.
 void EncoderRunner::PoolOnDevice() {
   if (cache_->enabled()) return;
   segments_.clear();
@@ -205,10 +207,11 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
   const int64_t end = std::min(rows, begin + room);
   Tensor states = first.encoded.states.Rows(begin, end);
   slots_.assign(first.job->source_slots.begin() + begin, first.job->source_slots.begin() + end);
+  adapters_.assign(static_cast<size_t>(end - begin), first.job->adapter);
   int64_t complete = end == rows ? 1 : 0;
   if (complete > 0) complete += AppendConsecutive(room, &states);
   const int64_t begin_us = clock_();
-  model_->ProjectCross(states, begin, slots_);
+  model_->ProjectCross(states, begin, slots_, adapters_);
   project_rate_.Record(states.dim[0], clock_() - begin_us);
   first.rows_done = end;
   return complete;
@@ -216,10 +219,10 @@ int64_t EncoderRunner::Project(int64_t budget_us) {
 
 // Lets one GEMM project several encoded inputs to cross-attention keys and values, because one
 // large GEMM costs less than several small ones. projections_ lists the inputs to project. On entry
-// `states` is a view of rows of the first of them, up to its end; this function extends the view by
-// the rows of the following inputs, as long as these are adjacent in memory and the view has at
-// most `room` rows. Returns the number of inputs by which the view was extended. With rotary
-// position encoding it is 0, because keys then depend on their position in the input.
+// `states` is a view of the rows of the first listed input that are not projected yet. This
+// function extends the view by all rows of each next input, as long as these are adjacent in memory
+// and the view has at most `room` rows. Returns the number of inputs by which the view was
+// extended; 0 with rotary position encoding, because keys then depend on their position.
 int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
   if (model_->config().position == PositionEncoding::kRope) return 0;
   int64_t joined = 0;
@@ -232,6 +235,7 @@ int64_t EncoderRunner::AppendConsecutive(int64_t room, Tensor* states) {
     if (states->dim[0] + rows > std::min(room, model_->limits().max_encode_tokens)) break;
     states->dim[0] += rows;
     slots_.insert(slots_.end(), next.job->source_slots.begin(), next.job->source_slots.end());
+    adapters_.insert(adapters_.end(), static_cast<size_t>(rows), next.job->adapter);
   }
   return joined;
 }

@@ -31,8 +31,8 @@ class EncoderRunner {
   // the model still may.
   void Reserve(size_t jobs);
   // Appends to `jobs` every job that is being encoded, projected to cross-attention keys and
-  // values, or scored. After std::bad_alloc the caller must end all of them, because the encoder
-  // batch cannot be continued.
+  // values, or scored. If Advance throws std::bad_alloc, the caller must end all these jobs,
+  // because the encoder batch cannot be continued.
   void Jobs(std::vector<Job*>* jobs) const;
 
   // Whether the model still encodes a batch, or holds hidden states of a batch that have yet to be
@@ -104,6 +104,7 @@ class EncoderRunner {
   std::list<Projection> spare_;        // list nodes, allocated in advance
   InputBatch batch_;
   std::vector<int32_t> slots_;         // scratch: cache slots of a projected block
+  std::vector<int32_t> adapters_;      // scratch: adapter of each row of a projected block
   std::vector<int32_t> rows_;          // scratch: rows of a scored block
   std::vector<PoolSegment> segments_;  // scratch: of PoolOnDevice
   WorkRate encode_rate_{1};            // units of Model::EncodeSlice

@@ -48,8 +48,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   QT_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                       Decoder::Create(model, limits.async_scheduling));
   Capacity capacity;
-  // Every running sequence has one new token in each step; max_step_tokens therefore also limits
-  // the number of running sequences.
+  // In each step every running sequence has one new token, which counts towards max_step_tokens;
+  // that limit therefore also bounds the number of running sequences.
   capacity.running_sequences =
       std::min({limits.max_running_sequences, model_limits.max_step_sequences,
                 model_limits.max_step_tokens});
@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.page_size = model_limits.page_size;
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
+  capacity.adapters = model->adapters();
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     return std::make_unique<StepEngine>(StepEngineParts{model, tokenizer, limits, std::move(clock),
                                                         observer, std::move(decoder), capacity});

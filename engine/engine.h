@@ -26,7 +26,7 @@ struct EngineLimits {
   // many further sequences (max_running_sequences minus those that run); their inputs then share
   // encoder batches. If this number is above 1, the next decoder step waits until all waiting
   // requests that fit are encoded, because a decoder step on a GPU takes almost as long with few
-  // sequences as with many. Capped by max_running_sequences.
+  // sequences as with many. Larger values than max_running_sequences act like that limit.
   int64_t admission_sequences = 1;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
@@ -77,7 +77,7 @@ class Engine {
   virtual void Cancel(RequestId id) = 0;
   virtual EngineCounters counters() const = 0;
   // The engine's status: not OK once the device has failed. Running requests then end INTERNAL,
-  // queued ones UNAVAILABLE, and new ones are refused. Thread safe.
+  // queued ones UNAVAILABLE, and Submit refuses new ones. Thread safe.
   virtual absl::Status status() const = 0;
 
   // Runs one step: ends cancelled requests and those past their deadline (DEADLINE_EXCEEDED,
@@ -85,7 +85,7 @@ class Engine {
   // token for every running sequence, and delivers the tokens. With async scheduling it first
   // enqueues the next decoder step, and then delivers the tokens of the previous call. Lower
   // priorities are skipped in most steps while higher ones run (PriorityThrottle). Returns false
-  // when no unfinished requests are left. One thread at a time.
+  // when no unfinished requests are left. Only one thread at a time may call it.
   virtual bool Step() = 0;
   // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
   // passed. Called by the stepping thread.

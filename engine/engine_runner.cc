@@ -24,14 +24,14 @@ struct Entry {
   Request request;  // valid between Prepare and Submit
   Result result;    // valid from the engine's OnDone until Finish
   // Whether the item is prepared and finished by the threads that call Push and Pop, and not by a
-  // worker.
+  // worker thread.
   bool by_caller = false;
   // The members below are guarded by Shared::mutex.
   std::vector<TokenChunk> chunks;
   RequestId id = 0;  // valid if `submitted`
   bool submitted = false, cancelled = false, done = false;
-  // The runner has ended and has failed the item. The engine's destructor, which ends the request
-  // later, must then not touch the item, because Pop may already have returned it.
+  // True if EngineRunner has ended `item` early, with an error. When the engine's destructor later
+  // ends the request, the sink must then not touch `item`: Pop may already have returned it.
   bool abandoned = false;
 };
 using EntryPtr = std::shared_ptr<Entry>;
@@ -51,7 +51,7 @@ void Finish(Entry* entry) {
       CatchOutOfMemory([entry] { return entry->item->Finish(std::move(entry->result)); });
 }
 
-// State that the runner and its Call objects share; it lives as long as any of them.
+// State that an EngineRunner and its Call objects share; it lives as long as any of them.
 struct Shared {
   std::mutex mutex;
   std::condition_variable wake_engine, wake_workers;
@@ -143,8 +143,8 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
   // Wakes the thread that waits in Pop, and calls the notifier. Must be called when Pop has
-  // something to return: after one of the functions below has returned true. Better called without
-  // holding Shared::mutex, which the woken thread needs.
+  // something to return, that is, when one of the functions below has returned true; best without
+  // holding Shared::mutex, because the woken thread needs it.
   void Notify() {
     wake_.notify_all();
     if (notifier_ != nullptr) notifier_->Ready();
@@ -180,7 +180,7 @@ class Call : public std::enable_shared_from_this<Call> {
   bool Ready() const { return ready_ >= wanted_ || !entries_.front()->chunks.empty(); }
   // Appends a new entry (an input with its state) to the call. Queues it for a worker to prepare
   // or, if the caller has already prepared it, for the engine. If the entry has failed, or the call
-  // or the runner has ended, marks the entry done instead. Called with Shared::mutex held.
+  // or the EngineRunner has ended, marks it done instead. Called with Shared::mutex held.
   void Add(EntryPtr entry) {
     entries_.push_back(entry);
     absl::Status& status = entry->item->status;
@@ -223,9 +223,9 @@ class CallHandle : public EngineCall {
   const std::shared_ptr<Call> call_;
 };
 
-// Entries (inputs of calls, with their state) that the engine has finished in the current step.
-// Only the engine's thread uses the list, but the sinks share its ownership, because the engine may
-// call them after the runner has ended.
+// Entries that the engine has finished in the current step; an entry is an input of a call, with
+// the input's state. Only the engine's thread uses the list, but the sinks share its ownership,
+// because the engine may call them after the EngineRunner has ended.
 using FinishedEntries = std::vector<EntryPtr>;
 
 class EntrySink : public ResponseSink {
@@ -287,8 +287,8 @@ class Runner : public EngineRunner {
   EngineCounters counters() const override { return session_->engine->counters(); }
 
  private:
-  // Tells all threads to end. `status`: the error with which unfinished items then end. OK: the
-  // model was closed, and they end UNAVAILABLE.
+  // Tells all threads to end. Unfinished inputs then end with the error `status`. An OK `status`
+  // says that the model was closed; unfinished inputs then end with UNAVAILABLE.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(shared_->mutex);
     if (!status.ok()) shared_->stop_status = status;
@@ -375,8 +375,8 @@ class Runner : public EngineRunner {
     for (const std::shared_ptr<Call>& call : ready) call->Notify();
   }
 
-  // Loop of one worker thread: takes entries from the queues, and prepares or finishes them.
-  // `finish_first`: whether this worker prefers entries to finish, if both kinds wait.
+  // Loop of one worker thread: takes entries from the queues, and prepares or finishes them. If
+  // entries of both kinds wait, it finishes entries first if `finish_first`, else prepares first.
   void RunWorker(size_t workers, bool finish_first) {
     constexpr size_t kMostEntries = 32;  // entries that a worker takes at once
     std::vector<EntryPtr> entries;
@@ -416,7 +416,7 @@ class Runner : public EngineRunner {
     if (call != nullptr && call->MarkDone(entry.get())) call->Notify();
   }
 
-  // Fails all unfinished items. Called when the engine's loop and the workers have ended.
+  // Ends all unfinished items with an error. Called after the engine's loop and workers ended.
   void FailUnfinished() {
     const std::lock_guard lock(shared_->mutex);
     for (std::deque<EntryPtr>* queue :

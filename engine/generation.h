@@ -24,9 +24,9 @@ namespace quintet {
 
 // Results of one step for one generation, in host memory.
 struct RowResults {
-  // Without beam search: sequences[i] is a sequence index, tokens[i * token_stride] is its next
-  // token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw logit.
-  // Sequences that ended after the step was enqueued still have an entry.
+  // If the request uses no beam search: sequences[i] is a sequence index, tokens[i * token_stride]
+  // is its next token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw
+  // logit. Sequences that ended after the step was enqueued still have an entry.
   absl::Span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
@@ -49,7 +49,7 @@ struct RowResults {
 
 class Generation : public DecodeTask {
  public:
-  // `request` (with resolved options) and `tokenizer` (may be null) outlive the object.
+  // `request` (with resolved options) and `tokenizer` (may be null) must outlive the object.
   static std::unique_ptr<Generation> Create(const Request& request, const Tokenizer* tokenizer,
                                             int64_t vocab, int64_t page_size);
 
@@ -70,8 +70,8 @@ class Generation : public DecodeTask {
   // Whether the step in flight chooses the last token of each sequence of this generation, because
   // max_new_tokens is then reached.
   bool LastTokenInFlight() const { return length_ + 1 >= max_len_; }
-  // Whether a generation that is in the step in flight may also be in a next step that is enqueued
-  // before the step in flight has finished.
+  // For a generation (request) that is in the step in flight: whether the engine is allowed to put
+  // it into the next step, too, if that step is enqueued before the step in flight has finished.
   bool CanScheduleAsync() const { return SelectsOnDevice() && !LastTokenInFlight(); }
   // Whether a generation that is not in the step in flight may join a next step that is enqueued
   // before the step in flight has finished. If it has no new tokens yet, exactly one prompt token
@@ -94,8 +94,8 @@ class Generation : public DecodeTask {
   // enqueued before the host knows the sequence's latest token. `token` is -1 - i, which tells the
   // device to take the token from next_tokens()[i] (DecodeBatch::tokens).
   void SetInFlight(BatchBuilder* batch, int64_t at, int32_t seq, int32_t token) const;
-  // Sets the sequences of the batch from `at` on to all sequences of this generation, which joins a
-  // step that is enqueued ahead (CanJoinAsync): rows() sequences.
+  // Sets rows() sequences of the batch, from index `at` on, to the sequences of this generation,
+  // which joins a step that is enqueued ahead (CanJoinAsync).
   void Join(BatchBuilder* batch, int64_t at);
 
   // ---- What the sampler needs to know for the next Select ----
@@ -106,10 +106,10 @@ class Generation : public DecodeTask {
   // Number of tokens of a live sequence, prompt included; the same for all live sequences.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
-  // HasRules: whether the ApplyLogitsProcessors op changes the rows of sequences of `length`
-  // tokens. Logits processors may change them; in beam sampling the op always changes them, because
-  // it computes their log-softmax. RulesAt returns the rules for that op. Their token ranges refer
-  // to rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
+  // HasRules: whether the ApplyLogitsProcessors op changes the logits of sequences of `length`
+  // tokens: always in beam sampling, for which it turns them into log-probabilities; otherwise if a
+  // logits processor does. RulesAt returns the rules for that op. Their token ranges refer to
+  // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }

@@ -5,14 +5,16 @@
 namespace quintet {
 
 void InputBatch::Reserve(int64_t tokens) {
-  for (auto* v : {&tokens_, &offsets_, &positions_, &lower_begin_, &upper_end_}) {
+  for (auto* v : {&tokens_, &offsets_, &adapters_, &positions_, &lower_begin_, &upper_end_}) {
     v->reserve(static_cast<size_t>(tokens) + 1);
   }
 }
 
 void InputBatch::Clear() {
-  for (auto* v : {&tokens_, &offsets_, &positions_, &lower_begin_, &upper_end_}) v->clear();
+  for (auto* v : {&tokens_, &offsets_, &adapters_, &positions_, &lower_begin_, &upper_end_})
+    v->clear();
   begin_ = 0;
+  adapter_ = -1;
   limited_ = both_ways_ = moved_ = false;
 }
 
@@ -25,6 +27,7 @@ void InputBatch::BeginInput() {
   begin_ = static_cast<int32_t>(tokens_.size());
   QT_CHECK(offsets_.empty() || offsets_.back() < begin_);
   offsets_.push_back(begin_);
+  adapters_.push_back(adapter_);
 }
 
 void InputBatch::AddRow(int32_t token, int32_t position, SeenBy seen_by) {
@@ -40,7 +43,8 @@ void InputBatch::AddRow(int32_t token, int32_t position, SeenBy seen_by) {
 
 EncodeBatch InputBatch::Finish() {
   offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-  EncodeBatch batch{.tokens = tokens_, .offsets = offsets_, .bidirectional = both_ways_};
+  EncodeBatch batch{
+      .tokens = tokens_, .offsets = offsets_, .bidirectional = both_ways_, .adapters = adapters_};
   if (moved_) batch.positions = positions_;
   if (limited_) batch.lower_begin = lower_begin_;
   if (both_ways_) batch.upper_end = upper_end_;

@@ -22,6 +22,9 @@ class InputBatch {
   // Reserves memory for `tokens` tokens: batches of up to that size allocate nothing.
   void Reserve(int64_t tokens);
   void Clear();
+  // Sets the adapter of the inputs that are added after this call (EncodeBatch::adapters); -1:
+  // none.
+  void SetAdapter(int32_t adapter) { adapter_ = adapter; }
   // Adds a whole input. Its rows have the default SeenBy, so no key is hidden from a query except
   // by the model itself (causality).
   void Add(absl::Span<const int32_t> tokens);
@@ -38,8 +41,9 @@ class InputBatch {
   EncodeBatch Finish();
 
  private:
-  // Arrays of EncodeBatch: offsets_ [inputs + 1], the others [tokens].
-  std::vector<int32_t> tokens_, offsets_, positions_, lower_begin_, upper_end_;
+  // Arrays of EncodeBatch: offsets_ [inputs + 1], adapters_ [inputs], the others [tokens].
+  std::vector<int32_t> tokens_, offsets_, adapters_, positions_, lower_begin_, upper_end_;
+  int32_t adapter_ = -1;    // of the next input
   int32_t begin_ = 0;       // first row of the current input
   bool limited_ = false;    // some row is hidden from later rows of its input
   bool both_ways_ = false;  // some row is visible to earlier rows of its input

@@ -31,8 +31,9 @@ struct Job {
   bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
   bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
   bool streams = false;           // copy of request.stream
-  // The work after encoding: decoder steps (generation or teacher forcing), scoring by a causal
-  // model in encoder batches, or nothing (embeddings, task heads on the encoded input).
+  int32_t adapter = -1;           // copy of request.adapter
+  // Work after encoding: decoder steps (Generation, TeacherForcing); scoring by a causal model in
+  // encoder batches (PackedScoring); or none (embeddings, task heads that read encoder output).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
                std::unique_ptr<PackedScoring>>
       work;
@@ -94,6 +95,7 @@ struct Capacity {
   int64_t pages = 0, page_size = 1;  // KV cache pages; tokens per page
   int64_t encode_tokens = 0;         // tokens of one encoder batch
   int64_t queue_tokens = 0;          // EngineLimits::max_queue_tokens
+  int64_t adapters = 0;              // number of LoRA adapters of the model
 };
 
 // Checks a request and plans its work. INVALID_ARGUMENT: a token id or an option is out of range,

@@ -173,8 +173,8 @@ void JobTable::SendOutputs() {
   outputs_.SendAll(threads_, [this](Job* job) { NotifyDone(job); });
 }
 
-// Reports the end of a job to its sink. The job's work is complete, and OutputQueue has already
-// moved its sequences into its result.
+// Reports to the sink of `job` that the job has ended. OutputQueue::SendAll calls this function for
+// each complete job, after it has moved the job's sequences into job->result.
 void JobTable::NotifyDone(Job* job) {
   const Generation* const generation = job->generation();
   if (generation != nullptr && !job->out_of_memory) {

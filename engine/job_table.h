@@ -31,7 +31,7 @@ class JobTable {
   size_t size() const { return jobs_.size(); }
   Job* Find(RequestId id) const;  // null: unknown
   int64_t used_pages() const { return pool_.used_pages(); }
-  // Running jobs that decode, in order of admission.
+  // Running jobs that decode, in the order in which they were admitted.
   const std::vector<Job*>& decoding() const { return decoding_; }
 
   // TakeArrivals moves submitted jobs to the scheduler's queue. For each it calls `reserve(n)`, in
@@ -42,13 +42,13 @@ class JobTable {
   void FinishCancelled();
   void FinishExpired(int64_t now_us);
 
-  // Admission.
+  // The functions below admit and start jobs.
   int64_t waiting() const { return scheduler_.waiting(); }
   // Returns the resources that are free now: KV cache pages, and the number of further sequences
   // that the engine can run. The caller sets encode_tokens, the third field of AdmissionBudget.
   AdmissionBudget FreeBudget() const;
-  // Removes jobs from the queue, in order of admission, until one does not fit the rest of
-  // `budget`, and appends them to `admitted`.
+  // Moves jobs from the scheduler's queue to the end of `admitted`, in the scheduler's order of
+  // admission, until the next job does not fit the rest of `budget`.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
@@ -74,7 +74,7 @@ class JobTable {
   void FinishOutOfMemory(Job* job) { Finish(job, JobState::kFailed, out_of_memory_); }
   // Finishes those decoding jobs that are marked out_of_memory.
   void FinishOutOfMemory();
-  // For a failed device: finishes all jobs, running ones with `status`, queued ones UNAVAILABLE.
+  // Called when the device has failed: ends running jobs with `status`, queued ones UNAVAILABLE.
   void FailAll(const absl::Status& status);
 
  private:

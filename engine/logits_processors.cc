@@ -13,7 +13,7 @@ LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
   forced_bos_at_ = options.forced_bos_token_id >= 0 ? 1 : -1;
   const int64_t last = prompt_len + options.max_new_tokens - 1;
   forced_eos_at_ = options.forced_eos_token_ids.empty() ? -1 : last;
-  // begin_suppress_tokens apply to the first new token that is not forced.
+  // The ids of begin_suppress_tokens are banned only as the first new token that is not forced.
   const int64_t begin = prompt_len + (prompt_len == forced_bos_at_ ? 1 : 0);
   begin_at_ = options.begin_suppress_tokens.empty() ? -1 : begin;
   AppendWords();

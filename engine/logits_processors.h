@@ -27,7 +27,7 @@ class LogitsProcessors {
     return always_ || length < eos_banned_until_ || length == forced_bos_at_ ||
            length == forced_eos_at_ || length == begin_at_;
   }
-  // The token ids to which the token ranges of RulesAt refer; the same for every length.
+  // The token ids to which the token ranges of RulesAt refer. They do not depend on its `length`.
   absl::Span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
   // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller must also set
@@ -38,9 +38,9 @@ class LogitsProcessors {
   TokenRange Append(absl::Span<const int32_t> tokens);
   void AppendWords();
 
-  // At which history lengths each rule applies. always_: some rule applies at every length. eos is
-  // banned below length eos_banned_until_. forced_bos, forced_eos and begin_suppress_tokens apply
-  // at exactly one length: forced_bos_at_, forced_eos_at_, begin_at_ (-1: never).
+  // The history lengths at which each rule applies. always_: one or more apply at all lengths. eos
+  // is banned below length eos_banned_until_. forced_bos, forced_eos and begin_suppress_tokens
+  // apply at exactly one length: forced_bos_at_, forced_eos_at_, begin_at_ (-1: never).
   bool always_;
   int64_t eos_banned_until_, forced_bos_at_, forced_eos_at_, begin_at_;
 

@@ -22,8 +22,8 @@ int64_t RuntimeBytes(const ModelConfig& config) {
 }
 
 // Returns the bytes of host memory used only while weights are read: the parsed headers of the
-// files and, for each thread, a block of the matrix that the thread reads and may dequantise
-// (models/weights/weights.cc).
+// files and, for each thread, one block of rows of a matrix, which the thread reads and, if
+// necessary, dequantizes (models/weights/weights.cc).
 int64_t LoadingBytes(int threads) {
   constexpr int64_t kThreadBytes = int64_t{8} << 20, kHeaderBytes = int64_t{32} << 20;
   return threads * kThreadBytes + kHeaderBytes;
@@ -37,7 +37,7 @@ void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int thr
   constexpr int64_t kDriverBytes = int64_t{256} << 20;
   plan->host_loading = LoadingBytes(threads);
   if (options.device == nullptr) {
-    plan->host_weights = plan->model.weights;
+    plan->host_weights = plan->model.weights + plan->model.adapters;
     plan->host_cache = plan->model.cache;
     plan->host_workspace = plan->model.workspace + plan->search;
   } else {
@@ -48,11 +48,11 @@ void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int thr
 
 absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t bytes) {
   const auto mib = [](int64_t count) { return (count + (int64_t{1} << 20) - 1) >> 20; };
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
-                   ", keys and values ", mib(plan.model.cache), ", workspace ",
-                   mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
-                   mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
+      ", adapters ", mib(plan.model.adapters), ", keys and values ", mib(plan.model.cache),
+      ", workspace ", mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
+      mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
 }
 
 int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
@@ -76,9 +76,9 @@ void SetBatchLimits(const LimitRequest& request, const ModelConfig& config, Load
   limits.cache_pages = 1;
 }
 
-// Halves those of the limits max_step_sequences and max_encode_tokens that are automatic, but not
-// below 64 sequences and not below one input of max_input_tokens. Adapts max_step_tokens. Returns
-// false if neither can be halved.
+// Halves max_step_sequences (if at least 64 remain) and max_encode_tokens (if at least
+// max_input_tokens remain), but not a limit that the user has set. Computes max_step_tokens anew
+// from both (MaxStepTokens). Returns false if neither limit was halved.
 bool HalveAutomatic(const LimitRequest& request, const ModelConfig& config, LoadOptions* options) {
   constexpr int64_t kLeastSequences = 64;
   ModelLimits& limits = options->limits;
@@ -102,15 +102,15 @@ int64_t MemoryFor(const LimitRequest& request, const Device* device) {
   return device == nullptr ? most : std::min(most, device->free_bytes() / request.models);
 }
 
-// Upper bound in bytes of one model's automatic KV cache in host memory: all models together get a
-// quarter of what the process may use.
+// Upper bound in bytes of one model's KV cache in host memory if the user has not set its size: a
+// quarter of the memory that the process may use, divided by the number of models.
 int64_t HostCacheBytes(const LimitRequest& request) {
   const ProcessMemory memory = ReadProcessMemory();
   return std::min(memory.resident.limit.bytes, memory.address_space.limit.bytes) / 4 /
          request.models;
 }
 
-// Returns the number of KV cache pages. An automatic cache has at most `most_bytes` bytes.
+// Returns the number of KV cache pages: at most `most_bytes` bytes unless the user sets the size.
 int64_t CachePages(const LimitRequest& request, const LoadOptions& options,
                    const ModelConfig& config, int64_t most_bytes) {
   if (!request.decodes) return 1;

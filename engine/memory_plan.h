@@ -17,11 +17,13 @@ struct MemoryPlan {
   // are lost because allocations are rounded up.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // Bytes of host memory. With the model on a CPU they are all memory of the plan; on a GPU, only
-  // pinned buffers and the CUDA driver's memory. `host_loading` is needed only while weights are
-  // read.
+  // The parts of the memory that are host memory, in bytes. On a CPU these are weights, cache and
+  // workspace; on a GPU only pinned buffers and the CUDA driver's memory. `host_loading` comes on
+  // top of them while weights are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
-  int64_t total() const { return model.weights + model.cache + model.workspace + search + runtime; }
+  int64_t total() const {
+    return model.weights + model.adapters + model.cache + model.workspace + search + runtime;
+  }
 };
 
 // Computes the memory needed with the limits in `options`; allocates nothing. Returns the errors of
@@ -53,12 +55,12 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 
 // Sets all of options->limits except page_size. Limits that are 0 in `request` get these automatic
 // values:
-// - max_running: on a GPU 4096 for a job (2048 without an encoder) and 1024 for a server; on a CPU
-//   64 for a job and 256 for a server;
+// - max_running: on a GPU 4096 for Workload::kJob (2048 without an encoder), 1024 for kServing; on
+//   a CPU 64 for kJob, 256 for kServing;
 // - max_batch_tokens: 16384 on a GPU, 4096 on a CPU;
-// - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, but at least 1 GiB; at most
-//   85 % of the GPU memory that the rest of the plan leaves, or on a CPU a quarter of the memory
-//   that the process may use, divided by request.models.
+// - cache: 512 tokens for each running sequence on a GPU, 256 on a CPU, or 1 GiB if that is more;
+//   but never above 85 % of the GPU memory that the rest of the plan leaves; on a CPU never above
+//   1 / (4 * request.models) of the memory that the process may use.
 // A plan may use request.max_bytes (0: unlimited) and, on a GPU, at most the free GPU memory
 // divided by request.models. With either limit, the automatic values of max_running and
 // max_batch_tokens are halved until everything but the cache fits into half of the smaller limit.

@@ -15,8 +15,8 @@ constexpr size_t kMaxEos = 16, kMaxSuppressed = 1024, kMaxBadWords = 256, kMaxBa
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 constexpr int64_t kMaxBeams = 32, kMaxSamples = 16;
 
-// In error messages this text follows the name of a field whose value does not come from the
-// request but from a file of the model.
+// Text that error messages put after the name of a field whose value comes from a file of the
+// model, not from the request.
 constexpr char kOfFile[] = " of generation_config.json (of config.json where there is none)";
 
 constexpr OptionRange kPatienceRange{0.1f, 4.0}, kAlternativesRange{0, 20};
@@ -74,7 +74,7 @@ class Checker {
   absl::Status status_;
 };
 
-// Resolves the options of one request, field by field.
+// Determines the options of one request field by field, from the request, the files or defaults.
 class Resolver {
  public:
   Resolver(const DecodingRequest& request, const GenerationDefaults& defaults,
@@ -127,9 +127,9 @@ class Resolver {
       Settle(name, request_.*field, file, range, value);
     });
   }
-  // If the mode `wanted` (sampling or beam search) is off, rejects every number of the request that
-  // has an effect only in that mode. `what`: the option that would turn the mode on, as error
-  // messages name it.
+  // If the mode `wanted` (sampling or beam search) is off, reports an error for each numeric option
+  // (such as temperature) that the request sets and that has an effect only in that mode. `what`:
+  // the option that would turn the mode on, for error messages.
   void NumbersNeed(Needs wanted, const char* what) {
     VisitNumbers(&options_,
                  [&](const char* name, auto field, auto*, const OptionRange&, Needs needs) {

@@ -79,8 +79,8 @@ struct OptionRange {
   std::string Text() const;
 };
 
-// The decoding method that must be on for an option to have an effect. kNothing: the option has an
-// effect with every method.
+// The decoding method (such as sampling) that must be on for an option to have an effect. kNothing:
+// the option always has an effect.
 enum class Needs : uint8_t { kNothing, kSampling, kBeams };
 
 // Calls visit(name, field, value, range, needs) for every number of DecodingFields whose range is
@@ -115,11 +115,11 @@ absl::Status CheckDecoding(const DecodingOptions& options, int64_t vocab);
 
 // Resolves every option (from the request, else generation_config.json, else the built-in default)
 // and checks it. A temperature of 0 in the request turns sampling off. `input`: the token ids of
-// the request; for GPT-2, the prompt. INVALID_ARGUMENT names the field, the limit and the given
-// value. A field of the request that has no effect, such as temperature without do_sample, is an
-// error. A default of generation_config.json that has no effect is ignored. A default that does not
-// fit the request's own fields is clamped, except that a max_length not longer than the decoder's
-// prompt is an error, as in transformers.
+// the request; for GPT-2, the prompt. An INVALID_ARGUMENT error names the field, the limit and the
+// given value. A field of the request that has no effect, such as temperature without do_sample, is
+// an error. A default of generation_config.json that has no effect is ignored. A default that does
+// not fit the request's own fields is clamped, except that a max_length not longer than the
+// decoder's prompt is an error, as in transformers.
 absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
                                                 const GenerationDefaults& defaults,
                                                 const ModelConfig& config,

@@ -66,8 +66,8 @@ void PackedScoring::AddPrompt(InputBatch* batch) const {
   }
 }
 
-// prompt_row: row of the prompt's last token. part_row: row of the target's first token. Row 0 is
-// the first row of the part.
+// Rows count from the first row of the part (the prompt and the targets of one encoder batch).
+// prompt_row: row of the prompt's last token. part_row: row of the target's first token.
 void PackedScoring::AddTarget(InputBatch* batch, int64_t item, int32_t prompt_row,
                               int32_t part_row) {
   const std::vector<int32_t>& target = targets_[static_cast<size_t>(item)];

@@ -40,14 +40,14 @@ class PackedScoring {
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
   // Adds the inputs of the next part (as many targets as fit into one encoder batch) to `batch`.
   void AddTo(InputBatch* batch);
-  // A prediction of the part added last: the hidden state of row `row`, counted from the part's
-  // first row, predicts `token` of target `item`. predictions() lists them target by target.
+  // A token that the part added last predicts: the hidden state of the part's row `row` predicts
+  // `token`, a token of target `item`. predictions() lists all of them, target by target.
   struct Prediction {
     int32_t row, item, token;
   };
   absl::Span<const Prediction> predictions() const { return predictions_; }
-  // Must be called after the part that was added last has been scored: moves on to the next part,
-  // which is a batch of the prompt with the next targets.
+  // Moves on to the next part: the prompt with the next targets, as one batch. Must be called once
+  // for each part, after the part has been scored.
   void Advance() { next_ = part_end_; }
 
  private:

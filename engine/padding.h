@@ -14,10 +14,10 @@
 namespace quintet {
 
 enum class PadMode : uint8_t {
-  // Padding tokens are part of the input: every token attends to them, and they have hidden states
-  // (Flux, Stable Diffusion 3, CogVideoX, LTX-Video).
+  // The padding tokens become part of the input: all tokens attend to them, and they have hidden
+  // states (Flux, Stable Diffusion 3, CogVideoX, LTX-Video).
   kAttend,
-  // The input is encoded without padding, and the rows of the padding are zero (Wan).
+  // The input is encoded without padding; rows of zeros are appended to its hidden states (Wan).
   kZero,
 };
 
@@ -25,16 +25,16 @@ enum class PadMode : uint8_t {
 class InputPadding {
  public:
   InputPadding() = default;  // no padding
-  // Parses "N" or "N:MODE", where MODE is attend (default) or zero. INVALID_ARGUMENT unless N is in
-  // [1, max_tokens] and the model has an encoder and a padding token, and the states of all tokens
-  // are returned (Pooling::kNone). The message begins with `field`.
+  // Parses "N" or "N:MODE": pads each input to N tokens; MODE is attend (default) or zero, see
+  // PadMode. Returns INVALID_ARGUMENT, with a message that begins with `field`, unless N is in [1,
+  // max_tokens], the model has an encoder and a padding token, and `pooling` is Pooling::kNone.
   static absl::StatusOr<InputPadding> Create(absl::string_view text, absl::string_view field,
                                              int64_t max_tokens, Pooling pooling,
                                              const ModelConfig& config);
 
   int64_t tokens() const { return tokens_; }  // 0: no padding
   // Truncates `ids` to tokens(), except for a final end-of-sequence id, which is kept as the last
-  // one. kAttend: appends padding tokens up to tokens().
+  // one. In the mode kAttend, also appends padding tokens up to tokens().
   void Apply(std::vector<int32_t>* ids) const;
   // Number of rows of zeros that follow `rows` rows of hidden states; 0 unless the mode is kZero.
   int64_t ZeroRows(int64_t rows) const;

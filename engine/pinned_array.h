@@ -59,8 +59,8 @@ class PinnedArray {
     uploaded_bytes_ = bytes;
     upload_ = stream_->CopyH2D(block_.data(), static_cast<int64_t>(bytes));
   }
-  // The array as of the last Commit, as an argument of an op (kernels/runtime/stream.h): the pinned
-  // host array, whose device copy the kernels read.
+  // Returns the array as an argument of an op (kernels/runtime/stream.h): the pinned host buffer,
+  // with the values of the last Commit. On a GPU the op's kernels read the device buffer instead.
   absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
 
  private:

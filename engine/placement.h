@@ -32,24 +32,24 @@ absl::Status CheckDeviceName(const std::string& device);
 absl::Status CheckDtypeName(const std::string& dtype);
 
 // Replaces the device "auto" by "cuda" if the first GPU can be opened, otherwise by "cpu", and sets
-// `choice`. Other devices are unchanged.
+// placement->choice to the GPU's name or the reason for the CPU. Other devices are unchanged.
 void ResolveAutoDevice(Placement* placement);
 // Returns one line of text for logs, such as "device auto: cuda (NVIDIA H200), dtype bf16"; empty
 // if ResolveAutoDevice did not choose the device.
 std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& config);
 
-// The functions below must not be called with the device "auto".
+// Before the functions below are called, the device "auto" must have been replaced.
 //
 // Returns the GPU's ordinal, or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
-// Returns the weight type that placement.dtype selects. auto: the type of a converted model
-// directory if the device supports that type, otherwise f32 on a CPU and bf16 on a GPU.
+// Returns the weight type that placement.dtype selects. For auto this is the type of a converted
+// model directory if the device supports that type, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
 // Returns a warning if placement.dtype is auto and the device does not support the weight type of a
 // converted model directory; otherwise an empty string.
 std::string DtypeFallback(const Placement& placement, const ModelConfig& config);
-// Opens the device of `placement`; returns null for the CPU. Errors: those of Device::Open;
-// INVALID_ARGUMENT if the device does not support the weight type.
+// Opens the device of `placement`; returns null for the CPU. Returns the errors of Device::Open,
+// and INVALID_ARGUMENT if the device does not support the weight type.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
 
 }  // namespace quintet

@@ -11,8 +11,8 @@ namespace quintet {
 
 namespace {
 
-// The poolings of a request whose pooling is not kNone. The rows that they make of an input are
-// concatenated.
+// The poolings of a request whose pooling is not kNone. Each of them makes one row of an input; the
+// rows are concatenated.
 absl::Span<const Pooling> PoolingsOf(const Request& request) {
   static constexpr Pooling kMean[] = {Pooling::kMean};
   if (request.pooling != Pooling::kModules) return absl::MakeConstSpan(&request.pooling, 1);
@@ -32,8 +32,8 @@ RowPooling RowPoolingOf(Pooling pooling) {
   }
 }
 
-// The segment that `pooling` reads of an input with the rows [first_row, first_row + rows), of
-// which the first `prompt_tokens` rows are left out if others remain.
+// Returns the segment of rows that `pooling` reads of the input in rows [first_row, first_row +
+// rows). The segment leaves out the input's first `prompt_tokens` rows, but never the last row.
 PoolSegment SegmentOf(Pooling pooling, int64_t first_row, int64_t rows, int64_t prompt_tokens) {
   int64_t begin = std::min(prompt_tokens, rows - 1), end = rows;
   if (pooling == Pooling::kFirst) end = begin + 1;

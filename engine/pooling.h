@@ -22,8 +22,8 @@ namespace quintet {
 void ForEachPoolSegment(const Request& request, int64_t first_row, int64_t rows,
                         absl::FunctionRef<void(const PoolSegment& segment)> f);
 
-// Rows [begin, end) of hidden states. PooledRows: the rows that the request's pooling reads if its
-// input has `rows` rows.
+// A range [begin, end) of rows of hidden states. PooledRows returns the range that the request's
+// pooling reads if the input has `rows` rows.
 struct RowRange {
   int64_t begin, end;
 };
@@ -37,8 +37,8 @@ struct HostStates {
   bool pooled = false;
 };
 
-// Pools `states` unless they are pooled, applies the request's modules, and sets result->values,
-// rows and columns. `states` may be result->values itself.
+// Pools `states` if they are not pooled yet, applies the request's modules, and sets the members
+// values, rows and columns of *result. `states` may be result->values itself.
 void PoolStates(const Request& request, const HostStates& states, Result* result);
 
 // Encode jobs of one step whose hidden states are being copied to the host. Stepping thread only.

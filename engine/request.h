@@ -80,7 +80,8 @@ class ResponseSink {
 struct Request {
   RequestKind kind = RequestKind::kGenerate;
   Priority priority = Priority::kNormal;
-  std::vector<int32_t> input;                                 // token ids, special tokens included
+  std::vector<int32_t> input;  // token ids, special tokens included
+  int32_t adapter = -1;  // index of a LoRA adapter (LoadOptions::adapters); -1: the base model
   bool skip_special_tokens = true;                            // omit them from result texts
   int64_t deadline_us = std::numeric_limits<int64_t>::max();  // by the monotonic clock
   std::shared_ptr<ResponseSink> sink;

@@ -20,14 +20,14 @@ class RequestTable {
  public:
   RequestTable(const EngineLimits& limits, int64_t pages_total);
 
-  // Submitting threads.
+  // Functions for the submitting threads.
 
   // Returns RESOURCE_EXHAUSTED when the queue is full, UNAVAILABLE once the device has failed.
   // Submit calls this first, so that refusing a burst of requests costs little.
   absl::Status CheckOpen() const;
-  // Puts a planned job into the inbox and returns the request's id. Fails in the cases of
-  // CheckOpen, and if the queue has no room for the job's tokens. If it throws std::bad_alloc,
-  // nothing has changed.
+  // Puts a job into the inbox and returns the id of its request. Returns the same errors as
+  // CheckOpen, and RESOURCE_EXHAUSTED if with this job the waiting requests would have more tokens
+  // than the queue may hold. If Add throws std::bad_alloc, nothing has changed.
   absl::StatusOr<RequestId> Add(std::unique_ptr<Job> job, int64_t now_us);
   // Cancels a request. Ignores unknown ids and repeated calls.
   void Cancel(RequestId id);
@@ -35,12 +35,12 @@ class RequestTable {
   // The engine's status: OK until Fail is called, then the status that was given to Fail.
   absl::Status status() const;
 
-  // The stepping thread.
+  // Functions for the stepping thread.
 
   // Blocks until there is an unfinished or a cancelled request, or `timeout_us` microseconds have
   // passed.
   void WaitForWork(int64_t timeout_us);
-  // Moves all jobs from the inbox to `jobs`, which must be empty, in order of arrival.
+  // Moves all jobs, in order of arrival, from the inbox to `jobs`, which must be empty.
   void TakeArrivals(std::vector<std::unique_ptr<Job>>* jobs);
   // Removes one id from the list of cancelled requests and sets *id to it; returns false when the
   // list is empty.

@@ -275,8 +275,8 @@ void Sampler::EnqueueOps(const Tensor& states, StepSlot slot) {
                  stream);
   }
   model_->Logits(states, Logits(states.dim[0]));
-  // TopK itself computes the log-sum-exp of the rows that it ranks by log-probability. LogSumExp is
-  // needed only for the other rows that need it.
+  // Computes the log-sum-exp of the rows for log-probabilities and for logits processors. Rows that
+  // TopK ranks by log-probability need no LogSumExp: TopK computes their log-sum-exp itself.
   if (needs.rule_log_sums || needs.logprobs) {
     LogSumExp({.logits = Logits(batch.padded_rows), .out = LogSums(batch.padded_rows)}, stream);
   }
@@ -431,9 +431,9 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
 }
 
 void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
-  // A thread processes a block of generations at a time. Without beams the blocks are large,
-  // because appending a token takes far less time than waking a thread. Selecting the beams of a
-  // generation takes far more time than appending a token; blocks with beams are therefore small.
+  // A thread processes a block of generations (requests) at a time. Without beams the blocks are
+  // large, because appending a token takes far less time than waking a thread. Selecting the beams
+  // of a request takes far longer than appending a token; blocks with beams are therefore small.
   const int64_t block = batches_[Index(slot)].beams ? 4 : 256;
   ForEachInBlocks(&model_->stream().pool(), static_cast<int64_t>(slices.size()), block,
                   [&](int64_t i) {

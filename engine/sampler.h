@@ -60,7 +60,7 @@ struct SamplingPosition {
   int32_t beam_group = 0, eos_token = 0, beam_draw = 0;
 };
 
-// Where the elements of one generation begin in the arrays of its sampling batch.
+// A request (Generation) in its sampling batch: where its elements begin in the batch's arrays.
 struct SamplingSlice {
   uint64_t id = 0;  // of the job
   SamplingPosition begin;
@@ -101,11 +101,11 @@ class Sampler {
   // Enqueues the kernels of the planned batch, which takes rows [first, first + rows(slot)) of
   // `all_states`, the output rows of the latest Decode.
   void Enqueue(const Tensor& all_states, int64_t first, StepSlot slot);
-  // Enqueues a decoder step of the model, then the planned batch on the output rows of that step.
+  // Enqueues a decoder step, then the sampling batch planned for `slot` on the step's output rows.
   void EnqueueStep(const DecodeBatch& decode_batch, StepSlot slot);
   // Waits for the results of the batch of StepSlot `slot`. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
-  // Applies the results to the generations. Must be called after Wait.
+  // Extends each request's sequences (Generation) by the chosen tokens. Must be called after Wait.
   void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
 
   // rows: number of logits rows of the batch that is planned for StepSlot `slot`. slices: the
@@ -115,8 +115,8 @@ class Sampler {
   absl::Span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
-  // Returns the sequence indices, within the generation to which `slice` belongs, for which the
-  // batch of StepSlot `slot` was planned, ascending.
+  // Returns the sequences of one generation, that of `slice`, that are in the batch planned for
+  // StepSlot `slot`: their indices within the generation, ascending.
   absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within
@@ -190,10 +190,10 @@ class Sampler {
                                                 Sampler* sampler);
 
   // Parts of BeginPlan and PlanOne, defined in sampler_plan.cc. AddSlice appends the slice of one
-  // generation to the batch and adds to its needs. CanPad and PaddedRows return whether the batch
-  // can be padded, and its number of rows then. ResizePlan sets the sizes of all arrays.
-  // FillPadding sets their elements for the padding rows, the other functions those of one
-  // generation, whose slice begins at `at`.
+  // generation to `batch` and adds the features that the generation needs to batch->needs. CanPad
+  // returns whether the batch can be padded, PaddedRows the number of rows of the padded batch.
+  // ResizePlan sets the sizes of all arrays. FillPadding sets the elements of the arrays for the
+  // padding rows; the other functions set those of one generation, whose slice begins at `at`.
   void AddSlice(const SamplingInput& input, SamplingBatch* batch) const;
   bool CanPad(const SamplingBatch& batch) const;
   int64_t PaddedRows(const SamplingBatch& batch) const;

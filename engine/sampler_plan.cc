@@ -15,15 +15,15 @@ int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
 
-// Number of logits rows that the batch has for this input (one generation).
+// Returns how many logits rows the batch has for the request whose Generation is in `input`.
 int64_t RowsOf(const SamplingInput& input) {
   const Generation& generation = *input.generation;
   return input.in_flight ? static_cast<int64_t>(generation.live_sequences().size())
                          : generation.rows();
 }
 
-// Number of tokens that each sequence of this input (one generation) has when the batch runs,
-// prompt included.
+// Returns how many tokens, prompt included, each sequence of the request whose Generation is in
+// `input` has when the batch runs.
 int64_t LengthOf(const SamplingInput& input) {
   return input.generation->length() + (input.in_flight ? 1 : 0);
 }

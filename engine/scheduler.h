@@ -55,8 +55,8 @@ class Scheduler {
   const QueuedRequest* First(int64_t now_us) const;
   int64_t waiting() const;
 
-  // Moves requests from the queue to `admitted`, in order of admission, until one does not fit the
-  // rest of the budget.
+  // Moves requests from the queue to `admitted`, in the order of admission (defined at the top of
+  // this file), until the next request does not fit the rest of the budget.
   void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
 
  private:
@@ -96,11 +96,11 @@ class PriorityThrottle {
   // Every running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.
   static constexpr int64_t kMaxSkippedSteps = 3;
 
-  // Returns the lowest class that runs in the next step. `running`: the classes of all jobs that
-  // could run; not empty. If all of them are below the result, no job decodes in this step, and the
-  // device is left to the encoder.
+  // Returns a threshold: jobs of this class and of all higher classes run in the next step.
+  // `running`: the classes of all jobs that could run; not empty. If the threshold is above all of
+  // these, no job decodes in the next step, and the device is left to the encoder.
   Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
-  // Records the decision for a step. `skipped`: whether some job that could have run was skipped.
+  // Must be called for each planned step. `skipped`: whether a job that could have run was skipped.
   void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }
 
  private:

@@ -64,6 +64,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   session->pool = std::make_unique<ThreadPool>(flags.threads);
   LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
   options.follow_symlinks = flags.follow_symlinks;
+  options.adapters = flags.adapters;
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   LimitRequest limits = LimitRequestOf(flags);
   limits.decodes = needs.kind != RequestKind::kEncode;
@@ -81,8 +82,8 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
   EngineLimits limits;
   limits.max_running_sequences = planned.max_step_sequences;
   // Encoding a few inputs on a GPU takes almost as long as encoding hundreds. Therefore, while
-  // requests decode, the engine admits new ones only when there is room for at least
-  // max_step_sequences / kAdmissions sequences.
+  // requests decode, the engine admits new requests only when at least 1 / kAdmissions of the
+  // max_step_sequences sequences are free.
   constexpr int64_t kAdmissions = 8;  // admissions in which all sequences are replaced once
   if (session->device != nullptr) {
     limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);

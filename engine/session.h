@@ -1,5 +1,5 @@
-// A loaded model with its tokenizer and engine, as the command line and the Python module use it;
-// and the checks of their inputs.
+// A loaded model with its tokenizer and engine, as the command line and the Python module use it,
+// and the checks of the inputs that users give them.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ inline constexpr size_t kMaxTargets = 64;         // limit of the targets of one
 
 // The options of a session. Error messages about them use the names of the command line's flags.
 struct SessionOptions {
-  std::string model;             // directory, file or hub id (FindModel)
-  std::string tokenizer;         // directory, file or hub id; empty: that of the model
-  bool follow_symlinks = false;  // read model files that are symbolic links to anywhere
+  std::string model;                    // directory, file or hub id (FindModel)
+  std::string tokenizer;                // directory, file or hub id; empty: that of the model
+  bool follow_symlinks = false;         // read model files that are symbolic links to anywhere
+  std::vector<AdapterSource> adapters;  // LoRA adapters to load beside the model
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
@@ -38,8 +39,8 @@ struct SessionOptions {
   bool ignore_generation_fields = false;  // warn instead of failing CheckGenerationSupported
 };
 LimitRequest LimitRequestOf(const SessionOptions& options);
-// Returns the options for Model::Load, except the limits, which PlanMemory chooses. `device`: null
-// for the CPU.
+// Returns the options for Model::Load, except the limits, which PlanMemory chooses. If `device` is
+// null, the model runs on the CPU.
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device);
 
 struct Session {
@@ -67,7 +68,7 @@ struct SessionNeeds {
   bool encodes = false;  // the session makes embeddings: read modules.json
 };
 
-// Receives messages for logs: warnings, the device that auto stands for, and details for debugging.
+// Receives messages for the log: warnings, the device chosen for "auto", and debugging details.
 struct SessionLog {
   absl::FunctionRef<void(absl::string_view)> warn, info, debug;
 };
@@ -79,9 +80,9 @@ absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& optio
                                                      std::unique_ptr<Device> device,
                                                      const SessionLog& log);
 
-// Number of inputs that are in flight for an engine that runs `max_running` sequences. Results have
-// the order of the inputs, so a long input at the front delays them; four inputs per running
-// sequence keep the engine's queue filled meanwhile.
+// Number of inputs that a caller should have in flight for an engine with `max_running` sequences.
+// Results have the order of the inputs, so a long input at the front delays them; four inputs per
+// running sequence keep the engine's queue filled meanwhile.
 int64_t RequestsInFlight(int64_t max_running);
 
 // Refuses options with which every input would fail, so that a job with them fails once, before its
@@ -107,8 +108,8 @@ struct Question {
   std::vector<TokenSpan> spans;                // spans of the context's tokens
   int64_t context_begin = 0, context_end = 0;  // input tokens of the context
 };
-// Appends the tokens of `context` to *ids, which holds those of the question. INVALID_ARGUMENT: the
-// context is too long or has no tokens, or question and context together exceed --max-input-tokens.
+// Appends the tokens of `context` to *ids, which holds the question's tokens. INVALID_ARGUMENT if
+// `context` is too long or has no tokens, or both exceed --max-input-tokens in total.
 absl::StatusOr<Question> AddContext(const Session& session, std::string context,
                                     bool add_special_tokens, std::vector<int32_t>* ids);
 

@@ -141,7 +141,8 @@ bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   // model's backend; hence it can use cached ones only on a CPU.
   const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
   EncodedStates cached;
-  if (usable && job->scoring() == nullptr) cached = encoder_cache_.Find(job->request.input);
+  if (usable && job->scoring() == nullptr)
+    cached = encoder_cache_.Find(job->request.input, job->adapter);
   if (cached.owner == nullptr) {
     encode_batch_.push_back(job);
     return true;
@@ -274,8 +275,8 @@ void StepEngine::Decode(bool streams, int64_t prefill_us) {
   jobs_.FinishOutOfMemory();
 }
 
-// Handles the tokens that a decoder step has chosen. Returns false if some job has run out of
-// memory.
+// Queues for delivery the tokens that a decoder step has chosen, and the results of ended jobs.
+// Returns false if some job has run out of memory.
 bool StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   int64_t new_tokens = 0;
   bool all_well = true;

@@ -36,20 +36,20 @@ class TeacherForcing : public DecodeTask {
 
   bool scores() const { return !targets_.empty(); }
   // One entry per output row of the step that was built last, in the batch's order. `item`: index
-  // of the item (target) to which the row belongs. `target`: the token of the item that the row
-  // predicts; 0 if the task only reads hidden states.
+  // of the target to which the row belongs; 0 if the task computes hidden states. `target`: the
+  // token that the row predicts; 0 if the task computes hidden states.
   struct OutputRow {
     int32_t item, target;
   };
   absl::Span<const OutputRow> output_rows() const { return output_rows_; }
-  // Must be called after the step has run: counts the items (targets) that are finished and assigns
-  // the next items to the sequences that have become free.
+  // Must be called after the step has run: counts the targets that are finished and assigns the
+  // next targets to the sequences that have become free.
   void Advance();
 
  private:
-  // One of the sequences that run in parallel. item: index of the item (target) that it processes
-  // (-1: none left). prefilled: how many tokens of the item have been prefilled, including those of
-  // the step being built.
+  // One of the sequences that run in parallel. item: index of the target that the sequence
+  // processes (-1: none is left); in a task for hidden states, item 0 is tokens_. prefilled: how
+  // many tokens of the item have been prefilled, including those of the step being built.
   struct Sequence {
     int64_t item = -1;
     int64_t prefilled = 0;

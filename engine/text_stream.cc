@@ -63,11 +63,11 @@ void IncrementalText::Push(int32_t id) {
 void IncrementalText::MoveWindow() {
   const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // The window is the list of recent ids that each Push decodes again. Shortens it to its last
-  // tokens, `tail`, only if the text of these tokens, decoded alone, has a character other than a
-  // space and is equal to the end of window_text_. Otherwise the window stays, and the next Push
-  // tries again. The texts can differ because decoding treats the beginning of a text specially: a
-  // leading space is dropped, and a run of byte tokens must not be cut.
+  // The window is the list of recent ids that each Push decodes again. Replaces it by `tail`, its
+  // last kContextTokens ids, only if the text of `tail`, decoded alone, has a character other than
+  // a space and is equal to the end of window_text_; otherwise the next Push tries again. The texts
+  // can differ because decoding drops a space at the beginning of a text, and because a run of byte
+  // tokens is decoded differently if its first tokens are missing.
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
   if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
   window_ = tail;

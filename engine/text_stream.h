@@ -67,8 +67,8 @@ class TextStream {
   // Returns true when a stop string has appeared in the settled text, which later ids cannot
   // change. Nothing may be pushed after that.
   bool Push(int32_t id);
-  // Ends the list of ids; no text can change any more. Returns true if the text that was not
-  // settled before contains a stop string.
+  // Ends the list of ids; the whole text is now final. Returns true if there is a stop string that
+  // Push has not found, because it ends in text that later ids could still have changed.
   bool Finish();
 
   bool stopped() const { return match_.begin != std::string::npos; }
@@ -97,7 +97,7 @@ class TextStream {
   size_t released_bytes_ = 0;  // bytes of final text released so far
   size_t taken_bytes_ = 0;
   bool finished_ = false;
-  // All ids pushed so far. Take returns an id once the text is released up to the id's last byte.
+  // All ids pushed so far. Take returns an id in the same chunk as the last byte of the id's text.
   std::vector<int32_t> ids_;
   std::vector<size_t> id_ends_;  // [ids] bytes of text up to and including the id
   size_t taken_ids_ = 0;

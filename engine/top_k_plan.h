@@ -19,12 +19,12 @@ class TopKPlan {
   // `stream` outlives the object.
   explicit TopKPlan(const Stream* stream) : stream_(stream), words_(stream) {}
 
-  // Bytes of the pinned buffer for up to `rows` rows and up to `rows` entries.
+  // Bytes of the pinned buffer of a plan with at most `rows` logits rows and `rows` top-k entries.
   static int64_t BlockBytes(int64_t rows) { return Words(rows) * 4; }
   absl::Status Allocate(int64_t rows);
 
-  // Starts a plan of `entries` entries over `rows` rows. The caller then sets every entry and, if
-  // TopK adds biases, every row.
+  // Starts a new plan, for a TopK call that selects `entries` top-k lists from `rows` rows of
+  // logits. The caller then sets every entry and, if TopK adds biases, every row.
   void Begin(int64_t entries, int64_t rows);
   // Entry `i` ranks all values of rows [begin, end) together and selects the `k` best of them. The
   // first entry begins at row 0, every other one at the end of the entry before it. With
@@ -40,8 +40,8 @@ class TopKPlan {
   void Commit() { words_.Commit(); }
 
   int64_t entries() const { return entries_; }
-  // Args returns TopKArgs whose arrays row_offsets and k are those of this plan. `terms` says which
-  // of the optional arrays (biases, log_softmax) it takes from this plan, too. The caller sets all
+  // Args returns TopKArgs with the arrays row_offsets and k of this plan. `terms` says which of the
+  // optional arrays (biases, log_softmax) of this plan TopKArgs gets as well. The caller sets all
   // other fields.
   struct Terms {
     bool biases = false, log_softmax = false;

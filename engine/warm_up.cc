@@ -90,7 +90,7 @@ class WarmUpRun {
     while (!model_->EncodeSlice(kAll)) {
     }
     if (model_->config().has_decoder()) {
-      model_->ProjectCross(model_->EncodedStates(), 0, First(slots_, tokens));
+      model_->ProjectCross(model_->EncodedStates(), 0, First(slots_, tokens), {});
     }
   }
 

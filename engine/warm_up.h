@@ -18,13 +18,13 @@ namespace quintet {
 // of a long job have these sizes.
 enum class WarmUpShapes : uint8_t { kAll, kLargest };
 
-// Must be called before the first request: overwrites the model's hidden states and KV cache. Reads
-// the GEMM choices for this kind of device from the user's cache directory, and stores new ones
-// there (kernels/linear/gemm_choices_file.h); errors of these files are only reported to `warn`.
-// Measuring ends after two seconds; shapes for which no choice exists by then use cuBLASLt's
-// heuristic. Without a cache directory nothing is measured, and all shapes use that heuristic. Does
-// nothing on a CPU, or if there is no free memory for the temporary buffers. Returns the errors of
-// the device.
+// Measures GEMM variants with dummy batches and chooses the fastest for each shape. Must be called
+// before the first request, because it overwrites the model's hidden states and KV cache. Reads the
+// choices for this kind of device from the user's cache directory and stores new ones there
+// (kernels/linear/gemm_choices_file.h); errors of these files are only reported to `warn`. Measures
+// for at most two seconds; shapes without a choice by then use cuBLASLt's heuristic. Without a
+// cache directory it measures nothing, and all shapes use that heuristic. Does nothing on a CPU, or
+// if its buffers do not fit into free memory. Returns an error if the device fails.
 absl::Status WarmUp(Model* model, WarmUpShapes shapes,
                     absl::FunctionRef<void(absl::string_view)> warn);
 

@@ -17,6 +17,7 @@ bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+void AddLora(const AddLoraArgs& args, Stream& stream);
 void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);

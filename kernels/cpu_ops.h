@@ -5,6 +5,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/lora.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/attention/attention.h"
 #include "kernels/ops/rotary.h"
@@ -31,6 +32,7 @@ void EncoderDecoderModel::CarveArrays(Carver& carver) {
   const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
   source_positions_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_row_offsets_ = carver.TakeTensor(DType::kI64, {tokens});
+  if (adapters_.size() > 0) cross_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_chunk_offsets_ = carver.TakeTensor(DType::kI64, {chunks});
   if (!source_positions_.defined()) return;  // null base: only the sizes are needed
   std::iota(source_positions_.as<int32_t>(), source_positions_.as<int32_t>() + tokens, 0);
@@ -93,16 +95,15 @@ bool EncoderDecoderModel::ReadableByOps(const Tensor& states) const {
   return is_own || stream_.backend() == Backend::kCpu;
 }
 
-// Returns pinned memory for the cache offsets of `rows` rows, a part of cross_row_offsets_ that has
-// not been used yet, because H2D copies of earlier offsets may still be in flight. When
-// cross_row_offsets_ is used up, waits for these copies and starts again at its beginning.
-int64_t* EncoderDecoderModel::TakeRowOffsets(int64_t rows) {
+// Reserves the next `rows` elements of cross_row_offsets_ (and of cross_adapters_) and returns the
+// index of the first. Earlier elements stay untouched, as their H2D copies may be in flight. If too
+// few elements are left, waits for these copies and starts again at index 0.
+int64_t EncoderDecoderModel::TakeCrossRows(int64_t rows) {
   if (cross_rows_used_ + rows > limits_.max_encode_tokens) {
     stream_.WaitForH2D(cross_upload_);
     cross_rows_used_ = 0;
   }
-  cross_rows_used_ += rows;
-  return cross_row_offsets_.as<int64_t>() + cross_rows_used_ - rows;
+  return std::exchange(cross_rows_used_, cross_rows_used_ + rows);
 }
 
 // Returns the KV cache as a tensor [rows, decoder_layers * 2 * heads, head_dim] for Rotary. The row
@@ -116,37 +117,54 @@ Tensor EncoderDecoderModel::CacheHeads(int64_t rows) const {
 }
 
 void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
-                                       absl::Span<const int32_t> slots) {
-  QT_CHECK_LE(position + states.dim[0], limits_.max_encode_tokens);
+                                       absl::Span<const int32_t> slots,
+                                       absl::Span<const int32_t> adapters) {
+  const int64_t rows = states.dim[0];
+  QT_CHECK_LE(position + rows, limits_.max_encode_tokens);
   QT_CHECK(config_.has_decoder());
-  QT_CHECK_EQ(static_cast<int64_t>(slots.size()), states.dim[0]);
+  QT_CHECK_EQ(static_cast<int64_t>(slots.size()), rows);
+  QT_CHECK(adapters.empty() || adapters.size() == slots.size());
   for (const int32_t slot : slots) {
     QT_CHECK_GE(slot, 0);
     QT_CHECK_LT(slot, cache_.pages * cache_.page_size);
   }
-  int64_t* row_offset = TakeRowOffsets(states.dim[0]);
+  const int64_t first = TakeCrossRows(rows);
+  int64_t* const row_offset = cross_row_offsets_.as<int64_t>() + first;
   for (size_t r = 0; r < slots.size(); ++r) row_offset[r] = cache_.SlotOffset(slots[r]);
-  cross_upload_ = stream_.CopyH2D(row_offset, static_cast<int64_t>(slots.size()) * 8);
+  cross_upload_ = stream_.CopyH2D(row_offset, rows * 8);
+  absl::Span<const int32_t> row_adapters;
+  for (const int32_t adapter : adapters) {
+    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
+    if (adapter < 0 || !row_adapters.empty()) continue;
+    int32_t* const copy = cross_adapters_.as<int32_t>() + first;
+    std::copy(adapters.begin(), adapters.end(), copy);
+    cross_upload_ = stream_.CopyH2D(copy, rows * 4);
+    row_adapters = {copy, slots.size()};
+  }
   const bool readable = ReadableByOps(states);
-  const int64_t piece = readable ? states.dim[0] : staged_states_.dim[0];
-  for (int64_t begin = 0; begin < states.dim[0]; begin += piece) {
-    Tensor x = states.Rows(begin, std::min(begin + piece, states.dim[0]));
+  const int64_t piece = readable ? rows : staged_states_.dim[0];
+  for (int64_t begin = 0; begin < rows; begin += piece) {
+    Tensor x = states.Rows(begin, std::min(begin + piece, rows));
     if (!readable) {
       const Tensor staged = staged_states_.Rows(0, x.dim[0]);
       stream_.Write(x.data, staged);
       x = staged;
     }
-    ProjectCrossRows(x, position + begin, row_offset + begin);
+    ProjectCrossRows(x, position + begin, row_offset + begin,
+                     row_adapters.empty() ? row_adapters : row_adapters.subspan(begin, x.dim[0]));
   }
 }
 
 // Projects `states` to cross-attention keys and values; ops must be able to read `states`.
 // `position` is the position of the first row in its sequence. Row r of the result is written to
-// the KV cache, starting at the cache's element row_offset[r].
+// the KV cache, starting at the cache's element row_offset[r]. `adapters` [rows] is pinned, or
+// empty if no row has one.
 void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
-                                           const int64_t* row_offset) {
+                                           const int64_t* row_offset,
+                                           absl::Span<const int32_t> adapters) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
   if (!rotary() || activations_ == DType::kF32) {
+    row_adapters_ = adapters;
     Gemm({.x = states,
           .w = &weights_.cross_kv,
           .scatter = {.base = cache_.data,
@@ -154,6 +172,7 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
                       .row_offset = row_offset,
                       .chunk_offset = cross_chunk_offsets_.as<int64_t>(),
                       .chunk = config_.head_dim}});
+    row_adapters_ = {};
     if (!rotary()) return;
     const Tensor heads = CacheHeads(rows);
     Rotate(heads, heads, source_positions_.Rows(position, position + rows), Side::kKeyValue,
@@ -166,7 +185,9 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
   for (int64_t begin = 0; begin < rows; begin += max_rows) {
     const int64_t end = std::min(begin + max_rows, rows);
     const Tensor kv = Tensor::Dense(unrotated_.data, DType::kF32, {end - begin, n});
+    if (!adapters.empty()) row_adapters_ = adapters.subspan(begin, end - begin);
     Gemm({.x = states.Rows(begin, end), .w = &weights_.cross_kv, .y = kv});
+    row_adapters_ = {};
     Rotate(kv.SplitLast(config_.head_dim), CacheHeads(end - begin),
            source_positions_.Rows(position + begin, position + end), Side::kKeyValue,
            row_offset + begin);

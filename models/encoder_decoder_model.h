@@ -19,7 +19,8 @@ namespace quintet {
 
 class EncoderDecoderModel : public PackedModel {
  public:
-  void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots) final;
+  void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
+                    absl::Span<const int32_t> adapters) final;
 
  protected:
   EncoderDecoderModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
@@ -57,9 +58,10 @@ class EncoderDecoderModel : public PackedModel {
   void CheckBatch(const DecodeBatch& batch) const final;
 
   bool ReadableByOps(const Tensor& states) const;
-  int64_t* TakeRowOffsets(int64_t rows);
+  int64_t TakeCrossRows(int64_t rows);
   Tensor CacheHeads(int64_t rows) const;
-  void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset);
+  void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset,
+                        absl::Span<const int32_t> adapters);
 
   // Where the cross-attention keys and values go in the KV cache (ScatterOutput). Element (r, c) of
   // the GEMM's result goes to element row_offset + chunk_offset + c % head_dim of the cache.
@@ -67,8 +69,9 @@ class EncoderDecoderModel : public PackedModel {
   // cross_chunk_offsets_[c / head_dim], one per (layer, key or value, head).
   Tensor cross_row_offsets_;    // [max_encode_tokens] i64, used as a ring
   Tensor cross_chunk_offsets_;  // [decoder_layers * 2 * heads] i64
+  Tensor cross_adapters_;       // [max_encode_tokens] i32, of the same rows; if there are adapters
   int64_t cross_rows_used_ = 0;
-  int64_t cross_upload_ = 0;  // number of the latest H2D copy of cross_row_offsets_
+  int64_t cross_upload_ = 0;  // number of the latest H2D copy of these two
 
   Tensor source_positions_;  // [max_encode_tokens] i32: 0, 1, 2, ..
   Tensor staged_states_;     // [most rows per GEMM, d_model] f32, GPU: copy of states on the host

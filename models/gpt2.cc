@@ -19,7 +19,8 @@ class Gpt2Model final : public PackedModel {
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
   // Never called, because GPT-2 has no encoder: the engine calls it only if config().has_encoder().
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>,
+                    absl::Span<const int32_t>) override {
     CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
   }
 

@@ -8,8 +8,8 @@
 
 namespace quintet {
 
-// `config` is validated. `weights` were loaded for this config, into memory that the kernels of
-// `stream` can read. If `weights` come from DescribeWeights, which allocates no matrices, only
+// The caller must have validated `config` and loaded `weights` for it, into memory that the kernels
+// of `stream` can read. If `weights` come from DescribeWeights, which allocates no matrices, only
 // Measure may be called on the model.
 //
 // Every position that a caller passes must be below config.max_positions (QT_CHECK).

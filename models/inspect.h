@@ -31,8 +31,8 @@ struct Inspection {
   std::vector<std::string> warnings;                   // UnusedFileWarnings and FindWarnings
 };
 
-// Returns a summary of a model, a directory or a file as FindModel returns it, or the error that
-// loading the model would return. `tokenizer`: as in FindTokenizer. Detects only errors in headers,
+// Returns a summary of `model`, a path that FindModel has returned, or the error that loading the
+// model would return. `tokenizer`: as in FindTokenizer. Detects only errors in headers,
 // config.json, generation_config.json and tokenizer files.
 absl::StatusOr<Inspection> InspectModel(const std::string& model, const std::string& tokenizer,
                                         bool follow_symlinks);

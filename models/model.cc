@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
                       LoadWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
+  QT_RETURN_IF_ERROR(model->LoadAdapters(options.adapters, options.follow_symlinks, false));
   QT_RETURN_IF_ERROR(model->Allocate());
   return model;
 }
@@ -78,6 +79,7 @@ absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const Loa
                       DescribeWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
+  QT_RETURN_IF_ERROR(model->LoadAdapters(options.adapters, options.follow_symlinks, true));
   QT_RETURN_IF_ERROR(model->Measure());
   return model->memory();
 }

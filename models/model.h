@@ -2,10 +2,10 @@
 // out. A model does not know requests, time or search.
 //
 // Tensor arguments and results are memory of the model's stream (kernels/runtime/stream.h). On a
-// GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and slot
-// tables are host memory of the caller, who may reuse it as soon as the call returns. The only
-// exception is `targets` of TargetLogProbs, a pinned buffer (Stream::AllocatePinned): the caller
-// enqueues its H2D copy before the call and must not change it until that copy has run.
+// GPU calls only enqueue work; to read a result on the host, copy it there first. Spans and tables
+// of cache slots are host memory of the caller, who may reuse it as soon as the call returns. The
+// only exception is `targets` of TargetLogProbs, a pinned buffer (Stream::AllocatePinned): the
+// caller enqueues its H2D copy before the call and must not change it until that copy has run.
 //
 // A Model owns its weights, its KV cache pages, and workspaces for the limits it was loaded with.
 // No call below allocates tensor memory, except that Decode enlarges its index arrays for very long
@@ -48,11 +48,20 @@ inline int64_t CachePageBytes(const ModelConfig& config, int64_t page_size,
   return config.decoder_layers * 2 * config.inner() * page_size * DTypeBytes(dtype);
 }
 
+// An adapter in files: a path that ReadAdapter (models/adapters/adapter.h) takes, and the name by
+// which requests select it.
+struct AdapterSource {
+  std::string name, path;
+  bool operator==(const AdapterSource&) const = default;
+};
+
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
   Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
   bool follow_symlinks = false;  // allow weight files that are symbolic links
+  // LoRA adapters to load beside the model. DecodeBatch and EncodeBatch name one by its index here.
+  std::vector<AdapterSource> adapters;
 };
 
 // Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
@@ -60,6 +69,7 @@ struct ModelMemory {
   int64_t weights = 0;     // bytes
   int64_t cache = 0;       // bytes of KV cache pages
   int64_t workspace = 0;   // bytes used by forward passes
+  int64_t adapters = 0;    // bytes of the factors of LoRA adapters
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
@@ -86,6 +96,8 @@ struct EncodeBatch {
   // If true, tokens of a causal model attend also to later tokens of their input, except those that
   // the mask hides.
   bool bidirectional = false;
+  // The adapter of each input, as an index into LoadOptions::adapters; -1: none.
+  absl::Span<const int32_t> adapters;  // [n], or empty: none
   // Additional mask, two bounds per key (FlashMask; kernels/attention/mask.h). Values are indices
   // of tokens in their input: key j is hidden from queries i >= lower_begin[j] and from queries i <
   // upper_end[j].
@@ -104,9 +116,9 @@ struct DecodeBatch {
   // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
   absl::Span<const int32_t> kv_lens;  // [n]
   // KV cache slot of every position of each sequence. The slots of earlier positions are read (they
-  // may belong to another beam); the slots of the new tokens are written. Neighbouring sequences
-  // whose tokens are equal up to and including the new token may have the same slot for the new
-  // token.
+  // may belong to another beam); the slots of the new tokens are written. Sequences that are
+  // adjacent in the batch and have equal tokens up to and including the new one are allowed to
+  // share one slot for their new tokens.
   const int32_t* slots = nullptr;  // [n, slots_stride]
   int64_t slots_stride = 0;
   // Groups of beams whose parent beams the host does not know yet. BeamStep, the op of the previous
@@ -122,6 +134,8 @@ struct DecodeBatch {
   const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
   absl::Span<const int32_t> source_lens;  // [groups]
+  // The adapter of each sequence, as an index into LoadOptions::adapters; -1: none.
+  absl::Span<const int32_t> adapters;  // [n], or empty: none
   // Output rows: the rows whose hidden states Decode returns, as ascending indices into `tokens`.
   absl::Span<const int32_t> output_rows;
 };
@@ -160,6 +174,8 @@ class Model {
   Stream& stream() { return stream_; }
   const ModelMemory& memory() const { return memory_; }
   int64_t weight_bytes() const { return memory_.weights; }
+  // Number of LoRA adapters (LoadOptions::adapters).
+  virtual int64_t adapters() const { return 0; }
   int64_t parameters() const { return memory_.parameters; }
 
   // Sets a function that is called after every layer; null: no function. Used to compare two models
@@ -184,10 +200,10 @@ class Model {
   // To read rows of EncodedStates() on the host, call stream().CopyD2H with the address of these
   // rows in the host buffer, then stream().Synchronize().
   virtual Tensor HostEncoderStates() const { return EncodedStates(); }
-  // Enqueues PoolRows (kernels/ops/pooling.h) from EncodedStates() into rows of
-  // HostEncoderStates(), with at most max_encode_tokens segments. The host may read these rows
-  // after an event that is recorded later, or after Synchronize. Returns false, and enqueues
-  // nothing, if both are the same memory, as on the CPU.
+  // Enqueues PoolRows (kernels/ops/pooling.h): pools rows of EncodedStates() to rows of
+  // HostEncoderStates(). At most max_encode_tokens segments (QT_CHECK). The host may read the
+  // results after an event that is recorded later, or after Synchronize. Returns false, and
+  // enqueues nothing, if these two tensors are the same memory, as on the CPU.
   virtual bool PoolEncoded(absl::Span<const PoolSegment>) { return false; }
   // Gathers rows of EncodedStates() by their indices. There may be at most max_step_tokens indices,
   // in any order and with repetitions. Returns [rows, d_model] f32, valid until the next
@@ -199,8 +215,9 @@ class Model {
   // (never in device memory). `position` is the position of the first row in its sequence. In
   // rotary models all rows must belong to one sequence, because keys and values are rotated by
   // position; in other models they may belong to several. position + rows <= max_encode_tokens.
-  virtual void ProjectCross(const Tensor& states, int64_t position,
-                            absl::Span<const int32_t> slots) = 0;
+  // `adapters` [rows] holds the adapter of each row, -1: none; if it is empty, no row has one.
+  virtual void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
+                            absl::Span<const int32_t> adapters) = 0;
 
   // Runs the decoder. Returns the hidden states of the output rows (batch.output_rows) after the
   // final norm, [output_rows, d_model] f32, valid until the next Decode. On a GPU the returned
@@ -216,8 +233,8 @@ class Model {
   }
   // Device buffer [max_step_sequences] i32 that the sampler fills with token ids. Where
   // DecodeBatch::tokens has the value -1 - i, the next Decode uses element i of this buffer as the
-  // token id. The address of the buffer never changes. Returns an undefined tensor if the model
-  // does not support this.
+  // token id. The address of the buffer never changes. Returns an undefined tensor if the model has
+  // no such buffer.
   virtual Tensor next_tokens() const { return Tensor(); }
   // Device buffer [max_step_sequences] i32 in which the next Decode finds the parent beams of each
   // BeamMove m of DecodeBatch::moves. Element m.row + b belongs to beam b of m's request and holds

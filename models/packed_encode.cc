@@ -33,6 +33,7 @@ void PackedModel::CarveArrays(Carver& carver) {
   if (stream_.backend() == Backend::kCuda) {
     pool_segments_ = carver.TakeTensor(DType::kI32, {tokens, kSegmentWords});
   }
+  if (adapters_.size() > 0) encoder_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
   if (config_.has_encoder()) return;
   mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
@@ -67,8 +68,26 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
   encode_upload_ = stream_.CopyH2D(encoder_arrays_.data, used * 4);
   SetMask(batch);
+  SetAdapters(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
+}
+
+// Copies the adapter of each row to the device. Padding has none.
+void PackedModel::SetAdapters(const EncodeBatch& batch) {
+  QT_CHECK(batch.adapters.empty() || batch.adapters.size() + 1 == batch.offsets.size());
+  encoder_adapted_ = false;
+  for (const int32_t adapter : batch.adapters) {
+    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
+    encoder_adapted_ = encoder_adapted_ || adapter >= 0;
+  }
+  if (!encoder_adapted_) return;
+  int32_t* const rows = encoder_adapters_.as<int32_t>();
+  std::fill_n(rows, encoder_padded_rows_, -1);
+  for (size_t s = 0; s < batch.adapters.size(); ++s) {
+    std::fill(rows + batch.offsets[s], rows + batch.offsets[s + 1], batch.adapters[s]);
+  }
+  encode_upload_ = stream_.CopyH2D(rows, encoder_padded_rows_ * 4);
 }
 
 // Copies the batch's mask (lower_begin, upper_end) to the device. Also copies one summary per 64
@@ -127,6 +146,7 @@ bool PackedModel::EncodeByGraph() {
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
+  if (encoder_adapted_) lengths.push_back(-1);  // other launches than without adapters
   const EncodeGraphs* graphs = encode_graphs_.Use(lengths, [&] {
     auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
@@ -201,10 +221,14 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
                           .qkv = encoder_qkv_.Rows(begin, end),
                           .project = project,
                           .finish = !project};
+  if (encoder_adapted_) {
+    row_adapters_ = {encoder_adapters_.as<int32_t>() + begin, static_cast<size_t>(end - begin)};
+  }
   if (project && layer_ == 0) {
     Embed({encoder_tokens_.Rows(begin, end), rows.positions, {}, rows.x});
   }
   Layer(rows);
+  row_adapters_ = {};
   const bool last_layer = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
   if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }

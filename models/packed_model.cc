@@ -22,6 +22,14 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
   memory_.parameters = weights_.parameters;
 }
 
+absl::Status PackedModel::LoadAdapters(absl::Span<const AdapterSource> sources,
+                                       bool follow_symlinks, bool describe) {
+  QT_ASSIGN_OR_RETURN(adapters_, LoadedAdapters::Load(sources, config_, weights_, activations_,
+                                                      follow_symlinks, describe, stream_));
+  memory_.adapters = adapters_.bytes();
+  return absl::OkStatus();
+}
+
 absl::Status PackedModel::Measure() {
   if (config_.has_decoder()) {
     cache_ = {.pages = limits_.cache_pages,
@@ -60,6 +68,7 @@ StepShape PackedModel::InitialShape() const {
   const int64_t source_tokens = std::min({most, limits_.max_encode_tokens, slots});
   StepShape shape{limits_.max_step_tokens, sequences, sequences,
                   limits_.max_step_tokens, tokens,    source_tokens};
+  shape.adapters = adapters_.size() > 0;
   return grows ? shape : shape.Rounded(limits_);
 }
 
@@ -120,17 +129,112 @@ void PackedModel::Carve(Carver& carver) {
     need(TargetLogProbScratchBytes(weights_.head, kBlockRows, kMaxTopLogProbs, stream_));
   }
   scratch_ = carver.TakeTensor(DType::kI8, {scratch});
+  CarveLora(carver);
 }
 
-void PackedModel::Gemm(LinearArgs args) {
+// Sizes of lora_scratch_ and row_bias_, which limit for how many rows one AddLora call runs.
+constexpr int64_t kLoraScratchBytes = int64_t{64} << 20;
+constexpr int64_t kRowBiasElements = int64_t{64} << 20;
+
+void PackedModel::CarveLora(Carver& carver) {
+  if (adapters_.size() == 0) return;
+  const int64_t rows = std::max(block_rows_, limits_.max_encode_tokens);
+  int64_t scratch = 0, row_bias = 0;
+  for (const auto& [weight, lora] : adapters_.weights()) {
+    const int64_t one_row = LoraScratchBytes(lora, 1);
+    scratch = std::max({scratch, one_row, std::min(rows * one_row, kLoraScratchBytes)});
+    row_bias = std::max({row_bias, lora.n(), std::min(block_rows_ * lora.n(), kRowBiasElements)});
+  }
+  lora_scratch_ = carver.TakeTensor(DType::kI8, {scratch});
+  row_bias_ = carver.TakeTensor(activations_, {row_bias});
+}
+
+const LoraWeight* PackedModel::Corrected(const LinearWeight* w) const {
+  return row_adapters_.empty() ? nullptr : adapters_.Find(w);
+}
+
+bool PackedModel::CorrectsBeforeActivation(const LinearArgs& args) const {
+  return (args.w->gated() || args.activation != Activation::kNone) && Corrected(args.w) != nullptr;
+}
+
+// Calls AddLora, for as many rows at a time as lora_scratch_ has room for.
+void PackedModel::Correct(const AddLoraArgs& args) {
+  const int64_t rows = args.x.dim[0];
+  const int64_t step = lora_scratch_.elements() / LoraScratchBytes(*args.weight, 1);
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(begin + step, rows);
+    AddLoraArgs part = args;
+    part.x = args.x.Rows(begin, end);
+    part.adapters =
+        args.adapters.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    if (args.y.defined()) part.y = args.y.Rows(begin, end);
+    if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
+    if (args.kv.cache != nullptr) {
+      part.kv.slots =
+          args.kv.slots.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    }
+    part.scratch = lora_scratch_;
+    AddLora(part, stream_);
+  }
+}
+
+// Runs a GEMM with LoRA terms before its activation: AddLora first writes them to row_bias_, which
+// then is the GEMM's row_bias. Loops over as many rows at a time as row_bias_ has room for.
+void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora) {
+  const int64_t rows = args.x.dim[0], n = args.w->n();
+  QT_CHECK(!args.residual.defined());
+  const int64_t step = row_bias_.elements() / n;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(begin + step, rows);
+    LinearArgs part = args;
+    part.x = args.x.Rows(begin, end);
+    part.y = args.y.Rows(begin, end);
+    part.row_bias = Tensor::Dense(row_bias_.data, row_bias_.dtype, {end - begin, n});
+    AddLoraArgs corrections = lora;
+    corrections.x = lora.x.Rows(begin, end);
+    corrections.adapters =
+        lora.adapters.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    corrections.y = part.row_bias;
+    corrections.overwrite = true;
+    Correct(corrections);
+    Linear(part, stream_);
+  }
+}
+
+void PackedModel::Gemm(LinearArgs args, const LayerInputRows* input) {
   args.scratch = scratch_;
+  const LoraWeight* const weight = Corrected(args.w);
+  if (weight == nullptr) return Linear(args, stream_);
+  AddLoraArgs lora = {.x = args.x,
+                      .norm_gamma = args.norm_gamma,
+                      .norm_beta = args.norm_beta,
+                      .norm_eps = config_.norm_eps,
+                      .weight = weight,
+                      .adapters = row_adapters_};
+  if (input != nullptr) {
+    lora.x = input->x;
+    lora.norm_gamma = input->gamma;
+    lora.norm_beta = input->beta;
+  }
+  if (CorrectsBeforeActivation(args)) return GemmWithRowBias(args, lora);
+  lora.y = args.y;
+  lora.scatter = args.scatter;
+  lora.kv = args.kv;
+  // If y += x W^T, the adapters' terms are added to y before the GEMM, so that its epilogue, which
+  // may also begin the next norm (NormOutput), sees the complete sum.
+  const bool adds_to_y = args.residual.defined();
+  if (adds_to_y) {
+    QT_CHECK(args.residual.data == args.y.data);
+    Correct(lora);
+  }
   Linear(args, stream_);
+  if (!adds_to_y) Correct(lora);
 }
 
 void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
   const int64_t rows = args.x.dim[0];
   const float eps = config_.norm_eps;
-  if (SupportsFusedNorm(*args.w, rows, stream_)) {
+  if (SupportsFusedNorm(*args.w, rows, stream_) && !CorrectsBeforeActivation(args)) {
     args.norm_gamma = gamma;
     args.norm_beta = beta;
     args.norm_eps = eps;
@@ -163,6 +267,9 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
       kind = GraphKind::kPrompt;
       shape = shape.RoundedStrides();
     }
+  }
+  for (const int32_t adapter : batch.adapters) {
+    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
   }
   step_.Fill(batch, shape, cache_.pages * cache_.page_size);
   ReorderBeams({.slots = step_.batch().slots,
@@ -236,6 +343,7 @@ TokenHistory PackedModel::history() const {
 
 void PackedModel::Forward() {
   const int64_t rows = step_.tokens().dim[0];
+  row_adapters_ = step_.row_adapters();
   const Tensor x = x_.Rows(0, rows);
   Embed({step_.tokens(), step_.positions(), step_.new_slots(), x});
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
@@ -247,6 +355,7 @@ void PackedModel::Forward() {
            .kv = KvDestination(weights_.decoder.layers[layer].qkv, layer)});
     Observe(true, layer, x);
   }
+  row_adapters_ = {};
   const absl::Span<const int32_t> output_rows = step_.batch().output_rows;
   if (output_rows.empty()) return;
   FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(output_rows.size())),

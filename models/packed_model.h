@@ -12,6 +12,7 @@
 
 #include "kernels/attention/mask.h"
 #include "kernels/runtime/graph_cache.h"
+#include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights/weights.h"
@@ -20,6 +21,7 @@ namespace quintet {
 
 class PackedModel : public Model {
  public:
+  int64_t adapters() const final { return adapters_.size(); }
   void BeginEncode(const EncodeBatch& batch) final;
   bool EncodeSlice(int64_t work) final;
   Tensor EncodedStates() const final;
@@ -36,6 +38,10 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
+  // Loads LoRA adapters, or with `describe` only their sizes (LoadedAdapters::Load). Call it before
+  // Measure and Allocate.
+  absl::Status LoadAdapters(absl::Span<const AdapterSource> sources, bool follow_symlinks,
+                            bool describe);
   // Computes the sizes of KV cache and workspace for limits(); afterwards memory() returns them.
   // RESOURCE_EXHAUSTED: the KV cache's size in bytes does not fit 64 bits.
   absl::Status Measure();
@@ -99,8 +105,18 @@ class PackedModel : public Model {
 
   // ---- Building blocks of a layer ----
 
-  // Calls Linear (y = epilogue(alpha * x W^T + bias)) with scratch_ as its scratch memory.
-  void Gemm(LinearArgs args);
+  // The input of a linear layer, as the layer's LoRA factors read it: norm(x), where norm is the
+  // identity if `gamma` is undefined, and otherwise as in NormedGemm.
+  struct LayerInputRows {
+    Tensor x, gamma, beta;
+  };
+  // Calls Linear (y = epilogue(alpha * x W^T + bias)) with scratch_ as its scratch memory, and adds
+  // the LoRA terms of the rows' adapters (row_adapters_). `input`: what the adapters read (rows and
+  // norm); if null, they read args.x with the norm args.norm_gamma and args.norm_beta.
+  void Gemm(LinearArgs args, const LayerInputRows* input = nullptr);
+  // Whether Gemm(args) must add LoRA terms before the activation. If so, Gemm supports no norm of x
+  // (LinearArgs::norm_gamma, x_squares).
+  bool CorrectsBeforeActivation(const LinearArgs& args) const;
   // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is RMSNorm if `beta` is an undefined
   // tensor, otherwise LayerNorm. If the GEMM cannot normalise its input itself, a norm op first
   // writes norm(x) to normed_.
@@ -143,6 +159,13 @@ class PackedModel : public Model {
   int64_t encoder_sequences_ = 0;
   int64_t encoder_rows_ = 0;
   int64_t encoder_padded_rows_ = 0;  // on a GPU PaddedGemmRows(encoder_rows_)
+  Tensor encoder_adapters_;          // [max_encode_tokens] i32, if there are adapters
+  bool encoder_adapted_ = false;     // some input of the batch has an adapter
+
+  // The adapter of each row of the GEMMs that are enqueued next; -1: none. Empty: no row has one.
+  // Pinned, with a device copy.
+  absl::Span<const int32_t> row_adapters_;
+  LoadedAdapters adapters_;
 
   // The current decoder step.
   StepArrays step_;
@@ -157,6 +180,9 @@ class PackedModel : public Model {
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
+  // Only used with LoRA adapters: scratch memory of AddLora, and LinearArgs::row_bias.
+  Tensor lora_scratch_;  // [bytes] i8
+  Tensor row_bias_;      // [elements], of type activations_
 
  private:
   enum class Sweep : uint8_t { kProject, kFinish };
@@ -169,7 +195,12 @@ class PackedModel : public Model {
     const float scale = config_.attention_scale;
     return config_.scale_by_inverse_layer ? scale / static_cast<float>(layer + 1) : scale;
   }
+  void CarveLora(Carver& carver);
+  const LoraWeight* Corrected(const LinearWeight* w) const;
+  void Correct(const AddLoraArgs& args);
+  void GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora);
   void SetMask(const EncodeBatch& batch);
+  void SetAdapters(const EncodeBatch& batch);
   bool EncodeByGraph();
   int64_t LayerCostPerRow() const;
   int64_t SequenceOf(int64_t row) const;
@@ -225,9 +256,9 @@ class PackedModel : public Model {
   Tensor mask_tiles_;     // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;    // [max_step_tokens] i32
   Tensor pool_segments_;  // [max_encode_tokens, 5] i32: PoolSegment
-  // Which H2D copies were enqueued last (the numbers that Stream::CopyH2D returned): that of an
-  // EncodeBatch's arrays, of gather_rows_ and of pool_segments_. Before the host overwrites its
-  // side of these arrays, it must wait for the copy (Stream::WaitForH2D).
+  // Numbers (from Stream::CopyH2D) of three H2D copies, the latest one of an EncodeBatch's arrays,
+  // the latest of gather_rows_ and the latest of pool_segments_. Before the host writes to an
+  // array's pinned host memory, it must wait for the array's copy (Stream::WaitForH2D).
   int64_t encode_upload_ = 0, gather_upload_ = 0, pool_upload_ = 0;
 
   Buffer pages_;
@@ -238,8 +269,8 @@ class PackedModel : public Model {
   // In step_graphs_, prompt_graphs_ and joint_graphs_, the first call with a key runs without
   // capture; therefore everything that is created on first use exists before a capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
-  // CUDA graphs of decoder calls in which a sequence has several new tokens (prompts), at most 1024
-  // rows in all. Key: the shape, and DecodeBatch's offsets and group_offsets.
+  // CUDA graphs of decoder calls that have at most 1024 rows and in which some sequence has several
+  // new tokens (a prompt). Key: the shape, and DecodeBatch's offsets and group_offsets.
   GraphCache<std::pair<StepShape, std::vector<int32_t>>> prompt_graphs_{
       {.threshold = 1, .capacity = 128}};
   // CUDA graphs that contain both a step with one new token per sequence and the work that

@@ -16,7 +16,7 @@ namespace {
 // then meaningless.
 struct BlockLayout {
   int32_t *tokens, *positions, *new_slots, *offsets, *kv_lens, *output_rows, *group_offsets,
-      *group_rows, *source_lens, *slots, *source_slots;
+      *group_rows, *source_lens, *row_adapters, *slots, *source_slots;
   BeamMove* moves;
   int64_t bytes;
 
@@ -32,6 +32,7 @@ struct BlockLayout {
     group_offsets = take(s.groups + 1);
     group_rows = take(s.groups + 1);
     source_lens = take(s.groups);
+    row_adapters = take(s.adapters ? s.rows : 0);
     moves = static_cast<BeamMove*>(carver.Take(s.sequences * int64_t{sizeof(BeamMove)}));
     slots = take(s.sequences * s.slots_stride);
     source_slots = take(s.groups * s.source_stride);
@@ -77,6 +78,8 @@ StepShape StepShape::Of(const DecodeBatch& batch) {
   shape.output_rows = static_cast<int64_t>(batch.output_rows.size());
   shape.slots_stride = batch.slots_stride;
   shape.source_stride = shape.groups > 0 ? batch.source_slots_stride : 0;
+  shape.adapters = std::any_of(batch.adapters.begin(), batch.adapters.end(),
+                               [](int32_t adapter) { return adapter >= 0; });
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int32_t begin = batch.offsets[static_cast<size_t>(batch.group_offsets[g])];
     const int32_t end = batch.offsets[static_cast<size_t>(batch.group_offsets[g + 1])];
@@ -157,6 +160,7 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   std::copy(batch.moves.begin(), batch.moves.end(), layout.moves);
   batch_.moves = {layout.moves, batch.moves.size()};
   FillRows(batch, slots);
+  FillAdapters(batch, layout.row_adapters);
   batch_.group_offsets = {layout.group_offsets, static_cast<size_t>(shape.groups + 1)};
   group_rows_ = {layout.group_rows, static_cast<size_t>(shape.groups + 1)};
   batch_.source_lens = CopyPadded(batch.source_lens, shape.groups, 0, layout.source_lens);
@@ -200,6 +204,17 @@ void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
       new_slots_[static_cast<size_t>(row)] = slot == latest ? -1 : slot;
       latest = slot;
     }
+  }
+}
+
+void StepArrays::FillAdapters(const DecodeBatch& batch, int32_t* adapters) {
+  row_adapters_ = {};
+  if (!shape_.adapters) return;
+  QT_CHECK_EQ(batch.adapters.size(), batch.kv_lens.size());
+  row_adapters_ = {adapters, static_cast<size_t>(shape_.rows)};
+  std::fill(row_adapters_.begin(), row_adapters_.end(), -1);
+  for (size_t s = 0; s < batch.adapters.size(); ++s) {
+    std::fill(adapters + batch.offsets[s], adapters + batch.offsets[s + 1], batch.adapters[s]);
   }
 }
 

@@ -25,6 +25,7 @@ struct StepShape {
   int64_t slots_stride = 0;
   int64_t source_stride = 0;
   int64_t group_rows = 0;  // most rows of one group
+  bool adapters = false;   // some sequence has an adapter
 
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
@@ -44,7 +45,7 @@ class StepArrays {
   // `stream` must outlive this object.
   explicit StepArrays(const Stream* stream) : stream_(stream) {}
 
-  // Size in bytes of the memory block that holds all arrays of a decoder call of this shape.
+  // Size in bytes of the memory block that holds all arrays of a decoder call with this StepShape.
   static int64_t BlockBytes(const StepShape& shape);
   // Grows the memory block of the arrays to fit this shape. RESOURCE_EXHAUSTED: not enough host or
   // device memory.
@@ -68,13 +69,16 @@ class StepArrays {
   // The copy that Fill made of the batch. Its spans and pointers refer to memory of this object.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
-  const Tensor& tokens() const { return tokens_; }                         // [rows] i32
-  const Tensor& positions() const { return positions_; }                   // [rows] i32
-  absl::Span<const int32_t> new_slots() const { return new_slots_; }       // [rows]
+  const Tensor& tokens() const { return tokens_; }                    // [rows] i32
+  const Tensor& positions() const { return positions_; }              // [rows] i32
+  absl::Span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
+  // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
+  absl::Span<const int32_t> row_adapters() const { return row_adapters_; }
   absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:
   void FillRows(const DecodeBatch& batch, int64_t slots);
+  void FillAdapters(const DecodeBatch& batch, int32_t* adapters);
   void FillSources(const DecodeBatch& batch, const StepShape& shape);
 
   const Stream* stream_;
@@ -83,7 +87,7 @@ class StepArrays {
   StepShape shape_;
   DecodeBatch batch_;
   Tensor tokens_, positions_;
-  absl::Span<int32_t> new_slots_, group_rows_;
+  absl::Span<int32_t> new_slots_, group_rows_, row_adapters_;
 };
 
 }  // namespace quintet

@@ -34,8 +34,8 @@ class T5Model final : public EncoderDecoderModel {
   // Between two sublayers, one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
   // rows, the norm needs no pass of its own over x: the first GEMM also writes x * gamma and sums
   // of x^2, and the second GEMM divides its result by sqrt(mean(x^2) + eps). Whether two GEMMs can
-  // do this depends only on their weights and the number of rows. SplitNorm returns this plan; no
-  // state is kept between calls.
+  // do this depends only on their weights and the number of rows. SplitNorm decides it anew for
+  // every call; no state is kept.
 
   // Buffers for norms that are split between two GEMMs: the first GEMM writes them, the second
   // reads them. The encoder and the decoder have separate buffers, because decoder steps run
@@ -209,14 +209,15 @@ T5Model::NormedInput T5Model::AddThenNorm(const LinearWeight& w, const Tensor& i
 }
 
 void T5Model::NormedGemm(const NormedInput& in, LinearArgs args) {
-  if (!in.split.gamma.defined()) {
+  if (!in.split.gamma.defined() || CorrectsBeforeActivation(args)) {
     args.x = in.x;
     return EncoderDecoderModel::NormedGemm(in.gamma, {}, args);
   }
   args.x = in.split.scaled;
   args.x_squares = in.split.squares;
   args.norm_eps = config_.norm_eps;
-  Gemm(args);
+  const LayerInputRows input = {in.x, in.gamma, {}};
+  Gemm(args, &input);
 }
 
 T5Model::NormedInput T5Model::LayerInput(const StackWeights& stack, int64_t layer,

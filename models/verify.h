@@ -23,9 +23,9 @@ struct VerifyOptions {
   WeightType result_weights = WeightType::kF32;  // kI8 for int8; the source always runs in f32
 };
 
-// Loads the two models one after the other, so peak memory is that of one model. The sample token
-// ids are the same in every run. Errors are those of Model::Load, or FAILED_PRECONDITION if the
-// models differ in shape.
+// Loads options.source, runs it on fixed sample token ids and frees it; then does the same with
+// options.result. Peak memory is that of one model. Returns an error of Model::Load, or
+// FAILED_PRECONDITION if the models differ in shape.
 absl::StatusOr<std::vector<StageError>> CompareModels(const VerifyOptions& options,
                                                       ThreadPool* pool);
 

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-// The weights of a directory, without their values.
+// An opened model directory: its weights are listed, but their values are not read yet.
 struct Checkpoint {
   SafetensorsReader files;
   ModelConfig config;
@@ -40,7 +40,7 @@ std::vector<double> SampleInput(int64_t n) {
   return x;
 }
 
-// Returns W x [rows] for the stored values of a parameter.
+// Returns the matrix-vector product W x [rows]; reads the parameter W from the files.
 absl::StatusOr<std::vector<double>> Apply(const SafetensorsReader& files, const PlannedWeight& w,
                                           const std::vector<double>& x) {
   constexpr int64_t kBlockValues = int64_t{1} << 20;
@@ -97,7 +97,7 @@ void AddFactors(const LoraFactors& f, const std::vector<double>& x, std::vector<
   }
 }
 
-// W x of a tensor of modules_to_save, [shape[0], x].
+// Returns the product W x, where W [rows, x.size()] is a tensor of modules_to_save.
 std::vector<double> ApplySaved(const SavedTensor& saved, const std::vector<double>& x) {
   std::vector<double> y(saved.values.size() / x.size());
   for (size_t r = 0; r < y.size(); ++r) {

@@ -11,9 +11,9 @@
 
 namespace quintet {
 
-// Reads the weights of both directories, one block of rows at a time, and computes in
-// double precision. StageError::stage is the name of a parameter (models/weights/table.h).
-// `follow_symlinks` is for the source. Errors are those of reading the two.
+// For each parameter W that `adapter` changes, compares W x of `result` with that of `source` plus
+// `adapter`, in double precision, for a sample x. StageError::stage is the parameter's name.
+// `follow_symlinks` applies to `source` only. If a directory cannot be read, returns that error.
 absl::StatusOr<std::vector<StageError>> CompareMerged(const std::string& source,
                                                       const Adapter& adapter,
                                                       const std::string& result,

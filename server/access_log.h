@@ -23,7 +23,7 @@ struct AccessRecord {
   int64_t total_us = 0;  // from the arrival of the call until its end
 };
 
-// Returns the line of a call that ended at `time`, with a newline.
+// Returns the access-log line, including its newline, of a call that ended at `time`.
 std::string AccessLine(const AccessRecord& record, absl::Time time);
 
 class AccessLog {
@@ -32,8 +32,8 @@ class AccessLog {
 
   // `write` is called with each line. If it is null, the access log is off.
   explicit AccessLog(WriteLine write) : write_(std::move(write)) {}
-  // Writes the line of a call that ends now. Thread-safe. Does nothing if there is no memory for
-  // the line.
+  // Writes the access-log line of the call `record`, with the current time as the end of the call.
+  // Thread-safe. Does nothing if there is no memory for the line.
   void Write(const AccessRecord& record) const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 constexpr char kFlag[] = "--admin-listen";
 constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
 
-// The methods of KServe about all models, which change nothing.
+// Returns KServe's methods for health and for the list of models; they change nothing.
 std::vector<Method> IndexMethods(CallContext* context, HealthStatus* health) {
   std::vector<Method> chosen;
   for (Method& method : KserveMethods(context, {.live = [] { return true; },

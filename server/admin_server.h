@@ -1,6 +1,6 @@
 // The gRPC server for administration (--admin-listen): quintet.admin.v1.Admin, KServe's methods
-// about the repository of models, health and reflection. It has a listener, API keys and limits on
-// open RPCs of its own, so that calls of models cannot keep administrators out.
+// about the repository of models, health and reflection. It has its own listener and API keys, and
+// its own limits on open RPCs, so that inference calls cannot keep administrators out.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace quintet {
 
 class AdminServer {
  public:
-  // Starts to serve. `calls` is the context of the main server; its executors, and all pointers,
-  // must outlive the server. INVALID_ARGUMENT: cannot listen on options.admin_listen, no file of
-  // API keys is given, or it is invalid.
+  // Starts to serve. `calls` is the context of the main server; its executors and all pointers must
+  // outlive this object. Returns INVALID_ARGUMENT if the server cannot listen on
+  // options.admin_listen, or if no file of API keys is given or the file is invalid.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const ServerOptions& options,
                                                             const CallContext& calls,
                                                             ModelLoader* loader,
                                                             HealthStatus* health,
                                                             const CertificateFiles* certificates);
-  // Cancels the RPCs that are open; operations on models go on.
+  // Cancels the open RPCs. Loads and unloads of models that they have begun continue.
   ~AdminServer();
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;

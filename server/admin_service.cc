@@ -23,7 +23,7 @@ namespace {
 namespace pb = ::quintet::admin::v1;
 namespace kserve = ::inference;
 
-// One request message and one response, which may come later from another thread.
+// An RPC of one request message and one response, which another thread may send later.
 template <typename RequestProto, typename ResponseProto>
 class AdminCall final
     : public RpcHandler,
@@ -52,7 +52,7 @@ class AdminCall final
     });
   }
   void OnInputEnd() override { End(MalformedRequestOutcome(), std::nullopt); }
-  // The operation goes on.
+  // Ends only the RPC: the operation on the model continues.
   void OnCancel() override {
     End(ToRpcOutcome(absl::CancelledError("the call was cancelled"), "", absl::ZeroDuration()),
         std::nullopt);
@@ -98,7 +98,7 @@ class AdminCall final
   RpcOutput output_;
 };
 
-// Returns the error with the name that the field for the model has in its request.
+// Replaces the field name "call.model" in an error by `field`, the name in the admin request.
 absl::Status InTermsOf(const char* field, const absl::Status& status) {
   absl::string_view message = status.message();
   if (!absl::ConsumePrefix(&message, "call.model: ")) return status;
@@ -152,7 +152,7 @@ Method MethodOf(const char* service, const char* name, CallContext* context,
 
 using Begin = void (ModelLoader::*)(const std::string&, ModelDone);
 
-// A method that begins an operation on one model and answers with its state afterwards.
+// A method that loads, replaces or unloads a model and then responds with the model's state.
 template <typename RequestProto, typename ResponseProto>
 Method ModelMethod(const char* name, CallContext* context, ModelLoader* loader, Begin begin) {
   return MethodOf<RequestProto, ResponseProto>(
@@ -171,7 +171,7 @@ Method ModelMethod(const char* name, CallContext* context, ModelLoader* loader, 
       });
 }
 
-// A method of KServe: the same with an empty response.
+// A KServe method that loads or unloads a model and then sends an empty response.
 template <typename RequestProto, typename ResponseProto>
 Method RepositoryMethod(const char* name, CallContext* context, ModelLoader* loader, Begin begin,
                         const char* allowed_parameter) {

@@ -1,5 +1,5 @@
 // The service quintet.admin.v1.Admin, and the methods of KServe that load and unload models. They
-// begin an operation of ModelLoader and answer when it has ended.
+// begin an operation of ModelLoader and respond when that operation has ended.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace quintet {
 
 inline constexpr char kAdminService[] = "quintet.admin.v1.Admin";
 
-// Returns the methods. `context` and `loader` must outlive the handlers.
+// Returns these RPC methods. `context` and `loader` must outlive the RpcHandlers that they create.
 std::vector<Method> AdminMethods(CallContext* context, ModelLoader* loader);
 
 }  // namespace quintet

@@ -17,7 +17,7 @@ class Admission {
   Admission(int64_t max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
-  // Changes the limits. What calls hold already stays, even if it is more.
+  // Changes the limits. Existing reservations stay, even if they exceed the new limits.
   void SetLimits(int64_t max_requests, int64_t max_tokens);
 
   // The requests and tokens that one call holds in the queue. The destructor releases them.

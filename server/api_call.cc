@@ -77,7 +77,9 @@ absl::StatusOr<bool> ApiCall::BindModel() {
     name = field->get<std::string>();
   }
   const CallContext& calls = *context_->calls;
-  const absl::StatusOr<std::shared_ptr<ServedModel>> model = calls.models->Find(name);
+  std::string adapter;  // set by the call itself
+  const absl::StatusOr<std::shared_ptr<ServedModel>> model =
+      calls.models->FindWithAdapter(name, &adapter);
   if (!model.ok()) return true;  // the translation or the RPC reports it
   absl::StatusOr<std::shared_ptr<ModelHost>> host = (*model)->Acquire();
   if (!host.ok()) return true;
@@ -259,7 +261,7 @@ void ApiCall::DropUnstarted(size_t first) {
 
 void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
   {
-    // Set before anything can fail: the RPC waits for the end of this write, also after Abort.
+    // `unwritten` must be set first: only then does OnWritten follow, for which the RPC waits.
     std::lock_guard<std::mutex> lock(mutex_);
     parts_[index].unwritten = true;
     if (finished_) return;
@@ -269,7 +271,7 @@ void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
     const std::string events = translation_->OnChunk(index, response.chunk());
-    // A comment keeps the flow of chunks going if this one has no event.
+    // A chunk without events is sent as an SSE comment, because OnDrained follows only a write.
     WriteLocked(events.empty() ? ":\n\n" : events);
   } catch (const std::bad_alloc&) {
     exchange_->Abort();
@@ -344,7 +346,7 @@ void ApiCall::Advance() {
 }
 
 void ApiCall::Close(size_t index) {
-  // The memory of the call is released here; TakeResponse has reserved memory for its response.
+  // OnEnded releases the RPC's memory reservation; its response is part of memory_ (TakeResponse).
   parts_[index].rpc->OnEnded();
   bool last;
   {
@@ -447,7 +449,7 @@ void ApiCall::OnDone(bool) {
   }
   StopWaiting();
   CancelAll();
-  // For RPCs whose end could not be posted because memory was short.
+  // Closes RPCs for which OnEnd could not post Advance to the executor, for lack of memory.
   Advance();
   std::lock_guard<std::mutex> lock(mutex_);
   if (open_ == 0) memory_.reset();

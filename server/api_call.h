@@ -1,11 +1,11 @@
 // One request to a route of the HTTP API: it is translated, runs as one or more RPCs of quintet.v1,
-// and ends with a JSON response or a stream of server-sent events. The RPCs are those of gRPC, so
-// that validation, admission, memory limits, deadlines, metrics and the access log are the same.
+// and ends with a JSON response or a stream of server-sent events. These RPCs run the same code as
+// RPCs of gRPC clients: validation, admission, limits, deadlines, metrics and the access log.
 //
 // Threads: the request is translated on a `tokenize` thread, and responses on a `respond` thread.
-// Chunks of a stream are translated on the `write` thread, or on the I/O thread of the HTTP server
-// when the client has read the last ones: an RPC writes its next chunk only then, and merges chunks
-// meanwhile.
+// A chunk of a stream is translated on the `write` thread or, if it had to wait until the kernel
+// took the previous bytes of the stream, on the I/O thread of the HTTP server. Waiting chunks of an
+// RPC are merged.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class ApiCall final : public HttpHandler,
   ApiCall(const ApiContext* context, const ApiRoute* route, std::shared_ptr<HttpExchange> exchange)
       : context_(context), route_(route), exchange_(std::move(exchange)) {}
 
-  // Posts the translation of the request. Throws std::bad_alloc.
+  // Posts a task that converts the request to RPCs and starts them. Throws std::bad_alloc.
   void Start();
 
   void OnDrained() override;
@@ -67,8 +67,8 @@ class ApiCall final : public HttpHandler,
   void Translate();
   absl::Status ReadRequest();
   absl::Status CheckHeaders();
-  // Takes the version of the model that all RPCs of the request use. Returns false if it waits for
-  // one; OnHost is called then.
+  // Acquires the model version that all RPCs of the request use. Returns false if none is loaded
+  // yet: the request waits, and OnHost is called later with the version or an error.
   absl::StatusOr<bool> BindModel();
   void OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host);
   void StopWaiting();
@@ -80,13 +80,13 @@ class ApiCall final : public HttpHandler,
   void DropUnstarted(size_t first);
   // Handles RPCs that have ended since the last call.
   void Advance();
-  // Reserves memory for the responses so far, and for their JSON.
+  // Adds RPC `index`'s response, and the JSON to be made of it, to the reservation memory_.
   absl::Status TakeResponse(size_t index);
   void Finish();
-  // Ends the request with an error, unless it has ended. Other RPCs are cancelled.
+  // Unless the request has ended: ends it with the error of RPC `index`, cancels its other RPCs.
   void Fail(const RpcOutcome& outcome, size_t index);
   void CancelAll();
-  // Closes RPCs that have ended. The last one ends the call.
+  // Closes the ended RPC `index`. If no RPC of the request is left open, finishes the response.
   void Close(size_t index);
   // Sends events. Starts the stream with the first ones.
   void WriteLocked(const std::string& events);

@@ -1,4 +1,4 @@
-// The input text of a chat, by the templates of the model.
+// Renders the messages of a chat as one input text, with the chat templates of the model.
 #pragma once
 
 #include <string>

@@ -146,7 +146,7 @@ void CompletionTranslation::ReadSampling(JsonFields* fields, v1::DecodingOptions
   std::optional<double> temperature, top_p;
   fields->Read("temperature", &temperature);
   if (!temperature.has_value()) {
-    // 1 has no effect, and clients send it by default.
+    // top_p = 1 has no effect, and clients send it by default: it is not passed on.
     if (const nlohmann::json* const value = fields->Find("top_p"); value != nullptr) {
       fields->Read("top_p", &top_p);
       if (top_p.has_value() && *top_p != 1) to->set_top_p(static_cast<float>(*top_p));
@@ -164,7 +164,7 @@ void CompletionTranslation::ReadSampling(JsonFields* fields, v1::DecodingOptions
     to->set_temperature(static_cast<float>(std::clamp(*temperature, -most, most)));
     return;
   }
-  // Greedy decoding ignores these options, as OpenAI's API does.
+  // Greedy decoding ignores the options read below (seed, ...), as OpenAI's API does.
   std::optional<uint64_t> seed, top_k;
   std::optional<double> ignored;
   fields->Read("seed", &seed);
@@ -178,7 +178,7 @@ void CompletionTranslation::ReadLogProbs(JsonFields* fields, v1::DecodingOptions
   if (value->is_boolean()) {
     bool wanted = false;
     fields->Read("logprobs", &wanted);
-    // False with top_logprobs is an error of the RPC.
+    // If logprobs is false and top_logprobs is set, the RPC returns an error.
     if (wanted) to->set_logprobs(true);
     return;
   }
@@ -217,7 +217,7 @@ void CompletionTranslation::AddPrompts(const std::vector<v1::Input>& prompts, bo
     names_.push_back(aliases_);
     names_.back().push_back({"input", input});
   }
-  // More sequences than the RPC permits are an error of the RPC.
+  // If the client wants more sequences than Generate permits, the RPC returns the error.
   sequences_ = std::min<size_t>(sequences_, 1024);
   streamed_.resize(prompts.size() * sequences_);
   chunk_head_ = JsonText(Head(chat_ ? "chat.completion.chunk" : "text_completion"));

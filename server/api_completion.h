@@ -1,5 +1,5 @@
-// The translation of OpenAI's completions and chat completions: one Generate or GenerateStream per
-// prompt.
+// Converts OpenAI's completions and chat completions to RPCs of quintet.v1: for each prompt one
+// GenerateStream if the client wants a stream, otherwise one Generate.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class CompletionTranslation final : public Translation {
   void ReadStream(JsonFields* fields);
   void AddPrompts(const std::vector<v1::Input>& prompts, bool list, v1::GenerateRequest proto);
 
-  // The members that all objects of the response share.
+  // Returns the JSON members that all objects of a response have: id, object, created, model.
   Json Head(const char* object) const;
   // A choice without its text, and without the first `sent_tokens` token ids.
   Json Choice(size_t index, const v1::Sequence& sequence, size_t sent_tokens) const;

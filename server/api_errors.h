@@ -1,4 +1,4 @@
-// Errors of the HTTP API: the HTTP status of an RPC status, and the JSON objects of the clients.
+// Errors of the HTTP API: an RPC status as an HTTP status, and as the JSON that clients expect.
 #pragma once
 
 #include <string>
@@ -21,12 +21,12 @@ enum class ErrorStyle : uint8_t { kOpenAi, kHuggingFace };
 // RESOURCE_EXHAUSTED, 499 CANCELLED, 503 UNAVAILABLE, 504 DEADLINE_EXCEEDED, otherwise 500.
 int HttpStatusOf(absl::StatusCode code);
 
-// Returns the message of an RPC with the field named as in the JSON of a route (`names`). Without a
-// name of its own, an option has the name of its field in quintet.v1.
+// Returns the error text `message` of an RPC with its field path of quintet.v1 replaced by the name
+// in a route's JSON: from `names`, or else the path without "decoding.", "call." or "options.".
 std::string WithJsonNames(absl::string_view message, FieldRenames names);
 
-// The error object of an RPC that has failed. It has no line breaks. `message` replaces the one of
-// the status.
+// The error object of an RPC that has failed. It has no line breaks. `message` replaces the message
+// of the status.
 std::string ErrorJson(ErrorStyle style, const RpcOutcome& outcome, const std::string& message);
 // The error response: with Retry-After, and retry-after-ms, which OpenAI's clients read, if a retry
 // may succeed.

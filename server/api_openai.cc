@@ -87,8 +87,15 @@ class ModelsTranslation final : public Translation {
     const auto response = Parsed<v1::ListModelsResponse>(responses[0]);
     Json data = Json::Array();
     for (const v1::ServedModel& model : response.models()) {
-      if (model.model() == wanted_) return JsonText(ModelJson(model));
-      data.push_back(ModelJson(model));
+      Json json = ModelJson(model);
+      if (model.model() == wanted_) return JsonText(json);
+      data.push_back(json);
+      for (const std::string& adapter : model.adapters()) {
+        json["id"] = absl::StrCat(model.model(), ":", adapter);
+        json["parent"] = model.model();
+        if (json["id"] == wanted_) return JsonText(json);
+        data.push_back(json);
+      }
     }
     if (!wanted_.empty()) return absl::NotFoundError("no model of this name is served");
     return JsonText({{"object", "list"}, {"data", std::move(data)}});

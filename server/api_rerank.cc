@@ -82,7 +82,7 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
     AddRpc("Encode", proto);
     return absl::OkStatus();
   }
-  // The targets need the tokenizer. A model that has loaded keeps it.
+  // AddTargets needs a tokenizer, which some models lack. It exists for as long as `host`.
   if (host->tokenizer() == nullptr) {
     return absl::FailedPreconditionError("this model has no tokenizer");
   }

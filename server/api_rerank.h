@@ -1,6 +1,6 @@
-// Scores of pairs of a query and a document, for /rerank, /v1/rerank and /score: one Score RPC per
-// document by the templates of the model (text_templates.h), or, for a model without them that
-// embeds texts, the cosine of the two embeddings by one Encode RPC.
+// Scores of pairs of a query and a document, for /rerank, /v1/rerank and /score. If the model has
+// rerank templates (text_templates.h), one Score RPC computes the score of each pair. Otherwise one
+// Encode RPC embeds all texts, and the score of a pair is the cosine of its two embeddings.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,17 @@ class PairTranslation : public Translation {
   struct Names {
     std::string query, document;
   };
-  // Adds the RPCs. `names[i]` are those of pair i. `only_templates`: the cosine is no answer.
-  // FAILED_PRECONDITION: the model cannot score pairs. NOT_FOUND, UNAVAILABLE: no such model, or it
-  // is loading.
+  // Adds the RPCs. `names[i]`: the names of the texts of pair i. Returns NOT_FOUND for an unknown
+  // model, UNAVAILABLE while it is loading, FAILED_PRECONDITION if it cannot score pairs or, with
+  // `only_templates`, if it has no rerank templates and could only compare embeddings.
   absl::Status AddPairs(const ApiRequest& request, const v1::CallOptions& call,
                         const std::vector<Pair>& pairs, const std::vector<Names>& names,
                         bool only_templates);
-  // Returns the scores, in the order of the pairs, and adds their input tokens to *tokens and sets
-  // *model.
+  // Returns the scores, in the order of the pairs. Adds the number of input tokens to *tokens and
+  // sets *model to the name of the model.
   std::vector<double> Scores(const std::vector<grpc::ByteBuffer>& responses, uint64_t* tokens,
                              std::string* model) const;
-  // Whether the scores are probabilities of a target against another.
+  // Whether scores are probabilities: a softmax over the targets rerank-true and rerank-false.
   bool probabilities() const { return kind_ == Kind::kProbability; }
 
  private:

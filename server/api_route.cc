@@ -34,7 +34,9 @@ const char* TypeOf(const FieldDescriptor& field) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ModelHost>> ApiRequest::Find(const std::string& model) const {
-  QT_ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> found, context.models->Find(model));
+  std::string adapter;  // set by the call itself
+  QT_ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> found,
+                      context.models->FindWithAdapter(model, &adapter));
   if (binding.model == found && binding.host != nullptr) return binding.host;
   return absl::UnavailableError("the model is not loaded");
 }
@@ -54,11 +56,13 @@ absl::Status CheckRepeatedText(const CallContext& context, absl::string_view fie
 }
 
 std::vector<ApiField> CallFields() {
-  return {{"model", "string", "Name of a served model. Default: the only one."},
-          {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
-          {"priority", "string", "low, normal or high."},
-          {"truncate", "boolean", "Cut inputs that are too long. Default false: an error."},
-          {"add_special_tokens", "boolean", "Default true."}};
+  return {
+      {"model", "string", "Name of a served model. Default: the only one."},
+      {"adapter", "string", "Name of a LoRA adapter of the model; or `model` is MODEL:ADAPTER."},
+      {"request_id", "string", "At most 64 of [A-Za-z0-9._-]. Default: header X-Request-Id."},
+      {"priority", "string", "low, normal or high."},
+      {"truncate", "boolean", "Cut inputs that are too long. Default false: an error."},
+      {"add_special_tokens", "boolean", "Default true."}};
 }
 
 std::vector<ApiField> EncodeFields() {

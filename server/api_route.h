@@ -33,13 +33,13 @@ class Translation {
 
   virtual ~Translation() = default;
 
-  // Returns the JSON body from the last messages of all RPCs, in the order of rpcs(). An error ends
-  // the request with it. Not called for streams.
+  // Returns the JSON body, made from the last messages of all RPCs in the order of rpcs(). If it
+  // returns an error, the request ends with that error. Not called for streams.
   virtual absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) = 0;
 
-  // Streams (server-sent events): return the text of the events, empty for none. OnChunk and
-  // OnComplete are called for each RPC, OnEnd after the last one, OnError instead of any other call
-  // if an RPC fails; `error` is its error object.
+  // For streams (server-sent events): each function returns the text of events, empty for none.
+  // OnChunk and OnComplete are called for each RPC, and OnEnd once after all RPCs. If an RPC fails
+  // after the first event, OnError is called with its JSON error object, and no function after it.
   virtual std::string OnChunk(size_t, const v1::GenerateChunk&) { return ""; }
   virtual std::string OnComplete(size_t, const v1::GenerateResponse&) { return ""; }
   virtual std::string OnEnd() { return ""; }
@@ -51,7 +51,7 @@ class Translation {
   bool stream() const { return stream_; }
   // The sum of the bytes of the messages of rpcs().
   int64_t MessageBytes() const;
-  // Names for an error of the RPC `index`. Called only then.
+  // Returns the JSON names of fields, for an error of RPC `index`. Called only after an error.
   virtual FieldRenames names(size_t index) const {
     return names_.size() == 1 ? names_[0] : names_[index];
   }
@@ -67,7 +67,7 @@ class Translation {
   bool stream_ = false;
 };
 
-// Reads a response; it was serialized by this process, so that it always parses.
+// Parses a response. It was serialized by this process; therefore parsing cannot fail.
 template <typename Proto>
 Proto Parsed(grpc::ByteBuffer bytes) {
   Proto proto;
@@ -75,8 +75,8 @@ Proto Parsed(grpc::ByteBuffer bytes) {
   return proto;
 }
 
-// Checks the sum of the texts of all RPCs of one request, `bytes`, if some of its texts are part of
-// several: one large text must not become 64. `field` is the repeated text.
+// Returns INVALID_ARGUMENT if the texts of all RPCs of a request, `bytes` in all, are too large. A
+// text that is part of each RPC, such as a query, counts once per RPC. `field` names that text.
 absl::Status CheckRepeatedText(const CallContext& context, absl::string_view field, size_t bytes);
 
 struct ApiRequest {
@@ -91,7 +91,7 @@ struct ApiRequest {
   absl::StatusOr<std::shared_ptr<ModelHost>> Find(const std::string& model) const;
 };
 
-// A member of the JSON object of requests, for checks and for /openapi.json.
+// Describes one JSON member of a route's requests, to check requests and for /openapi.json.
 struct ApiField {
   std::string name;
   std::string type;  // JSON Schema: "string", "array", ...; "any"

@@ -21,7 +21,7 @@ namespace {
 using Json = JsonValue;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
-// Reads the members that all routes have. TEI truncates only at the right.
+// Reads the JSON members that all TEI routes have. Truncation at the left is an error.
 void ReadTeiCall(const ApiRequest& request, JsonFields* fields, v1::CallOptions* call) {
   call->set_request_id(request.request_id);
   fields->ReadCall(call);
@@ -36,7 +36,7 @@ class EmbedTranslation final : public Translation {
     JsonFields fields(request.body);
     v1::EncodeRequest proto;
     ReadTeiCall(request, &fields, proto.mutable_call());
-    // Without /embed's final normalization, as TEI.
+    // /embed_all, unlike /embed, does not normalize embeddings by default, as in TEI.
     proto.mutable_options()->set_normalize(!all);
     fields.ReadEncodeOptions(proto.mutable_options());
     if (all) {
@@ -162,7 +162,7 @@ class RerankTranslation final : public PairTranslation {
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     Json ranked = Json::Array();
     for (const size_t index : order) {
-      // The raw score is the difference of the two log-probabilities.
+      // The raw score is log_prob(rerank-true) - log_prob(rerank-false), here computed from p.
       const double p = scores[index];
       Json one = {{"index", index},
                   {"score", raw_ && probabilities() ? std::log(p / (1.0 - p)) : p}};
@@ -186,8 +186,8 @@ class PredictTranslation final : public Translation {
     ReadTeiCall(request, &fields, proto.mutable_call());
     fields.Read("raw_scores", &made->raw_);
     std::vector<v1::Input> inputs;
-    // TEI's clients send [["a"], ["b"]], because an array of two texts is a pair there. Pairs are
-    // an error.
+    // TEI's clients send [["a"], ["b"]], because TEI reads an inner array of two texts as a pair.
+    // ReadInputs rejects pairs.
     fields.ReadInputs("inputs", &inputs, &made->list_, /*wrapped_texts=*/true);
     QT_RETURN_IF_ERROR(fields.status());
     for (v1::Input& input : inputs) *proto.add_inputs() = std::move(input);
@@ -255,7 +255,7 @@ class TokenizeTranslation final : public Translation {
     for (size_t i = 0; i < responses.size(); ++i) {
       const auto response = Parsed<v1::TokenizeResponse>(responses[i]);
       Json tokens = Json::Array();
-      // Offsets of TEI count characters. The tokens are in the order of the text.
+      // TEI's offsets are in characters, not in bytes. The tokens are in the order of the text.
       const std::string& text = texts_[i];
       size_t at = 0, characters = 0;
       const auto characters_at = [&](size_t byte) {

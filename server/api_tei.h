@@ -1,4 +1,4 @@
-// The translation of TEI's /embed, which TGI's POST / also uses for models that embed texts.
+// Converts TEI's /embed to an RPC. TGI's route POST / uses it, too, for models that embed texts.
 #pragma once
 
 #include <memory>

@@ -27,7 +27,7 @@ constexpr const char* kIgnored[] = {"watermark", "decoder_input_details"};
 
 class GenerateTranslation final : public Translation {
  public:
-  // `list`: the answer is an array with one element, as that of POST /.
+  // `list`: a response that is no stream is an array with one element, as TGI's POST / returns.
   static Made Create(const ApiRequest& request, bool stream, bool list) {
     auto made = std::make_unique<GenerateTranslation>();
     JsonFields fields(request.body);
@@ -68,7 +68,7 @@ class GenerateTranslation final : public Translation {
     if (chunk.index() != 0) return "";  // TGI streams the best sequence only
     streamed_ += chunk.text().size();
     std::string events;
-    // One event per token: the last token of the chunk carries its text.
+    // One event per token. The last event has the text of the whole chunk, the others have none.
     for (int i = 0; i < chunk.token_ids_size(); ++i) {
       const bool last = i + 1 == chunk.token_ids_size();
       events += TokenEvent(chunk.token_ids(i), last ? chunk.text() : "", nullptr, nullptr);
@@ -99,7 +99,10 @@ class GenerateTranslation final : public Translation {
       options->Read(name, &ignored);
     }
     options->Refuse("grammar", {}, "not supported");
-    options->Refuse("adapter_id", {}, "not supported");
+    if (options->Find("adapter_id") != nullptr) {
+      options->Read("adapter_id", proto->mutable_call()->mutable_adapter());
+      names_[0].push_back({"call.adapter", "parameters.adapter_id"});
+    }
     options->Refuse("frequency_penalty", {"0", "0.0"}, "not supported; see repetition_penalty");
     ReadTruncate(options, proto->mutable_call());
     std::optional<uint32_t> best_of, top_n;
@@ -121,7 +124,7 @@ class GenerateTranslation final : public Translation {
     names_[0].push_back({"input", "inputs"});
   }
 
-  // TGI's truncate is a number of tokens: inputs may have more only up to the server's limit.
+  // In TGI, truncate is a number of tokens. Here it is a bool: whether to cut at the input limit.
   static void ReadTruncate(JsonFields* options, v1::CallOptions* call) {
     const nlohmann::json* const value = options->Find("truncate");
     if (value == nullptr) return;
@@ -129,7 +132,7 @@ class GenerateTranslation final : public Translation {
     options->Fail("truncate", "a number of tokens is not supported: expected true or false");
   }
 
-  // A temperature or a limit of the candidates turns sampling on, as in TGI.
+  // Without do_sample, any of temperature, top_k, top_p and typical_p turns sampling on, as in TGI.
   static void ReadSampling(JsonFields* options, v1::DecodingOptions* decoding) {
     std::optional<double> temperature, typical;
     bool sample = false;

@@ -165,8 +165,8 @@ class RerankTranslation final : public PairTranslation {
   std::string id_;
 };
 
-// Probabilities of the next token after the query and each item: one Score per item, whose targets
-// are the labels.
+// Probabilities of the labels as the next token after a text of the query and one item. Each item
+// has one Score RPC; the targets of this RPC are the labels.
 class GenerativeScoringTranslation final : public Translation {
  public:
   static Made Create(const ApiRequest& request) {
@@ -219,7 +219,7 @@ class GenerativeScoringTranslation final : public Translation {
       tokens += response.info().usage().input_tokens();
       model = response.info().model();
       const double first = response.scores(0).log_prob();
-      // The inverse of the first label's share: the sum of all labels' exp(log_prob - first).
+      // sum = 1 / p. If softmax_, p is the first label's softmax over all labels, else exp(first).
       double sum = softmax_ ? 0.0 : std::exp(-first);
       for (const v1::TargetScore& score : response.scores()) {
         if (softmax_) sum += std::exp(score.log_prob() - first);

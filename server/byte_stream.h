@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <memory>
 
-// Types of openssl/ssl.h, declared here so that users of this header need not include that one.
+// Types of openssl/ssl.h, declared here so that users of this header need not include ssl.h.
 struct ssl_st;
 struct ssl_ctx_st;
 
 namespace quintet {
 
-// The result of an operation: it made progress, it must be repeated when the socket is readable or
-// writable, or the stream has ended or failed.
+// The result of an operation of the stream: it made progress, it must be repeated once the socket
+// is readable or writable, or the stream has ended or failed.
 enum class StreamState : uint8_t { kOk, kWaitReadable, kWaitWritable, kClosed };
 
 class ByteStream {
@@ -21,13 +21,13 @@ class ByteStream {
   // Throws std::bad_alloc.
   ByteStream(int fd, ssl_ctx_st* tls);
 
-  // Performs the TLS handshake; kOk once it is complete, and always for plain TCP.
+  // Performs the TLS handshake. Returns kOk once it is complete, and always for plain TCP.
   StreamState Handshake();
-  // Reads at most `size` bytes, which must not be 0. kOk: *got of them were read.
+  // Reads at most `size` bytes, which must not be 0. If it returns kOk, it has read *got bytes.
   StreamState Read(char* to, size_t size, size_t* got);
-  // Writes the beginning of `size` bytes, which must not be 0. kOk: *put of them were written.
+  // Writes at most `size` bytes, which must not be 0. If it returns kOk, it has written *put bytes.
   StreamState Write(const char* from, size_t size, size_t* put);
-  // Returns true if Read would return bytes that are no longer in the socket.
+  // Whether TLS has buffered bytes: Read would return them although the socket has none.
   bool HasBuffered() const;
   // Tells the client that no more bytes follow.
   void EndWriting();

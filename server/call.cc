@@ -8,6 +8,7 @@
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/loaded_adapters.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
 #include "server/model_info.h"
@@ -127,10 +128,17 @@ absl::Status Call::Admit() {
     PostPreparation();
     return absl::OkStatus();
   }
-  // Read once, on arrival, so that later changes of the wall clock have no effect.
+  // The deadline is computed once, on arrival: later changes of the wall clock have no effect.
   deadline_us_ = arrival_us_ + std::min(rpc_->remaining_us().value_or(context_->default_timeout_us),
                                         context_->max_timeout_us);
-  QT_ASSIGN_OR_RETURN(model_, context_->models->Find(options_.model()));
+  std::string adapter;
+  QT_ASSIGN_OR_RETURN(model_, context_->models->FindWithAdapter(options_.model(), &adapter));
+  if (!adapter.empty()) {
+    if (!options_.adapter().empty() && options_.adapter() != adapter) {
+      return absl::InvalidArgumentError("call.adapter: call.model names another adapter");
+    }
+    options_.set_adapter(adapter);
+  }
   std::shared_ptr<ModelHost> host = rpc_->binding().host;
   if (host == nullptr || rpc_->binding().model != model_) {
     QT_ASSIGN_OR_RETURN(host, model_->Acquire());
@@ -154,9 +162,9 @@ absl::Status Call::ReserveQueue(const ModelHost* host) {
     return absl::InvalidArgumentError(
         absl::StrCat("inputs: must be at most ", most, " (the queue limit), got ", size_.requests));
   }
-  // A call without engine requests holds room for one while it waits for the model.
+  // A call without engine requests takes the queue space of one request until the model is loaded.
   const int64_t requests = host == nullptr ? std::max<int64_t>(size_.requests, 1) : size_.requests;
-  // The estimated token count is capped at the longest input, for each input. A longer text is
+  // The estimated token count of each input is capped at the maximum input length. A longer text is
   // rejected after tokenization; until then it must not reserve more of the queue than a valid text
   // can.
   const int64_t longest =
@@ -190,7 +198,7 @@ void Call::WaitForModel() {
 void Call::OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host) {
   try {
     if (!host.ok()) return End(host.status());
-    // A short task: the thread that has loaded the model must not do the work of its calls.
+    // Post a task: the thread that has loaded the model must not do the work of the waiting calls.
     context_->preparation->Post({.priority = priority_, .cost_bytes = size_.inputs.bytes},
                                 [this, version = *std::move(host)]() mutable {
                                   try {
@@ -231,6 +239,7 @@ InputLimits Call::input_limits() const {
 void Call::PrepareAndSubmit() {
   try {
     absl::StatusOr<std::vector<Request>> requests = Prepare();
+    if (requests.ok()) SetAdapter(&requests);
     tokenized_us_ = MonotonicMicros();
     if (!requests.ok()) return End(requests.status());
     if (!requests->empty()) {
@@ -245,6 +254,17 @@ void Call::PrepareAndSubmit() {
 
 int64_t Call::ResponseMemory(const std::vector<Request>& requests) const {
   return ResponseBytes(requests, *host_);
+}
+
+void Call::SetAdapter(absl::StatusOr<std::vector<Request>>* requests) const {
+  if (options_.adapter().empty()) return;
+  const absl::StatusOr<int32_t> adapter =
+      FindAdapter(host_->options().load.adapters, options_.adapter());
+  if (!adapter.ok()) {
+    *requests = absl::NotFoundError(absl::StrCat("call.", adapter.status().message()));
+    return;
+  }
+  for (Request& request : **requests) request.adapter = *adapter;
 }
 
 void Call::Submit(std::vector<Request> requests) {
@@ -279,6 +299,7 @@ void Call::Submit(std::vector<Request> requests) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (id.ok()) {
       host_->metrics().Accepted(name_);
+      if (!options_.adapter().empty()) host_->metrics().AcceptedAdapter(options_.adapter());
       ids_.push_back(*id);
       if (cancelled_ || !failure_.ok()) host_->engine().Cancel(*id);
     } else {
@@ -324,7 +345,7 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
         }
         rest = ids_;
       } catch (const std::bad_alloc&) {
-        // Out of memory: `rest` stays empty, so the other requests of the call run to their end.
+        // Out of memory: the list of requests to cancel stays empty, so they run to their end.
       }
     }
     complete = --pending_ == 0;
@@ -383,8 +404,8 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
     queue_reservation_.Release();
     // The call is not freed if it was abandoned, because the engine may still use it.
     if (!abandoned_) self = std::move(self_);
-    // After a failed allocation the engine may still have requests of the call, whose results use
-    // the version. It is then released with the call.
+    // After a failed allocation the engine may still run requests of the call, and these use the
+    // model version. The version is then released only when the call is freed.
     if (!abandoned_ && pending_ == 0) host = std::move(host_);
   }
   if (!outcome.status.ok() && ids_.empty()) {

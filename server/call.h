@@ -49,8 +49,8 @@ struct CallContext {
   const AccessLog* access_log = nullptr;  // null: off
 
   // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of
-  // its authorization header; unset: none. UNAUTHENTICATED: no key was sent. PERMISSION_DENIED: the
-  // key is unknown.
+  // its authorization header; unset: none. Returns UNAUTHENTICATED if no key was sent, and
+  // PERMISSION_DENIED if the key is unknown.
   absl::StatusOr<Priority> Authorize(std::optional<absl::string_view> authorization) const;
 };
 
@@ -70,29 +70,29 @@ class Call : public std::enable_shared_from_this<Call> {
   // Starts the call: checks it, admits it and posts its preparation. Must be called at most once.
   // `size` is the size of the engine requests that Prepare will create.
   void Start(const v1::CallOptions& options, const CallSize& size);
-  // Cancels the engine requests of the call because its client has gone. May be called from any
-  // thread at any time.
+  // Cancels the engine requests of the call because its client has disconnected. May be called from
+  // any thread at any time.
   void Cancel();
   // Ends the call while the engine is stuck, without waiting for the engine. The status is INTERNAL
-  // if one of the call's requests had started, since that request may have caused the fault;
-  // otherwise UNAVAILABLE.
+  // if one of the call's requests has started, since that request may have caused the fault;
+  // otherwise it is UNAVAILABLE.
   void Abandon();
 
  protected:
-  // Whether the call is one of a model, which must be ready. If false, host() must not be called
-  // and Prepare must return no requests.
+  // Whether the call needs a model; if so, the model must be ready. If false, host() must not be
+  // called and Prepare must return no requests.
   virtual bool needs_model() const { return true; }
-  // Creates the engine requests. Call sets their deadline, priority and sink afterwards.
+  // Creates the engine requests; the class Call then sets their deadline, priority and sink.
   virtual absl::StatusOr<std::vector<Request>> Prepare() = 0;
   // Upper bound, in bytes, of the memory that the response takes, computed before tokenization. The
   // bytes are reserved at admission. A call whose response would not fit into the memory budget is
   // therefore rejected before the response is computed.
   virtual int64_t ResponseBound() { return 0; }
-  // Upper bound, in bytes, of the memory of the results of `requests` and of the response, which is
-  // reserved before the requests are submitted.
+  // Upper bound, in bytes, of the memory that the results of `requests` and the response take
+  // together. These bytes are reserved before the requests are submitted.
   virtual int64_t ResponseMemory(const std::vector<Request>& requests) const;
-  // Returns an error with the field names of the request's protocol in place of those of
-  // quintet.v1.
+  // Returns `status` with the field names of quintet.v1 replaced by those of the protocol in which
+  // the client has sent the request.
   virtual absl::Status Renamed(const absl::Status& status) const { return status; }
   // Builds the response from the results of all requests, which are in the order of the requests.
   virtual absl::Status Respond(std::vector<Result> results) = 0;
@@ -127,15 +127,17 @@ class Call : public std::enable_shared_from_this<Call> {
 
   // Runs all checks that do not look at the inputs, finds the model, and reserves queue space.
   absl::Status Admit();
-  // Reserves queue space. `host`: the version that the call will run on; null: not known yet.
+  // Reserves queue space. `host`: the model version that the call will use; null: unknown.
   absl::Status ReserveQueue(const ModelHost* host);
-  // Waits for a version of the model, which is being loaded.
+  // Waits until a version of the model is loaded, and then continues the call.
   void WaitForModel();
   void OnHost(absl::StatusOr<std::shared_ptr<ModelHost>> host);
   // Binds the call to a version of the model, and reserves memory.
   absl::Status Bind(std::shared_ptr<ModelHost> host);
   void PostPreparation();
   void PrepareAndSubmit();
+  // Sets the adapter that the call names; an error if the model does not have it.
+  void SetAdapter(absl::StatusOr<std::vector<Request>>* requests) const;
   void Submit(std::vector<Request> requests);
   absl::StatusOr<RequestId> SubmitOne(Request request);
   void OnResult(size_t index, absl::StatusOr<Result> result);
@@ -150,7 +152,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::string request_id_;
   CallSize size_;
   std::shared_ptr<ServedModel> model_;  // null: not found yet, or the call needs none
-  // The version that the call runs on, from its admission until it ends. It is not freed before.
+  // The model version that the call uses, from admission to its end. The call keeps it alive.
   std::shared_ptr<ModelHost> host_;
   Priority priority_ = Priority::kNormal;
   int64_t arrival_us_ = 0, deadline_us_ = 0, tokenized_us_ = 0;
@@ -170,8 +172,8 @@ class Call : public std::enable_shared_from_this<Call> {
   std::vector<int64_t> max_new_tokens_;
   std::vector<Result> results_;
   std::vector<bool> started_;
-  // For the access log: when the engine started the last request (0: not yet), and the tokens of
-  // the inputs, of the results, and of the chunks of a stream.
+  // Values for the access log: the time at which the engine started the call's last request (0: not
+  // yet), and the numbers of input tokens, of result tokens and of tokens in streamed chunks.
   int64_t started_us_ = 0, input_tokens_ = 0, output_tokens_ = 0, streamed_tokens_ = 0;
 };
 

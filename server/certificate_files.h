@@ -19,8 +19,8 @@ class CertificateFiles {
     std::string cert, key;
     std::string client_ca;  // empty: none
   };
-  // Reads and checks the files. INVALID_ARGUMENT: a file is unusable; the message names the flag,
-  // the file and what was expected.
+  // Reads and checks the files. Returns INVALID_ARGUMENT if a file is unusable; the message names
+  // the flag, the file and what was expected.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Open(const Paths& paths);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;
@@ -30,10 +30,10 @@ class CertificateFiles {
   // Returns an error for invalid files, which leave the copies as they were. Not thread-safe.
   absl::Status Refresh();
 
-  // Paths of the copies (/proc/self/fd/N). The paths are constant and valid while this object
-  // exists.
+  // Paths of the in-memory copies of the files (/proc/self/fd/N). The paths are constant and valid
+  // while this object exists.
   Paths copies() const;
-  // Number of times that the copies were written, from 1. Not thread-safe with Refresh.
+  // How often the files' in-memory copies were written: 1 after Open. Not thread-safe with Refresh.
   uint64_t version() const { return version_; }
 
  private:

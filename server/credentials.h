@@ -11,10 +11,10 @@
 
 namespace quintet {
 
-// Opens the TLS files that the options name; null means plaintext. The returned object must outlive
-// the gRPC server that uses the credentials. INVALID_ARGUMENT: the address is invalid, a file is
-// unusable, or an address of gRPC, of administration or of the HTTP API needs TLS files because it
-// is not loopback and --allow-plaintext, which does not hold for administration, is not given.
+// Opens the TLS files that the options name; returns null for plaintext. The returned object must
+// outlive the gRPC server that uses the credentials. Returns INVALID_ARGUMENT if an address is
+// invalid, a file is unusable, or an address that is not loopback has no TLS files.
+// --allow-plaintext permits the last case for gRPC and the HTTP API, but not for administration.
 absl::StatusOr<std::unique_ptr<CertificateFiles>> OpenCertificates(const ServerOptions& options);
 
 // Returns TLS credentials (TLS 1.2 or newer) for `files`, or plaintext credentials if `files` is

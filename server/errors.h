@@ -21,9 +21,9 @@ inline constexpr char kReasonEngineFault[] = "ENGINE_FAULT";
 inline constexpr char kReasonOutOfMemory[] = "OUT_OF_MEMORY";
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// Returns the ErrorInfo.reason for a status. If the status carries a reason, it is that one:
-// WithReason attaches any reason, kernels/base/out_of_memory.h attaches OUT_OF_MEMORY. Otherwise it
-// is the default of the status code ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and
+// Returns the ErrorInfo.reason for a status: the reason that the status carries, if there is one
+// (WithReason attaches any reason, kernels/base/out_of_memory.h attaches OUT_OF_MEMORY), otherwise
+// the default of the status code ("INVALID_FIELD", "QUEUE_FULL", ...). Returns "" for OK and
 // CANCELLED.
 std::string ReasonOf(const absl::Status& status);
 
@@ -34,8 +34,8 @@ struct RpcOutcome {
   std::string reason;       // ErrorInfo.reason in the details of `status`
 };
 
-// Returns whether `text` is a path of field names, such as "decoding.stop[2]". The message of an
-// INVALID_ARGUMENT begins with one and ": " if one field is at fault.
+// Returns whether `text` is a path of field names, such as "decoding.stop[2]". If one field is at
+// fault, the message of an INVALID_ARGUMENT begins with such a path and ": ".
 bool IsFieldPath(absl::string_view text);
 
 // Converts `status`. An INVALID_ARGUMENT message of the form "field: text" also becomes a

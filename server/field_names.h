@@ -1,5 +1,5 @@
 // Names of fields in error messages. The validator names the fields of quintet.v1; a protocol in
-// which they have other names replaces them.
+// which fields have other names replaces these names.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ using FieldRenames = std::vector<std::pair<std::string, std::string>>;
 // Returns the field of an error message of the form "field: text", or "".
 absl::string_view FieldOf(absl::string_view message);
 
-// Renames the field of an error message by the first of `names` that is the path of the field, or
-// that path up to a '.' or '['. In the rest of the path the parts .text and .token_ids.ids are left
-// out: in other protocols an input is itself a text or an array, so that {"inputs", "prompt"} makes
-// "prompt[3][7]" of "inputs[3].token_ids.ids[7]". Returns other messages unchanged.
+// Renames the field of an error message. Uses the first {path, name} of `names` whose path is the
+// field's path, or its part up to a '.' or '[', and replaces it by the name. Then removes .text and
+// .token_ids.ids, as other protocols' inputs are texts or arrays: {"inputs", "prompt"} turns
+// "inputs[3].token_ids.ids[7]" into "prompt[3][7]". Returns other messages unchanged.
 std::string RenamedField(absl::string_view message, const FieldRenames& names);
-// The same for the message of a status.
+// Does the same with the message of `status`.
 absl::Status RenamedField(const absl::Status& status, const FieldRenames& names);
 
 }  // namespace quintet

@@ -1,6 +1,6 @@
-// Redirects the log messages of gRPC to the default logger of spdlog. gRPC messages may quote bytes
-// that clients sent, and every rejected header causes one. Therefore only the source location is
-// logged, at most once per kGrpcLogInterval and location, with the number of suppressed messages.
+// Redirects gRPC's log messages to the default logger of spdlog. They may quote bytes that clients
+// sent, and every rejected header causes a message. Therefore only the source location is logged,
+// at most once per kGrpcLogInterval and location, with the number of suppressed messages.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ class LocationLimiter {
   std::map<std::pair<std::string, int>, Location> locations_;
 };
 
-// Installs the redirection. Must be called once, before the first use of gRPC.
+// Starts to redirect gRPC's log messages. Must be called once, before the first use of gRPC.
 void RouteGrpcLog();
 
 }  // namespace quintet

@@ -8,8 +8,8 @@
 
 namespace quintet {
 
-// Returns true if the gRPC release, for example "1.51.1", lacks one of the security fixes. For text
-// that is not a version, also returns true.
+// Returns true if the gRPC release, for example "1.51.1", lacks one of the security fixes. Also
+// returns true for a text that is not a version number.
 bool LacksSecurityFixes(absl::string_view grpc_version);
 
 // Writes a log line if the linked gRPC lacks a fix of a published vulnerability

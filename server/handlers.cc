@@ -45,13 +45,13 @@ absl::Status UnderDecoding(const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat("decoding.", status.message()));
 }
 
-// Bytes of one token's log-probability with `top` alternatives: engine result + message +
-// serialized message.
+// Bytes of memory for one token's log-probability with `top` alternatives: the sum for its copies
+// in the engine result, in the response message and in the serialized message.
 int64_t LogProbBytes(int64_t top) { return 112 + 64 * top; }
 
-// Bytes of one float value: engine result + message + serialized message.
+// Bytes of the three copies of a float value: in the result, the message, the serialized message.
 constexpr int64_t kFloatForms = 3 * sizeof(float);
-// Bytes of one token: TokenSpan + v1::Token + serialized v1::Token.
+// Bytes of the three copies of a token: its TokenSpan, its v1::Token and the serialized v1::Token.
 constexpr int64_t kTokenBytes = 200;
 
 // Upper bound of the number of values in one row of an embedding.
@@ -90,7 +90,7 @@ int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
              (request.pooling == Pooling::kNone ? rows : 1);
     case RequestKind::kClassify: {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
-      // Bytes of a LabelScore with its name: message + serialized message.
+      // Bytes of memory of a LabelScore with its name: the message and its serialized copy.
       constexpr int64_t kLabelBytes = 160;
       const bool each_token = config.head != Head::kSequenceClassification;
       return (each_token ? rows : 1) * (kTokenBytes + labels * kLabelBytes);
@@ -105,7 +105,7 @@ int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
     case RequestKind::kGenerate: {
       const DecodingOptions& decoding = request.decoding;
       const int64_t sequences = std::max(decoding.num_beams, decoding.num_return_sequences);
-      // Bytes of the text and id of one token: engine result + message + serialized message.
+      // Bytes of a token's text and id, in the engine result, the message and its serialized copy.
       constexpr int64_t kTextAndIds = 96;
       const int64_t token = kTextAndIds + (decoding.logprobs || decoding.top_logprobs > 0
                                                ? LogProbBytes(decoding.top_logprobs)

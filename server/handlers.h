@@ -21,7 +21,7 @@ namespace quintet {
 // Upper bound, in bytes, of the memory that the results of `requests`, the response message and its
 // serialized form take at one time.
 int64_t ResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
-// The same for a response in which all results are padded to the size of the largest.
+// Like ResponseBytes, but for a response that pads all results to the size of the largest one.
 int64_t PaddedResponseBytes(const std::vector<Request>& requests, const ModelHost& host);
 
 // Return upper bounds, in bytes, of the memory that the response takes (see ResponseBytes), for
@@ -80,7 +80,7 @@ class ClassifyHandler {
 };
 
 // Reserves `bytes` of the memory budget for the response of a call, replacing an earlier
-// reservation for it. An error ends the call.
+// reservation for that response. An error ends the call.
 using ReserveBytes = absl::FunctionRef<absl::Status(int64_t bytes)>;
 absl::Status WriteTokens(const v1::TokenizeRequest& proto, const ModelHost& host,
                          const InputLimits& limits, ReserveBytes reserve,

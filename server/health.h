@@ -12,8 +12,8 @@
 
 namespace quintet {
 
-// The serving status of the server, and the Watch RPCs to notify when it changes. Thread-safe. Must
-// outlive all RPCs.
+// The serving status of the server, and the list of Watch RPCs that are notified of its changes.
+// Thread-safe. Must outlive all RPCs.
 class HealthStatus {
  public:
   void SetServing(bool serving);
@@ -22,7 +22,7 @@ class HealthStatus {
   // "inference.GRPCInferenceService".
   static bool IsKnown(const std::string& service);
 
-  // From Add until Remove, every change of the status calls `watch->Wake()`.
+  // After Add and until Remove, every change of the status causes a call of watch->Wake().
   void Add(Rpc* watch);
   void Remove(Rpc* watch);
 

@@ -1,5 +1,5 @@
-// Returns free heap memory to the operating system. glibc itself returns only what is free at the
-// end of a heap; free pages in the middle, left by a burst of requests, stay resident until
+// Returns free heap memory to the operating system. glibc itself returns only memory that is free
+// at the end of a heap; free pages in the middle, left by a burst of requests, stay resident until
 // malloc_trim is called.
 #pragma once
 
@@ -14,7 +14,7 @@ class HeapTrimmer {
   static constexpr int64_t kIntervalUs = 10'000'000;
   // Upper bound of the wait between two trims. The wait doubles after each trim that returned less
   // than kGrowthBytes / 4 to the system: memory that such a trim could not return may be in use
-  // permanently, and further trims would not return it either.
+  // permanently, and later trims could not return it either.
   static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
   // Minimum growth of the resident memory for a trim. Smaller growth is not worth it: a trim walks
   // the free lists under the heap's lock, which takes some milliseconds.

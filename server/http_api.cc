@@ -38,7 +38,7 @@ std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   }
   if (request.method != "POST") return std::nullopt;
   if (!IsJson(request.Header("content-type").value_or(""))) {
-    // Besides, a page in a browser cannot send this type to another site without its consent.
+    // Requiring JSON stops cross-site requests: a browser sends it only to sites that agree (CORS).
     return RefusalResponse(415, "header Content-Type: expected application/json");
   }
   if (request.Header("content-encoding").value_or("identity") != "identity") {

@@ -1,5 +1,5 @@
-// The HTTP API (--http-api-listen): the routes of ApiRoutes(), /health, /openapi.json and the page.
-// It runs the methods of quintet.v1 (api_call.h).
+// The HTTP API (--http-api-listen): the routes of ApiRoutes(), /health, /openapi.json and a web
+// page for browsers (page.h). It runs the methods of quintet.v1 (api_call.h).
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class HttpApi {
 
  private:
   explicit HttpApi(Options options);
-  // Rejects a request by its head: no API key, or a body that is not JSON.
+  // Rejects a request because of header fields: no valid API key, or Content-Type is not JSON.
   std::optional<HttpResponse> Check(const HttpRequest& request) const;
   std::vector<HttpRoute> Routes() const;
 

@@ -24,8 +24,8 @@
 
 namespace quintet {
 
-// The coroutine that serves a connection. It starts suspended; its handle's owner destroys it. If
-// an allocation in Asio fails, it gets std::bad_alloc; an asio::awaitable would destroy its frame.
+// The coroutine that serves a connection. It starts suspended; the owner of `handle` destroys it.
+// If Asio cannot allocate, the coroutine gets std::bad_alloc (asio::awaitable would be destroyed).
 struct HttpCoroutine {
   struct promise_type {
     HttpCoroutine get_return_object() {
@@ -39,7 +39,7 @@ struct HttpCoroutine {
   std::coroutine_handle<promise_type> handle;
 };
 
-// A part of that coroutine, with a result. It starts when it is awaited.
+// A coroutine with a result, for HttpCoroutine or another HttpTask. It starts when it is awaited.
 template <typename T>
 class HttpTask {
  public:
@@ -105,8 +105,8 @@ struct HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::coroutine_handle<> waiter;  // the innermost part of the coroutine, while it waits
   std::list<std::shared_ptr<HttpConnection>>::iterator self;
   bool closed = false;  // the coroutine ends when it is resumed
-  // Events that an operation of Asio will report, that have occurred, and that resume the
-  // coroutine.
+  // Three sets of HttpEvent bits: events that pending Asio operations will report, events that have
+  // occurred, and events that resume the coroutine.
   uint8_t armed = 0, occurred = 0, awaited = 0;
   HttpPhase phase = HttpPhase::kReading;
   // Start and deadline of the phase; kHandling has no deadline.
@@ -121,7 +121,7 @@ struct HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<PendingExchange> exchange;  // null: no handler answers later
 };
 
-// The output of an exchange that its handler has produced since the connection last took it.
+// Output that the handler of an exchange has produced and that the connection has not taken yet.
 struct HttpNews {
   std::optional<HttpResponse> response;  // complete, or the head of a stream
   bool stream = false;                   // `response` is the head of a stream
@@ -131,10 +131,10 @@ struct HttpNews {
   bool empty() const { return !response.has_value() && bytes.empty() && !end && !aborted; }
 };
 
-// The exchange of a connection. Thread-safe.
+// The HTTP exchange (one request and its later response) of a connection. Thread-safe.
 class PendingExchange final : public HttpExchange {
  public:
-  // Makes the I/O thread look at the news. Returns false if there is no memory for that.
+  // Makes the I/O thread call Take. Returns false if there is no memory for that.
   using Notify = std::function<bool()>;
   PendingExchange(HttpRequest request, uint64_t connection, Notify notify)
       : request_(std::move(request)), connection_(connection), notify_(std::move(notify)) {}
@@ -147,13 +147,13 @@ class PendingExchange final : public HttpExchange {
   void End() override;
   void Abort() override;
 
-  // For the I/O thread. Returns the news, and forgets them.
+  // For the I/O thread. Returns the handler's output since the last Take.
   HttpNews Take();
   // Whether Abort was called since the last Take.
   bool aborted() const;
-  // Returns true if there are news of which the I/O thread was not notified for lack of memory.
+  // Whether there is output of which the I/O thread was not notified, for lack of memory.
   bool HasMissedNews() const;
-  // Ends the connection with the exchange. Later news are dropped.
+  // Called when the connection no longer serves the exchange. All later output is dropped.
   void Detach();
 
   std::shared_ptr<HttpHandler> handler;  // only on the I/O thread; null: a handler of the worker

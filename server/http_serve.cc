@@ -106,7 +106,7 @@ void AsioHttpServer::OnHead(HttpConnection* c, Received* in) {
   } else if (!in->parser.is_done() && Expects100Continue(in->parser)) {
     constexpr size_t kBytes = sizeof(kContinue) - 1;
     size_t put = 0;
-    // The client does not read if these few bytes cannot be written at once.
+    // If the socket cannot take these few bytes now, the client is not reading: disconnect it.
     const StreamState state = c->stream->Write(kContinue, kBytes, &put);
     if (state != StreamState::kOk || put != kBytes) Close(c);
   }
@@ -272,8 +272,8 @@ HttpTask<bool> AsioHttpServer::RunExchange(HttpConnection& c, Received* in) {
       exchange->handler->OnDrained();
       continue;
     }
-    // A handler of the worker ends soon, so its client need not be watched. A client that has
-    // filled the buffer with further requests is not read before its turn.
+    // Reads on to notice that the client disconnects. Not needed while the worker thread runs the
+    // handler, which returns soon. Not possible if later requests of the client fill the buffer.
     const bool watched = exchange->handler != nullptr && c.input().size() < kBufferBytes;
     const uint8_t events =
         co_await Wait(this, &c, static_cast<uint8_t>(kNews | (watched ? kReadable : 0)));

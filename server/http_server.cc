@@ -130,7 +130,7 @@ absl::Status AsioHttpServer::Listen() {
 
 void AsioHttpServer::Run() {
   pthread_setname_np(pthread_self(), "http");
-  // A write to a closed TLS connection fails instead of raising this signal.
+  // With SIGPIPE blocked, a write to a closed TLS connection returns an error instead.
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
@@ -140,7 +140,7 @@ void AsioHttpServer::Run() {
     try {
       io_.run_for(kTick);
     } catch (const std::exception&) {
-      // Out of memory: a later iteration tries again, or a deadline closes the connection.
+      // Out of memory: unless a later iteration repeats this I/O, its connection hits the deadline.
     }
     CheckConnections();
   }
@@ -286,7 +286,7 @@ void AsioHttpServer::Close(HttpConnection* c) {
 
 void AsioHttpServer::CheckConnections() {
   const Clock::time_point now = Clock::now();
-  // Resuming a connection may erase it, and closing one moves it to the end of the list.
+  // The loop allows for Resume, which may erase a connection, and Close, which moves it to the end.
   size_t left = connections_.size();
   for (auto it = connections_.begin(); left > 0 && it != connections_.end(); --left) {
     const std::shared_ptr<HttpConnection> c = *it++;

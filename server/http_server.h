@@ -59,17 +59,17 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
-  // The request. Its handler may move parts out of it.
+  // The request. The handler may move parts out of it.
   virtual HttpRequest& request() = 0;
   // A number of the connection, which no other connection of this server has.
   virtual uint64_t connection() const = 0;
   virtual void Respond(HttpResponse response) = 0;  // allocates nothing
-  // Starts a stream; the body of `head` is not used. The bytes are sent as soon as possible. The
-  // writer must bound the bytes that it writes before HttpHandler::OnDrained.
+  // Starts a stream; the body of `head` is not used. Written bytes are sent as soon as possible.
+  // The caller must bound the bytes of its Writes between two calls of HttpHandler::OnDrained.
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(absl::string_view bytes) = 0;  // throws std::bad_alloc
   virtual void End() = 0;
-  // Closes the connection at once. Allocates nothing.
+  // Closes the connection immediately. Allocates nothing.
   virtual void Abort() = 0;
 };
 
@@ -79,8 +79,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // The kernel has taken all bytes that were written so far.
   virtual void OnDrained() = 0;
-  // The last call: the response has been sent (`sent`), or the client has gone. A client that
-  // closes its side of the connection before it has the response counts as gone.
+  // Called once, as the last function: the response was sent (`sent`), or the client has gone. A
+  // client that closes its side of the connection before it has the response counts as gone.
   virtual void OnDone(bool sent) = 0;
 };
 
@@ -91,7 +91,7 @@ struct HttpRoute {
   Thread thread = Thread::kIo;  // kIo is only for handlers that return at once
   // If the handler throws, the response is 500.
   std::function<HttpResponse(const HttpRequest&)> handler;
-  // Instead of `handler`: starts to answer an exchange and returns at once, on the I/O thread.
+  // Set instead of `handler`. Called on the I/O thread: begins to handle an exchange and returns.
   std::function<std::shared_ptr<HttpHandler>(std::shared_ptr<HttpExchange>)> start = nullptr;
 };
 
@@ -102,8 +102,8 @@ class HttpServer {
     std::string listen;                  // HOST:PORT; port 0 selects a free port
     // Returns the TLS context of a new connection. Null: plaintext.
     std::function<std::shared_ptr<ssl_ctx_st>()> tls;
-    // Called with the head of each request, before its route is searched and its body is read, on
-    // the I/O thread. Returns a response to reject the request. Null: no check.
+    // Called on the I/O thread with each request's head, before the route is searched and the body
+    // is read. If it returns a response, the request is rejected with it. Null `check`: no check.
     std::function<std::optional<HttpResponse>(const HttpRequest&)> check;
     // Makes the response to a request that the server rejects itself.
     std::function<HttpResponse(int status, std::string text)> refusal = PlainText;

@@ -63,12 +63,12 @@ class AsioHttpServer final : public HttpServer {
 
   // Starts to wait for a readable or writable socket.
   void ArmSocket(HttpConnection* c, HttpEvent event);
-  // Records an event and resumes the connection if it waits for it.
+  // Records `event`. Resumes the coroutine of the connection if the coroutine awaits this event.
   void Signal(HttpConnection* c, HttpEvent event);
   void Resume(HttpConnection* c);
   void EnterPhase(HttpConnection* c, HttpPhase phase, std::chrono::milliseconds timeout);
   void Close(HttpConnection* c);
-  // Closes connections whose phase has lasted too long, and resumes those that nothing else does.
+  // Closes connections past their deadline. Resumes connections that no other event will resume.
   void CheckConnections();
   // Returns the connection that has been in its current phase longest, or null. Skips `except` and
   // those in kHandling, and those for which `matches` is false.
@@ -81,7 +81,7 @@ class AsioHttpServer final : public HttpServer {
   HttpTask<bool> ReadRequest(HttpConnection& c, Received* in, bool first);
   // Sends what StartWrite or StartStreamPart has prepared.
   HttpTask<bool> Flush(HttpConnection& c);
-  // Answers a request by a handler that returns no response. Returns whether it was sent.
+  // Handles a request whose handler answers later. Returns whether the whole response was sent.
   HttpTask<bool> RunExchange(HttpConnection& c, Received* in);
   HttpTask<bool> Linger(HttpConnection& c);
 
@@ -91,7 +91,7 @@ class AsioHttpServer final : public HttpServer {
   bool Advance(HttpConnection* c, Received* in);
   // Handles the complete head of a request: check and route.
   void OnHead(HttpConnection* c, Received* in);
-  // Counts the body bytes that a connection holds, and closes others if they are too many.
+  // Counts the body bytes of `c`. Closes other connections if all bodies together are too large.
   void SetReceived(HttpConnection* c, size_t bytes);
   // Runs a handler. Exceptions become a 500 response.
   HttpResponse RunHandler(const HttpRoute& route, const HttpRequest& request) const noexcept;
@@ -115,8 +115,8 @@ class AsioHttpServer final : public HttpServer {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       io_.get_executor()};
   std::list<ListenSocket> listening_;
-  // Only on the I/O thread, in the order of HttpConnection::since, and the counts of the next two
-  // lines.
+  // For the I/O thread only: the connections, ordered by HttpConnection::since, and the counts
+  // accepted_, handling_, unsent_ and received_.
   std::list<std::shared_ptr<HttpConnection>> connections_;
   uint64_t accepted_ = 0;
   size_t handling_ = 0, unsent_ = 0, received_ = 0;

@@ -26,7 +26,7 @@ bool IsUint32(const json& value) {
          value.get<uint64_t>() <= std::numeric_limits<uint32_t>::max();
 }
 
-// Rounds to float. Larger numbers become infinity, which every range check rejects.
+// Rounds to float. Values outside float's range become infinity, which every range check rejects.
 float ToFloat(double value) {
   constexpr double kMost = std::numeric_limits<float>::max();
   if (std::abs(value) <= kMost) return static_cast<float>(value);
@@ -45,7 +45,7 @@ absl::Status ReadIds(const std::string& name, const json& value, v1::TokenIds* t
 
 absl::Status ReadEnum(const std::string& name, const json& value, const FieldDescriptor* field,
                       const std::string& prefix, google::protobuf::Message* to) {
-  // EarlyStopping also has the values of Hugging Face.
+  // early_stopping may also be true or false, as in Hugging Face's transformers.
   std::string text = value.is_string() ? value.get<std::string>() : "";
   if (value.is_boolean() && field->name() == "early_stopping") {
     text = value.get<bool>() ? "first" : "heuristic";
@@ -254,6 +254,7 @@ void JsonFields::ReadDecoding(v1::DecodingOptions* to) {
 
 void JsonFields::ReadCall(v1::CallOptions* to) {
   Read("model", to->mutable_model());
+  if (Find("adapter") != nullptr) Read("adapter", to->mutable_adapter());
   std::string request_id;
   Read("request_id", &request_id);
   if (!request_id.empty()) to->set_request_id(request_id);

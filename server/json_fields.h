@@ -34,28 +34,28 @@ class JsonFields {
   bool Peek(const std::string& name) const;
   bool WasRead(const std::string& name) const { return read_.count(name) > 0; }
 
-  // Set *to if the member is present. After an error they do nothing.
+  // Sets *to to the member `name`. If it is absent, or of a wrong type (error), *to is unchanged.
   void Read(const std::string& name, std::string* to);
   void Read(const std::string& name, bool* to);
   void Read(const std::string& name, std::optional<double>* to);
   void Read(const std::string& name, std::optional<uint32_t>* to);
   void Read(const std::string& name, std::optional<uint64_t>* to);
-  // A text, an array of texts, an array of token ids or an array of such arrays; 1 to 64 inputs.
-  // *list is whether there may be several. `wrapped_texts`: an element of a list may be an array of
-  // one text, which is the same as the text.
+  // Reads 1 to 64 inputs: a text, an array of texts, an array of token ids, or an array of such
+  // arrays. Sets *list to true for an array of inputs (even of one), to false for a single input.
+  // With `wrapped_texts`, an element of a list may be an array of one text: it is read as the text.
   void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list,
                   bool wrapped_texts = false);
   // An array of texts, at most `limit`.
   void ReadTexts(const std::string& name, size_t limit, std::vector<std::string>* to);
 
-  // Sets every field of DecodingOptions whose name is a member that was not read before.
+  // Sets fields of DecodingOptions from the JSON members of equal names that were not read before.
   void ReadDecoding(v1::DecodingOptions* to);
-  // Reads model, priority ("low", "normal" or "high"), request_id, add_special_tokens, truncate.
+  // Reads model, adapter, priority ("low", ...), request_id, add_special_tokens and truncate.
   void ReadCall(v1::CallOptions* to);
-  // Reads pooling ("mean", ...), normalize, prompt_name and prompt.
+  // Reads the JSON members pooling ("mean", ...), normalize, prompt_name and prompt.
   void ReadEncodeOptions(v1::EncodeOptions* to);
 
-  // Marks a member as read. An error unless it is absent or one of the JSON texts `harmless`.
+  // Marks a member as read. Records an error unless it is absent or its JSON text is in `harmless`.
   void Refuse(const std::string& name, const std::vector<absl::string_view>& harmless,
               absl::string_view reason);
   void Fail(absl::Status status) { status_.Update(std::move(status)); }

@@ -44,9 +44,9 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// Returns the lowest of the file descriptor numbers (the highest ones below RLIMIT_NOFILE) that
-// connections must leave free. The kernel assigns the lowest free number: if a new connection gets
-// a reserved number, no other numbers are free.
+// Returns the lowest of the reserved file descriptor numbers: the highest ones below RLIMIT_NOFILE,
+// which connections must leave free. The kernel assigns the lowest free number: if a new connection
+// gets a reserved number, no other numbers are free.
 int FirstReservedDescriptor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1 << 30;

@@ -28,8 +28,8 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   // Binds every address that HOST:PORT resolves to ("127.0.0.1:50051", "[::1]:0", "localhost:0").
-  // The port is not shared with other processes. Clients that connect wait until Start.
-  // INVALID_ARGUMENT, which names `flag`: the address does not exist or is in use.
+  // The port is not shared with other processes. Clients that connect wait until Start. Returns
+  // INVALID_ARGUMENT, which names `flag`, if the address does not exist or is in use.
   absl::Status Bind(const std::string& flag, const std::string& text);
   // Starts a thread that passes connections to `acceptor` until Stop. Must be called once, after
   // the gRPC server has started.

@@ -14,7 +14,7 @@ LocalRpc::LocalRpc(const Options& options, RpcRegistry::Registration registratio
 
 void LocalRpc::Run(std::shared_ptr<RpcHandler> handler, grpc::ByteBuffer message) {
   Start(std::move(handler));
-  // Every handler reads a first message at once, unless the RPC has been cancelled before.
+  // Every handler reads a message as soon as it starts, unless the RPC has been cancelled before.
   if (read_into_ == nullptr) return;
   *read_into_ = std::move(message);
   OnRead(/*ok=*/true);

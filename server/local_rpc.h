@@ -11,19 +11,19 @@
 
 namespace quintet {
 
-// The caller of one or more LocalRpcs, each known by an index. The functions are called from any
-// thread, with a lock of the RPC held: they must not call the RPC, must not block and must not
+// The caller of one or more LocalRpcs, each identified by an index. The functions are called from
+// any thread, with a lock of the RPC held: they must not call the RPC, must not block and must not
 // throw.
 class LocalClient {
  public:
   virtual ~LocalClient() = default;
-  // A message that is not the last one. The next one follows after LocalRpc::OnWritten.
+  // Receives a response other than the last. The next one comes only after LocalRpc::OnWritten.
   virtual void OnMessage(size_t index, const grpc::ByteBuffer& message) = 0;
   // The RPC has ended; `last` is its last message, null if it failed. The client must call
-  // LocalRpc::OnEnded later. `outcome` is valid during the call only.
+  // LocalRpc::OnEnded later. `outcome` is valid only until OnEnd returns.
   virtual void OnEnd(size_t index, grpc::ByteBuffer* last, const RpcOutcome& outcome) = 0;
-  // The server cuts the client off. The client must call LocalRpc::OnCancelled later, from a thread
-  // of its own. May be called more than once.
+  // The server cancels the RPC. The client must call LocalRpc::OnCancelled later, from another
+  // thread. The server may call OnCutOff more than once.
   virtual void OnCutOff() = 0;
 };
 
@@ -36,7 +36,7 @@ class LocalRpc final : public Rpc {
     std::optional<int64_t> timeout_us;  // time until the deadline of the client, from now
     ModelBinding binding;
   };
-  // `client` must outlive the RPC, which OnEnded ends.
+  // `client` must outlive the RPC, whose lifetime ends with OnEnded.
   LocalRpc(const Options& options, RpcRegistry::Registration registration, LocalClient* client,
            size_t index);
 

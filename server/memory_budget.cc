@@ -27,9 +27,9 @@ bool MemoryBudget::TakeLarge(int64_t bytes, int64_t total) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t now = clock_();
   const bool turn = now < turn_end_us_;
-  // During the turn of a large call that was rejected, smaller large calls may not use the memory
-  // that it needs. A call of nearly the same size, or a larger one, may: it is probably the
-  // rejected call itself, retried. Its admission ends the turn.
+  // A turn keeps memory free for a large call that was rejected: large calls that need less may not
+  // use this memory. A call that needs about as much, or more, may: it is probably the rejected
+  // call itself, retried. The admission of such a call ends the turn.
   const bool kept_out = turn && total < turn_bytes_ - limit() / kLargeShare;
   if (TryAdd(&used_, bytes, limit() - (kept_out ? turn_bytes_ : 0))) {
     if (turn && !kept_out) turn_end_us_ = next_turn_us_ = now;

@@ -3,10 +3,10 @@
 // last byte of its response has been sent. Thus neither many calls nor clients that do not read can
 // exhaust the memory.
 //
-// A large call that is rejected because too little is free gets a turn: for 5 s, smaller large
-// calls may not use the memory that it needs, so that it is admitted when its client retries.
-// Without a turn, a steady flow of smaller calls would keep it out for ever. If no call used the
-// turn, the next turn can begin only 25 s after its end. Thread-safe.
+// A large call (at least 1/64 of the limit) that is rejected for lack of memory gets a turn: for
+// 5 s, large calls that need less may not use the memory that it needs, so that a retry succeeds.
+// Otherwise a steady flow of such calls would keep it out for ever. If no call of about its size or
+// more is admitted in these 5 s, the next turn can begin only 25 s later. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -70,9 +70,9 @@ class MemoryReservation {
   MemoryReservation& operator=(const MemoryReservation&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  // Sets the reservation to `bytes`. RESOURCE_EXHAUSTED: not enough of the budget is free at the
-  // moment. INVALID_ARGUMENT: `bytes` exceeds the limit of a connection. An error leaves the
-  // reservation unchanged.
+  // Sets the reservation to `bytes`. Returns RESOURCE_EXHAUSTED if too little of the budget is free
+  // at the moment, INVALID_ARGUMENT if `bytes` exceeds the limit of a connection. An error leaves
+  // the reservation unchanged.
   absl::Status Resize(int64_t bytes);
   // Lowers the reservation to `bytes`. Does nothing if it is already lower.
   void Shrink(int64_t bytes);

@@ -2,7 +2,7 @@
 
 #include "kernels/base/check.h"
 
-// gRPC 1.66 moved this header from grpcpp/impl/codegen/ to grpcpp/impl/.
+// gRPC 1.66 moved proto_utils.h from grpcpp/impl/codegen/ to grpcpp/impl/.
 #if __has_include("grpcpp/impl/codegen/proto_utils.h")
 #include "grpcpp/impl/codegen/proto_utils.h"
 #else

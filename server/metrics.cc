@@ -9,6 +9,8 @@
 namespace quintet {
 namespace {
 
+const std::string kOtherAdapters = "other";  // a string: looked up without an allocation
+
 const std::vector<double> kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1,
                                                 .25,  .5,   .75, 1,   2.5, 5,   7.5, 10,
                                                 20,   40,   80,  160, 640, 2560};
@@ -42,7 +44,7 @@ void Increment(const MetricFactory::Counters& counters) {
   counters.Each([](auto& counter) { counter.Increment(); });
 }
 
-// Returns the finished_reason label of vLLM for `reason`. Empty: vLLM does not count it.
+// Returns vLLM's finished_reason label for `reason`, or "" if vLLM does not count that reason.
 std::string VllmReason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
@@ -243,13 +245,20 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
                       {{"block_size", std::to_string(loaded.page_size)},
                        {"num_gpu_blocks", std::to_string(loaded.pages)}}),
       1);
+  for (const AdapterSource& adapter : loaded.adapters) {
+    const bool own = adapters_.size() < kMaxCountedAdapters || adapters_.count(adapter.name) > 0;
+    Counters& counters = adapters_[own ? adapter.name : kOtherAdapters];
+    if (counters.made()) continue;
+    counters = make_.Counter("adapter_requests_total",
+                             "Requests submitted to the engine with a LoRA adapter, by its name.",
+                             {}, {{"adapter", own ? adapter.name : kOtherAdapters}});
+  }
   if (loaded.gpu == nullptr) return;
   const MemoryPlan& plan = *loaded.gpu;
-  const std::pair<const char*, int64_t> kinds[] = {{"weights", plan.model.weights},
-                                                   {"cache", plan.model.cache},
-                                                   {"workspace", plan.model.workspace},
-                                                   {"search", plan.search},
-                                                   {"runtime", plan.runtime}};
+  const std::pair<const char*, int64_t> kinds[] = {
+      {"weights", plan.model.weights}, {"adapters", plan.model.adapters},
+      {"cache", plan.model.cache},     {"workspace", plan.model.workspace},
+      {"search", plan.search},         {"runtime", plan.runtime}};
   for (const auto& [kind, bytes] : kinds) {
     Set(serving_->Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
                         {{"kind", kind}}),
@@ -272,13 +281,21 @@ void ModelMetrics::SetState(bool ready, int64_t retired) {
   Set(retired_, static_cast<double>(retired));
 }
 
-// Does not allocate, as std::map::at would for a key of 16 bytes: after a failed allocation the
-// call would end while the engine has its request.
+// Must not allocate (std::map::at would, for a key of 16 bytes): if an allocation failed here, the
+// call would end although the engine has its request.
 void ModelMetrics::Accepted(const char* rpc) {
   const auto found = std::find_if(accepted_.begin(), accepted_.end(),
                                   [rpc](const auto& entry) { return entry.first == rpc; });
   QT_CHECK(found != accepted_.end());
   Increment(found->second);
+}
+
+// This function does not allocate either.
+void ModelMetrics::AcceptedAdapter(const std::string& adapter) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = adapters_.find(adapter);
+  if (found == adapters_.end()) found = adapters_.find(kOtherAdapters);
+  if (found != adapters_.end()) Increment(found->second);
 }
 
 void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/request.h"
+#include "models/model.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
 #include "prometheus/gauge.h"
@@ -32,6 +33,7 @@ class AliasedMetric {
   void Each(Action action) const {
     for (Metric* metric : metrics_) action(*metric);
   }
+  bool made() const { return !metrics_.empty(); }
   // The metric under its native name.
   const Metric& native() const { return *metrics_.front(); }
 
@@ -44,7 +46,7 @@ class AliasedMetric {
 inline constexpr char kNoModel[] = "none";
 
 // Creates the metrics of one model in a registry. The metrics are removed from the registry with
-// the last copy of this object. The registry must outlive it, and no two factories may make metrics
+// the last copy of this object. The registry must outlive it, and no two factories may hold metrics
 // of equal names and labels at the same time.
 class MetricFactory {
  public:
@@ -59,7 +61,7 @@ class MetricFactory {
         vllm_names_(vllm_names),
         series_(std::make_shared<Series>()) {}
 
-  // `labels` are added to the metric with the native name, `alias_labels` to those with vLLM names.
+  // `labels` are added to the metric with the native name, `alias_labels` to the vLLM metrics.
   Counters Counter(const std::string& name, const std::string& help, const Aliases& aliases = {},
                    const prometheus::Labels& labels = {},
                    const prometheus::Labels& alias_labels = {});
@@ -69,7 +71,7 @@ class MetricFactory {
                        const std::vector<double>& buckets, const Aliases& aliases = {});
 
  private:
-  // The metrics that were made. The destructor removes them from the registry.
+  // The metrics that the factory has made. The destructor removes them from the registry.
   struct Series {
     ~Series() {
       for (const std::function<void()>& remove : removals) remove();
@@ -117,8 +119,8 @@ class LogMetrics {
   int64_t collected_ = 0;  // the value of counter_
 };
 
-// The metrics of one model. All its versions share them, so that counters and histograms continue
-// when a version is replaced, and while the model is unloaded.
+// The metrics of one model. All versions (loads) of the model share them, so that counters and
+// histograms continue when a version is replaced or the model is unloaded.
 class ModelMetrics {
  public:
   struct Options {
@@ -128,22 +130,27 @@ class ModelMetrics {
   };
   ModelMetrics(const Options& options, prometheus::Registry* registry);
 
-  // A version serves from now on: exports its number, the configuration of its KV cache and, if
-  // `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
+  // Records that a model version serves from now on: exports its number, the configuration of its
+  // KV cache and, if `gpu` is not null, its planned GPU memory. `seconds`: how long loading took.
   struct LoadedVersion {
     uint64_t version = 0;
     int64_t page_size = 0, pages = 0;
     const MemoryPlan* gpu = nullptr;
     double seconds = 0;
+    absl::Span<const AdapterSource> adapters;  // LoRA adapters that requests can name
   };
   void Loaded(const LoadedVersion& loaded);
   void LoadFailed();
   void Unloaded();
   // No version serves any more.
   void NotServing();
-  // Whether calls are accepted, and the number of versions that are retired and not freed.
+  // Sets whether calls are accepted, and the number of model versions retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
+  // Counts a request with a LoRA adapter. The first kMaxCountedAdapters adapters that a version
+  // loads have counters of their own; the others share one, with the label "other".
+  void AcceptedAdapter(const std::string& adapter);
+  static constexpr size_t kMaxCountedAdapters = 100;
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
   struct RequestStats {
     int64_t max_new_tokens = 0;
@@ -152,7 +159,7 @@ class ModelMetrics {
   // Called once for every accepted request, before its response is sent. `result` is null if the
   // request failed.
   void Finished(FinishReason reason, const Result* result, const RequestStats& stats);
-  // A step of a version's engine. `increments` is its scratch memory.
+  // Counts one step of a model version's engine. `increments` is scratch memory of that engine.
   void OnStep(const StepReport& report, std::vector<double>* increments);
 
   // Sums over all requests since the start, from the metrics. Durations are those of requests that
@@ -167,10 +174,10 @@ class ModelMetrics {
     int64_t last_finished_ms = 0;  // when the last request succeeded, since 1970; 0: none yet
   };
   Totals totals() const;
-  // Adds what an engine has counted from `before` to `now`.
+  // Adds to the metrics what an engine has counted between the snapshots `before` and `now`.
   void Count(const EngineCounters& now, const EngineCounters& before);
-  // Sets the gauges. `sum`: running requests and KV cache pages of all versions; `waiting` and
-  // `queue_tokens`: the requests that wait in the queue of admission control, and their input
+  // Sets the gauges. `sum`: running requests and KV cache pages of all model versions; `waiting`
+  // and `queue_tokens`: the requests that wait in the queue of admission control, and their input
   // tokens. Called before each scrape.
   void SetGauges(const EngineCounters& sum, int64_t waiting, int64_t queue_tokens);
 
@@ -186,7 +193,7 @@ class ModelMetrics {
   RefusalMetrics refusals_;
   const Options options_;
   prometheus::Registry* const registry_;
-  std::mutex mutex_;                      // guards serving_
+  std::mutex mutex_;                      // guards serving_ and adapters_
   std::optional<MetricFactory> serving_;  // metrics of the version that serves
   std::atomic<int64_t> last_finished_ms_{0};
 
@@ -194,13 +201,14 @@ class ModelMetrics {
   Counters loads_, failed_loads_, unloads_;
   Histograms load_seconds_;
   std::map<std::string, Counters> accepted_, finished_;
+  std::map<std::string, Counters> adapters_;  // by the label's value
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;
   Histograms prompt_length_, generation_length_, max_generation_length_, batch_size_;
 };
 
-// Passes the steps of one engine to the metrics of its model.
+// Observes the steps of one engine and counts them in the metrics of its model.
 class StepMetrics final : public StepObserver {
  public:
   explicit StepMetrics(ModelMetrics* metrics);

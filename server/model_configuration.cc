@@ -1,4 +1,4 @@
-// ModelLoader: applies a new configuration to the models of a running server.
+// The part of ModelLoader that applies a new configuration to the models of a running server.
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +30,7 @@ const char* ActionName(Action action) {
   return "";
 }
 
-// What `options` change for a model; null: the configuration has no such model any more.
+// Returns the action on a model. Null `options`: the new configuration does not have the model.
 Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool load) {
   if (options == nullptr) return Action::kUnloaded;
   const HostOptions& now = view.host != nullptr ? view.host->options() : *view.options;
@@ -40,7 +40,7 @@ Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool 
   return same ? Action::kUnchanged : Action::kConfigured;
 }
 
-// Writes what a configuration has changed to the log.
+// Writes to the log what a new configuration has changed.
 void LogChanges(const std::vector<ModelChange>& changes) {
   std::string text;
   for (const ModelChange& change : changes) {
@@ -83,7 +83,7 @@ void ModelLoader::ApplyConfiguration() {
     requests.swap(reloads_);
   }
   if (requests.empty()) return;
-  // All requests so far get the result of one reading.
+  // The configuration is read once for all waiting ReloadConfiguration requests.
   const auto done = [requests](const absl::StatusOr<std::vector<ModelChange>>& changes) {
     for (const ConfigurationDone& request : requests) {
       if (request != nullptr) request(changes);

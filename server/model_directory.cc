@@ -51,6 +51,17 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelDirectory::Find(const std::str
       absl::StrCat("call.model: no model of this name is served; served: ", ServedNames(models_)));
 }
 
+absl::StatusOr<std::shared_ptr<ServedModel>> ModelDirectory::FindWithAdapter(
+    const std::string& model, std::string* adapter) const {
+  absl::StatusOr<std::shared_ptr<ServedModel>> found = Find(model);
+  const size_t colon = model.rfind(':');
+  if (found.ok() || colon == std::string::npos || colon == 0) return found;
+  const auto base = Find(model.substr(0, colon));
+  if (!base.ok()) return found;
+  *adapter = model.substr(colon + 1);
+  return base;
+}
+
 bool ModelDirectory::accepts() const {
   const Models all = models();
   return std::any_of(all.begin(), all.end(), [](const auto& model) { return model->accepts(); });

@@ -20,14 +20,18 @@ class ModelDirectory {
   size_t size() const;
   void Set(Models models);
 
-  // Returns the named model. An empty name stands for the only model. NOT_FOUND: no model has this
-  // name. INVALID_ARGUMENT: the name is empty and several models are served. The messages list
-  // names of the models that are served.
+  // Returns the named model. An empty name stands for the only model. Returns NOT_FOUND if no model
+  // has this name, INVALID_ARGUMENT if the name is empty and several models are served. The
+  // messages list names of the models that are served.
   absl::StatusOr<std::shared_ptr<ServedModel>> Find(const std::string& model) const;
 
+  // Like Find, but if no model has this name, the name may also be MODEL:ADAPTER. Sets *adapter to
+  // the part after the colon, or does not change it.
+  absl::StatusOr<std::shared_ptr<ServedModel>> FindWithAdapter(const std::string& model,
+                                                               std::string* adapter) const;
   // Whether calls of at least one model are accepted.
   bool accepts() const;
-  // Ends the waits of calls for a model whose deadline has passed.
+  // Ends all calls that wait for a model and whose deadline has passed.
   void ExpireWaits(int64_t now_us) const;
   // Makes all models reject calls from now on.
   void Drain() const;
@@ -37,8 +41,8 @@ class ModelDirectory {
   Models models_;
 };
 
-// A version of a model that all parts of one request use: those of an HTTP request, which runs as
-// several calls. Null: the request has none yet, and each call takes the version that serves.
+// The model version for all request messages of an RPC (each is a Call, call.h). All RPCs that an
+// HTTP request needs get the same version. Null members: each message takes the serving version.
 struct ModelBinding {
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<ModelHost> host;

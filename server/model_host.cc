@@ -14,6 +14,7 @@
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/loaded_adapters.h"
 #include "models/tokenizers/tokenizer_file.h"
 #include "server/admission.h"
 #include "spdlog/spdlog.h"
@@ -35,7 +36,7 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const auto model =
         std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
                  host.placement.device, host.placement.dtype, host.ignore_generation_fields,
-                 host.prompts, host.default_prompt, host.idle_unload_us);
+                 host.prompts, host.default_prompt, host.idle_unload_us, host.load.adapters);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
@@ -73,6 +74,7 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
   QT_ASSIGN_OR_RETURN(
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   QT_RETURN_IF_ERROR(AddPrompts(config));
+  QT_RETURN_IF_ERROR(CheckAdapterNames(options_.load.adapters));
   load_ = options_.load;
   QT_ASSIGN_OR_RETURN(device_, OpenDevice(options_.placement));
   load_.device = device_.get();
@@ -171,8 +173,8 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
   limits.max_running_sequences = model_->limits().max_step_sequences;
-  // Admission control alone limits the queue. The engine's own limits are set to the most that
-  // admission control can hold, so that the engine never rejects an admitted request.
+  // Admission control alone limits the queue. The engine's own limits are set to the largest
+  // numbers that admission control lets in, so that the engine never rejects an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
   QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,

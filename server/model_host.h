@@ -1,5 +1,5 @@
-// One version of a served model: its weights, tokenizer, engine and engine thread, as loaded once.
-// A call runs on one version from its admission to its end. Versions come and go while the server
+// One version of a served model, that is, one load: weights, tokenizer, engine and engine thread. A
+// call runs on one version from its admission to its end. Versions come and go while the server
 // runs (model_loader.h); what they share is in ServedModel (served_model.h).
 #pragma once
 
@@ -45,7 +45,7 @@ struct HostOptions {
   bool ignore_generation_fields = false;
   // `prompts` maps names to texts that Encode can put before its inputs. They are added to the
   // prompts of the model directory and replace those of the same name. `default_prompt` is the name
-  // of the prompt for calls that name none; unset: the default of the model directory.
+  // of the prompt for calls that name no prompt; unset: the default of the model directory.
   std::map<std::string, std::string> prompts;
   std::optional<std::string> default_prompt;
   TextTemplates templates;    // for the HTTP API
@@ -55,15 +55,15 @@ struct HostOptions {
   int64_t idle_unload_us = 0;
 };
 
-// Whether two models are configured alike, so that a new configuration does not replace the one by
-// the other. limits.models is not compared: it depends on the other models.
+// Whether two configurations of a model are equal, so that the model need not be loaded again.
+// limits.models is not compared: it depends on the other models.
 bool SameSettings(const HostOptions& a, const HostOptions& b);
 
 class ModelHost {
  public:
   // `pool` must outlive the host. All versions of a model share its metrics.
   ModelHost(HostOptions options, ThreadPool* pool, std::shared_ptr<ModelMetrics> metrics);
-  // Stops the engine thread. Calls that are still running end with CANCELLED.
+  // Stops the engine thread of this version. Calls that are still running end with CANCELLED.
   ~ModelHost();
   ModelHost(const ModelHost&) = delete;
   ModelHost& operator=(const ModelHost&) = delete;
@@ -79,7 +79,7 @@ class ModelHost {
   std::string Summary() const;
 
   const HostOptions& options() const { return options_; }
-  // The number of this version of the model (model_state.h). Set before calls use the host.
+  // The number of this version (model_state.h). Set before any call uses the version.
   uint64_t version() const { return version_; }
   void set_version(uint64_t version) { version_ = version; }
   // What Prepare has planned: memory, and the limits of batches and of the KV cache.
@@ -106,8 +106,8 @@ class ModelHost {
   // computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
-  // Adds what the engine has counted since the last call to the metrics, and its gauges (running
-  // requests, KV cache pages) to *sum.
+  // Adds to the metrics what the engine has counted since the last CollectMetrics. Adds the
+  // engine's gauges (running requests, KV cache pages) to *sum.
   void CollectMetrics(EngineCounters* sum);
   // Number of iterations of the engine thread. It grows at least every 100 ms unless a step takes
   // longer. Unset until the thread has started.
@@ -119,10 +119,10 @@ class ModelHost {
   // without a language-model head, which do not use that file.
   absl::Status CheckDefaults() const;
   absl::StatusOr<ModelHostMemory> ReadFiles();
-  // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
-  // the default prompt.
   // Loads the tokenizer, if there is one.
   absl::Status ReadTokenizer(const ModelConfig& config);
+  // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
+  // the default prompt.
   absl::Status AddPrompts(const ModelConfig& config);
   absl::Status LoadEngine(int64_t encoder_cache_bytes);
   void RunEngine();

@@ -38,6 +38,9 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   if (config.decoder_start_id >= 0) {
     response->set_decoder_start_token_id(static_cast<uint32_t>(config.decoder_start_id));
   }
+  for (const AdapterSource& adapter : host.options().load.adapters) {
+    response->add_adapters(adapter.name);
+  }
   const SentenceModules* const modules = host.modules();
   response->set_embedding_columns(
       static_cast<uint32_t>(modules == nullptr ? config.d_model : modules->columns));
@@ -96,6 +99,7 @@ void WriteServedModel(const ServedModel& served, v1::ServedModel* model) {
   model->set_ready(view.accepts);
   model->set_state(StateToProto(view.state));
   model->set_version(view.version);
+  for (const AdapterSource& adapter : options.load.adapters) model->add_adapters(adapter.name);
   if (view.host == nullptr) return;
   const ModelHost& host = *view.host;
   const ModelConfig& config = host.config();

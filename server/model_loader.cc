@@ -26,8 +26,8 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(200);  // for models that have become idle
 constexpr char kReasonLoadFailed[] = "LOAD_FAILED", kReasonModelState[] = "MODEL_STATE";
 
-// Returns the error of a load for the operator: without the directory, and with a code that says
-// whether memory is short.
+// Returns the error that administrators see after a failed load: its message lacks the directory,
+// and its code and reason say whether memory was short.
 absl::Status LoadError(const absl::Status& status, const HostOptions& options) {
   const std::string message = absl::StrReplaceAll(
       status.message(), {{absl::StrCat(options.directory, "/"), ""}, {options.directory, "model"}});
@@ -37,7 +37,7 @@ absl::Status LoadError(const absl::Status& status, const HostOptions& options) {
   return WithReason(absl::FailedPreconditionError(message), kReasonLoadFailed);
 }
 
-// Calls load(), and returns what it throws as an error.
+// Calls load(). If load throws, returns an error instead of the exception.
 absl::Status Guarded(const std::function<absl::Status()>& load) {
   try {
     return CatchOutOfMemory(load);
@@ -118,7 +118,7 @@ absl::Status ModelLoader::LoadAll() {
     return absl::Status(status.code(), absl::StrCat("model ", options.name, ": ", options.directory,
                                                     ": ", status.message()));
   };
-  // All models are prepared before the first is loaded, so that they share free memory.
+  // All models are prepared before any is loaded: the plan divides the free memory among them.
   for (const auto& model : options_.directory->models()) {
     auto version = std::make_unique<Version>();
     version->model = model;
@@ -454,8 +454,8 @@ absl::StatusOr<ServerMemoryPlan> ModelLoader::Plan(const ModelHostMemory* next,
 absl::StatusOr<ServerMemoryPlan> ModelLoader::PlanBeside(const Version& next,
                                                          const ModelHost& serving) const {
   QT_ASSIGN_OR_RETURN(ServerMemoryPlan plan, Plan(&next.memory, nullptr));
-  // Calls in progress hold memory of the budget, and a smaller one would reject calls that were
-  // valid before.
+  // The memory budget of calls must not shrink: calls in progress hold parts of it, and calls whose
+  // size was allowed before must stay allowed.
   int64_t cache_bytes = next.memory.encoder_cache_bytes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -484,7 +484,7 @@ absl::StatusOr<ServerMemoryPlan> ModelLoader::PlanBeside(const Version& next,
 int64_t ModelLoader::ModelsToShareWith(const ServedModel& model, const HostOptions& options) const {
   const int device = DeviceOrdinal(options.placement);
   if (device < 0) return options.limits.models;
-  // The free memory of a GPU excludes what loaded models have; idle ones come back.
+  // The free memory of the GPU must be shared with idle models, which will be loaded again.
   int64_t models = 1;
   for (const auto& other : options_.directory->models()) {
     const ServedModel::View view = other->view();

@@ -1,10 +1,10 @@
 // Loads, replaces and unloads the models of a server while it runs: a thread that executes one
-// operation after the other, plans the memory of all versions, and frees versions that nobody uses.
+// operation after the other, plans the memory of all versions, and frees unused versions.
 //
-// A replacement is loaded beside the version that serves if both fit into memory, and takes over at
-// once. If they do not fit, versions that are retired already are waited for; if there are none,
-// the serving version is retired first, calls wait meanwhile, and if the load then fails the old
-// configuration is loaded again. Thread-safe.
+// A replacement is loaded while the version that serves stays in memory, if both fit, and takes
+// over at once. If they do not fit, the loader waits for retired versions to be freed; if there are
+// none left, it retires the serving version first, and calls wait meanwhile. If the load then
+// fails, it loads the old configuration again. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -36,17 +36,17 @@ struct ModelOutcome {
 };
 using ModelDone = std::function<void(const ModelOutcome&)>;
 
-// What a new configuration has changed for one model.
+// What the reloaded configuration has changed for one model, and whether that succeeded.
 struct ModelChange {
   enum class Action : uint8_t { kUnchanged, kConfigured, kLoaded, kReplaced, kUnloaded };
   std::string model;
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
 };
-// An error: the configuration is invalid, and nothing has changed.
+// Called with the changes of all models or, if an error kept all unchanged, with that error.
 using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
 
-// INVALID_ARGUMENT unless the names are different and 1 to kMaxModelNameBytes bytes of UTF-8.
+// Returns INVALID_ARGUMENT unless all names differ and have 1 to kMaxModelNameBytes bytes of UTF-8.
 absl::Status CheckModelNames(const std::vector<HostOptions>& models);
 
 class ModelLoader {
@@ -57,44 +57,44 @@ class ModelLoader {
     prometheus::Registry* registry = nullptr;
     MemoryBudget* memory = nullptr;  // its limit follows the plan
     int64_t max_message_bytes = 0;
-    // Reads the configuration again. Null: there is none.
+    // Reads the configuration again. Null: the server has no configuration to read.
     std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
     std::function<void()> changed;  // called after a model has changed its state
   };
-  // All pointers must outlive the loader, and so must calls.
+  // All pointers in the options must outlive the loader.
   explicit ModelLoader(Options options);
-  // Frees all versions. No call may run.
+  // Frees all versions of all models. Must not be called while a call runs.
   ~ModelLoader();
   ModelLoader(const ModelLoader&) = delete;
   ModelLoader& operator=(const ModelLoader&) = delete;
 
-  // Puts the models into the directory. Must be called once, before LoadAll.
+  // Puts the models into the ModelDirectory. Must be called once, before LoadAll.
   void Configure(const std::vector<HostOptions>& models);
   // Loads all models; blocks. The error names the model that could not be loaded.
   absl::Status LoadAll();
-  // Starts the thread. Must be called once, after LoadAll has succeeded.
+  // Starts the loader's thread. Must be called once, after LoadAll has succeeded.
   void Start();
-  // Makes the thread end after the load in progress. Returns false, without waiting, if there is
-  // one.
+  // Makes the loader's thread end. If a load is in progress, returns false at once, without waiting
+  // for it.
   bool Stop();
   // Refuses operations from now on.
   void Drain();
 
-  // The operations. `done` is called once, perhaps before they return. Errors: NOT_FOUND if the
-  // configuration has no such model; ABORTED if another operation on it is in progress;
+  // Operations on one model. Each calls `done` once, perhaps before it returns. Errors: NOT_FOUND
+  // if the configuration has no such model; ABORTED if another operation on it is in progress;
   // FAILED_PRECONDITION with the reason LOAD_FAILED; RESOURCE_EXHAUSTED if memory is short.
   //
-  // Loads the model unless it is loaded.
+  // Loads the model if it is not loaded.
   void Load(const std::string& model, ModelDone done);
-  // Replaces the version that serves; loads the model if it is not loaded.
+  // Replaces the serving version by a newly loaded one; loads the model if it is not loaded.
   void Reload(const std::string& model, ModelDone done);
-  // Unloads the model unless it is not loaded. Calls in progress end first.
+  // Unloads the model if it is loaded. New calls are rejected; calls in progress run to their end.
   void Unload(const std::string& model, ModelDone done);
-  // Reads the configuration again and loads, replaces and unloads the models that differ. `done`
-  // may be null.
+  // Reads the configuration again, and loads, replaces or unloads the models that have changed.
+  // `done` may be null.
   void ReloadConfiguration(ConfigurationDone done);
 
-  // Heartbeats of the engines of all versions, each at a constant index until it is freed.
+  // Heartbeats of the engine of each model version. A version keeps its index until it is freed.
   std::vector<std::optional<uint64_t>> heartbeats() const;
   // Updates the metrics of all models.
   void CollectMetrics() const;
@@ -109,42 +109,42 @@ class ModelLoader {
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
-  // Takes *done if it has begun an operation, which will call it.
+  // Begins an operation if needed and allowed; it then takes over *done and calls it at its end.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
   static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
   void Push(std::unique_ptr<Operation> operation);
   bool AdvanceOperations();
-  // Executes what can be executed of an operation. Unset: it is blocked until a version is freed.
+  // Advances an operation as far as possible. Returns its outcome, or nullopt if it must wait.
   std::optional<ModelOutcome> Advance(Operation* operation);
   std::optional<ModelOutcome> AdvanceReplacement(Operation* operation);
   std::optional<ModelOutcome> AdvanceAfterDrain(Operation* operation);
   void Finish(Operation* operation, ModelOutcome outcome);
-  // Loads a version. `beside`: the version that serves meanwhile, or null. *alone: it would fit
-  // without that one.
+  // Loads a model version. `beside`: the version that serves meanwhile, or null. Sets *alone to
+  // true if the new version does not fit beside that one but would fit without it.
   absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
   void Publish(std::unique_ptr<Version> version);
-  // Plans the memory of all versions but `without`, and of `next` if it is not null.
+  // Plans the memory of all existing model versions but `without`, plus `next`. Both may be null.
   absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
                                         const ModelHost* without) const;
-  // RESOURCE_EXHAUSTED unless `next` can be loaded beside `serving` without reducing any limit.
+  // Returns RESOURCE_EXHAUSTED unless `next` fits beside `serving` without reducing any limit.
   absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
   int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
   void FreeUnused();
-  // Whether the operation failed for lack of memory that retired versions will free.
+  // Whether `operation`, which failed with `status`, must wait for old versions to free memory.
   bool IsBlocked(const absl::Status& status, Operation* operation) const;
   void StartDemanded();
   void UnloadIdle();
   void ApplyConfiguration();
   void ApplyModels(const std::vector<HostOptions>& models,
                    const std::shared_ptr<Configuration>& configuration);
-  // Applies the options of one model; null: the configuration has no such model any more. `load`:
-  // loads it even if it is unloaded.
+  // Applies the options of one model; null options: the new configuration does not have the model.
+  // If `load` is true, a model that is not loaded gets loaded, not only configured.
   void ApplyModel(const std::shared_ptr<ServedModel>& model,
                   std::shared_ptr<const HostOptions> options,
                   const std::shared_ptr<Configuration>& configuration, bool load);
-  // Needs mutex_. Begins the operation of a change; false: it needs none. ABORTED: another
-  // operation is in progress.
+  // Begins the load, replacement or unload that `action`, the change of a model's configuration,
+  // requires. Returns false if it requires none, ABORTED if the model is busy. mutex_ must be held.
   absl::StatusOr<bool> BeginChange(const std::shared_ptr<ServedModel>& model,
                                    ModelChange::Action action,
                                    const std::shared_ptr<const HostOptions>& options,
@@ -161,7 +161,7 @@ class ModelLoader {
   std::vector<std::unique_ptr<Version>> versions_;  // null: a free index
   std::list<std::unique_ptr<Operation>> operations_;
   std::vector<ConfigurationDone> reloads_;  // requested and not begun
-  // Changes of a configuration for models with an operation in progress. Null options: removed.
+  // Configuration changes of models that are busy; applied later. Null options: remove the model.
   struct Deferred {
     std::shared_ptr<const HostOptions> options;
     std::shared_ptr<Configuration> configuration;

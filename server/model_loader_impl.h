@@ -27,13 +27,13 @@ struct ModelLoader::Operation {
   absl::Status failure;     // why it restores
 };
 
-// One loaded version. It is in ModelLoader::versions_ from Publish until it is freed.
+// A loaded version of a model. It is in ModelLoader::versions_ from Publish until it is freed.
 struct ModelLoader::Version {
   std::shared_ptr<ServedModel> model;
   std::unique_ptr<ModelHost> host;
   ModelHostMemory memory;  // as planned; encoder_cache_bytes: the size that it got
-  // Set when nobody holds the version any more. A flag, because the release of the last reference
-  // must happen before the version is freed.
+  // Set when the last reference to the version is being released. The version is freed later, by
+  // the loader's thread, because that reference must have been released completely.
   std::shared_ptr<std::atomic<bool>> unused;
 };
 
@@ -46,7 +46,7 @@ struct ModelLoader::Signal {
     }
     condition.notify_one();
   }
-  // Returns after Notify, which may have been called before, or after `limit`.
+  // Waits until Notify is called, at most for `limit`. Returns at once after an earlier Notify.
   void Wait(std::chrono::milliseconds limit) {
     std::unique_lock<std::mutex> lock(mutex);
     condition.wait_for(lock, limit, [this] { return set; });
@@ -58,7 +58,7 @@ struct ModelLoader::Signal {
   bool set = false;
 };
 
-// The changes of one new configuration. Only the loader's thread uses it.
+// The changes that one reload of the configuration makes. Only the loader's thread uses it.
 struct ModelLoader::Configuration {
   ConfigurationDone done;
   std::vector<ModelChange> changes;  // in the order of the configuration

@@ -36,19 +36,19 @@ enum class ModelState : uint8_t {
 // "UNLOADED", "LOADING", ...
 const char* ModelStateName(ModelState state);
 
-// Not thread-safe. An event that returns a status is one that a caller outside the server causes:
-// FAILED_PRECONDITION if the state does not allow it, ABORTED if another operation is in progress.
-// Such an error changes nothing. The other events must be allowed (QT_CHECK).
+// Not thread-safe. Events that return a status come from clients, operators or timers. They return
+// FAILED_PRECONDITION if the state does not allow them, ABORTED if another operation is in
+// progress; such an error changes nothing. The other events must be allowed (QT_CHECK).
 class ModelLifecycle {
  public:
   ModelState state() const { return state_; }
   // The version that new calls run on. 0: none.
   uint64_t version() const { return serving_; }
-  // The number of the version that was loaded last; 0 before the first.
+  // The number of the model version that was loaded last; 0 before the first.
   uint64_t last_version() const { return last_version_; }
-  // Number of versions that are retired and not freed.
+  // Number of model versions that are retired (serve no new calls) and not freed.
   int64_t retired() const { return retired_; }
-  // Whether calls that find no version wait for a load in progress, or start one (IDLE).
+  // Whether calls without a serving version wait: for the load in progress or (IDLE) for a new one.
   bool calls_wait() const { return calls_wait_; }
   // Whether calls are accepted: they run at once or wait.
   bool accepts() const { return serving_ != 0 || calls_wait_; }
@@ -58,17 +58,17 @@ class ModelLifecycle {
   absl::Status BeginLoad();
   absl::Status BeginReplace();
   absl::Status BeginUnload();
-  // A call has arrived for a model that no version serves; a load begins, for which calls wait.
+  // A call has arrived while no version of the model serves: a load begins, and calls wait for it.
   absl::Status Demand();
-  // Retires the version of a model that nobody uses. The next call loads it again.
+  // The model was idle for some time: its version takes no more calls. The next call reloads it.
   absl::Status GoIdle();
 
-  // Retires the serving version before its replacement is loaded, because both do not fit into
-  // memory. Calls wait.
+  // Retires the serving version of the model before its replacement is loaded, because they do not
+  // fit into memory together. Calls wait.
   void BeginDrain();
-  // The load in progress has succeeded: its version serves, and the one before is retired.
+  // The load in progress has succeeded: the new version serves, and the old one is retired.
   void Loaded();
-  // The load in progress has failed. The version that serves goes on, if there is one.
+  // The load in progress has failed. If a version of the model serves, it continues to do so.
   void LoadFailed();
   // A retired version has been freed.
   void Freed();

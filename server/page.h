@@ -1,7 +1,7 @@
 // The page of the HTTP API (--http-api-page): the served models and a playground for them, in a
 // browser. It is served at "/", its parts below "/page/". The files in server/page/ are part of the
-// program. They hold no data of the server, so they need no API key: the page sends the key that
-// its user enters with its requests to the API.
+// program. They hold no data of the server, so they need no API key: in its requests to the API the
+// page sends the key that its user enters.
 #pragma once
 
 #include <vector>
@@ -17,10 +17,10 @@ struct PageFile {
   absl::string_view content;
 };
 
-// The files of server/page/. The build generates this function (server/page/embed.cmake).
+// Returns the files of server/page/. server/page/embed.cmake generates this function.
 absl::Span<const PageFile> PageFiles();
 
-// Whether a GET of `path` is served by PageRoutes, with the page or with 404.
+// Whether a route of PageRoutes matches GET `path`. Its response may be a file or status 404.
 bool IsPagePath(absl::string_view path);
 
 // The routes of the page. Their responses have an ETag and headers that forbid the page to load or

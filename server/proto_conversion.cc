@@ -12,6 +12,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/tensor.h"
+#include "models/loaded_adapters.h"
 
 namespace quintet {
 namespace {
@@ -142,6 +143,10 @@ absl::Status CheckCallOptions(const v1::CallOptions& call) {
   }
   if (!IsRequestId(call.request_id()))
     return InvalidField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
+  if (call.adapter().size() > kMaxAdapterNameBytes) {
+    return InvalidField("call.adapter", absl::StrCat("must be at most ", kMaxAdapterNameBytes,
+                                                     " bytes, got ", call.adapter().size()));
+  }
   if (!v1::Priority_IsValid(call.priority())) {
     return UnknownEnumValue("call.priority", call.priority(), v1::Priority_MAX);
   }

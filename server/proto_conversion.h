@@ -24,7 +24,7 @@ struct InputLimits {
   int64_t vocab = 0;
 };
 
-// The size of the inputs of a call, known before tokenization.
+// The size of the inputs of a call, as far as it is known before tokenization.
 struct InputSize {
   // Number of bytes of text, plus 3 for each input token id. This is about three times the number
   // of tokens.
@@ -36,8 +36,8 @@ InputSize operator+(const InputSize& a, const InputSize& b);
 InputSize SizeOf(const v1::Input& input);
 InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs);
 
-// Returns INVALID_ARGUMENT for an enum value that this version does not know. `most` is the largest
-// known value.
+// Returns INVALID_ARGUMENT for an enum value that this release of Quintet does not know. `most` is
+// the largest known value.
 absl::Status UnknownEnumValue(const std::string& field, int value, int most);
 
 // Whether `text` is a valid CallOptions.request_id, or empty.
@@ -46,7 +46,7 @@ bool IsRequestId(absl::string_view text);
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in
-// errors. FAILED_PRECONDITION: the input is text and `tokenizer` is null.
+// errors. Returns FAILED_PRECONDITION if the input is text and `tokenizer` is null.
 absl::StatusOr<std::vector<int32_t>> TokenizeInput(
     const v1::Input& input, const v1::CallOptions& call, const Tokenizer* tokenizer,
     const InputLimits& limits, const std::string& field, const Embedding* embedding = nullptr);

@@ -18,7 +18,7 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
 // The published protocol of KServe has maps where our .proto has lists of entries, which have the
-// same wire format. Clients see the published form, in which tools write maps as JSON objects.
+// same wire format. Clients are shown the maps, because tools write maps as JSON objects.
 void MarkMapEntries(google::protobuf::DescriptorProto* message) {
   for (auto& nested : *message->mutable_nested_type()) {
     if (nested.name() == "ParametersEntry") nested.mutable_options()->set_map_entry(true);

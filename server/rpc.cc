@@ -104,7 +104,7 @@ void Rpc::OnCancelled() {
   try {
     handler->OnCancel();
   } catch (const std::bad_alloc&) {
-    // Cancelling the requests needs memory. Without it they run to their end.
+    // Cancelling the requests needs memory. If there is none, the requests run to their end.
   }
   Wake();
 }

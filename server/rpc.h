@@ -2,10 +2,10 @@
 // and the RpcHandler of the method, which interprets the messages. GrpcRpc (grpc_rpc.h) connects it
 // to a gRPC stream, LocalRpc (local_rpc.h) to a caller in the same process, such as the HTTP API.
 //
-// For every method at most one read and one write are outstanding, the RPC ends exactly once, and
-// no operation is started after that. A message that arrives after the end is dropped. Three time
-// limits apply to the client: to send its first message, to send the next message while nothing is
-// in progress, and to read a written message.
+// Each RPC has at most one read and one write outstanding. It ends exactly once, and starts no
+// operation after that. A message that arrives after the end is dropped. Three time limits apply to
+// the client: to send its first message, to send the next message while nothing is in progress, and
+// to read a written message.
 //
 // Lifetime: shared. An Rpc holds a reference to itself from Start until OnEnded. Objects that may
 // call Wake later hold their own reference. Thread-safe.
@@ -52,8 +52,8 @@ class RpcHandler {
   virtual void OnMessage(grpc::ByteBuffer* message) = 0;
   // Called when the client has half-closed the stream: no more messages will arrive.
   virtual void OnInputEnd() = 0;
-  // Called when the client has gone or the RPC is cancelled. The handler should cancel its requests
-  // in progress.
+  // Called when the client has disconnected or the RPC is cancelled. The handler should cancel its
+  // requests in progress.
   virtual void OnCancel() = 0;
   // Called when the engine is stuck and the process is about to exit. The handler must end its
   // requests at once, without waiting for the engine.
@@ -63,7 +63,7 @@ class RpcHandler {
   virtual RpcActivity activity() const = 0;
   // Returns true if another message may be read now.
   virtual bool wants_message() const = 0;
-  // Removes and returns the next output. Empty if there is none yet.
+  // Removes and returns the next output, which is empty if there is none yet.
   virtual RpcOutput Next() = 0;
 };
 
@@ -85,11 +85,11 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   void Refuse(RpcOutcome outcome);
   // Cancels the RPC. The transport calls OnCancelled afterwards, from another thread.
   virtual void TryCancel() = 0;
-  // Time in microseconds until the deadline of the client; unset: it has set none.
+  // Returns the microseconds until the client's deadline; unset if it has set no deadline.
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
-  // The version of a model that the calls of this RPC use; null: each takes the one that serves.
+  // The model version for all messages of this RPC; null: each message takes the serving version.
   virtual const ModelBinding& binding() const;
 
   Priority max_priority() const { return max_priority_; }
@@ -97,14 +97,14 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
     return registration_.connection_bytes();
   }
 
-  // The transport calls these functions, without holding a lock of its own. A read ended, with a
-  // message, or with `ok` false at the end of the input.
+  // The transport calls the functions from here to OnEnded, without holding a lock of its own.
+  // OnRead: a read has ended, with a message if `ok`, otherwise at the end of the input.
   void OnRead(bool ok);
-  // A write ended; `ok` is false if the client has gone.
+  // A write has ended; `ok` is false if the client has disconnected.
   void OnWritten(bool ok);
-  // The client has gone, or the RPC was cancelled. Does nothing after OnEnded.
+  // The client has disconnected, or the RPC was cancelled. Does nothing after OnEnded.
   void OnCancelled();
-  // The RPC has ended and no operation is outstanding. Must be the last call.
+  // The transport calls this last: the RPC has ended, and no read or write is outstanding.
   void OnEnded();
 
   // The three functions below are for RpcRegistry.
@@ -122,15 +122,15 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   // The buffers stay valid until the operation has ended.
   virtual void StartRead(grpc::ByteBuffer* message) = 0;
   virtual void StartWrite(grpc::ByteBuffer* message) = 0;
-  // Ends the RPC, after the last message if there is one. OnEnded is called afterwards.
+  // Sends `last_message`, unless it is null, and ends the RPC. OnEnded is called afterwards.
   virtual void StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) = 0;
 
  private:
   // The four functions below must be called with mutex_ held.
   //
-  // Starts every operation that can be started now: a write, the end, a read.
+  // Calls StartWrite or StartEnd, and StartRead, as far as these are possible now.
   void Advance();
-  // Starts the next write or the end. Throws std::bad_alloc.
+  // If possible, calls StartWrite for the next message, or StartEnd. Throws std::bad_alloc.
   void Write();
   // Calls Write. Returns false if an allocation failed.
   bool TryWrite();

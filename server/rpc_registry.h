@@ -27,7 +27,7 @@ class RpcRegistry {
     int64_t long_lived_of_connection = 256;  // long-lived RPCs of one connection
   };
 
-  // The registration of one RPC, which counts towards the limits. The destructor ends it.
+  // The registration of one RPC. While it exists, the RPC counts towards the limits.
   class Registration {
    public:
     Registration(Registration&&) noexcept = default;
@@ -60,7 +60,7 @@ class RpcRegistry {
   // open RPCs is reached.
   absl::StatusOr<Registration> Admit(const std::string& peer, bool long_lived);
 
-  // From Add until Remove, Check applies the time limits to `rpc`.
+  // Check applies the time limits to `rpc` from the call of Add until the call of Remove.
   void Add(Rpc* rpc);
   void Remove(Rpc* rpc);
 

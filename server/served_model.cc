@@ -11,7 +11,7 @@
 namespace quintet {
 namespace {
 
-// A model that is loaded on demand and has failed is tried again by the first call after this time.
+// After a failed load on demand, the first call after this time makes the server try again.
 constexpr int64_t kRetryUs = 10'000'000;
 
 }  // namespace
@@ -186,6 +186,7 @@ void ServedModel::Loaded(std::shared_ptr<ModelHost> host, bool on_gpu) {
     loaded.page_size = host->planned_limits().page_size;
     loaded.pages = host->planned_limits().cache_pages;
     loaded.seconds = host->load_seconds();
+    loaded.adapters = host->options().load.adapters;
     if (on_gpu) loaded.gpu = &host->plan();
     metrics_->Loaded(loaded);
     Changed();
@@ -231,7 +232,7 @@ bool ServedModel::UnloadIfIdle(int64_t now_us) {
   std::shared_ptr<ModelHost> host;
   std::lock_guard<std::mutex> lock(mutex_);
   if (host_ == nullptr) return false;
-  // Only calls and short-lived views hold a version; none can take it while the lock is held.
+  // use_count() > 1: a call or a short-lived view uses this version. The lock excludes new users.
   if (host_.use_count() > 1) used_us_ = now_us;
   const int64_t after_us = host_->options().idle_unload_us;
   if (after_us == 0 || now_us - used_us_ < after_us) return false;

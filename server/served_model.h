@@ -1,5 +1,5 @@
-// One model that the server serves by name, over all its versions: its state, the version that
-// serves, the calls that wait for one, and what its versions share: admission control and metrics.
+// One model that the server serves by name: its state, the version (one load of its files) that
+// serves, the calls that wait for a version, and what all versions share: admission and metrics.
 //
 // A call takes a version with Acquire and holds it until it ends. A version is freed when nobody
 // holds it any more; therefore a call always ends on the version that admitted it. Thread-safe.
@@ -22,7 +22,7 @@ namespace quintet {
 
 class ServedModel {
  public:
-  // Receives the version that serves, or why there is none. Must not block.
+  // Receives the model version that serves, or an error if there is none. Must not block.
   using OnHost = std::function<void(absl::StatusOr<std::shared_ptr<ModelHost>>)>;
 
   ServedModel(HostOptions options, std::shared_ptr<ModelMetrics> metrics);
@@ -45,42 +45,42 @@ class ServedModel {
   View view() const;
   bool accepts() const;
 
-  // For calls.
+  // Acquire, Wait and the three functions after them give calls (client requests) a model version.
   //
-  // Returns the version that serves. Null: calls wait for a load in progress, which this call has
-  // started if the model was idle. UNAVAILABLE: the model is not loaded.
+  // Returns the version that serves new calls. Returns null if the call must Wait for a load in
+  // progress, which Acquire may have started. Returns UNAVAILABLE if the model is not loaded.
   absl::StatusOr<std::shared_ptr<ModelHost>> Acquire();
-  // Calls `on_host` once, perhaps before it returns: with the version that serves, when the load
-  // has failed, or when `deadline_us` has passed. Returns a ticket.
+  // Calls `on_host` once, perhaps before Wait returns: with the model version once it is loaded, or
+  // with an error if the load fails or `deadline_us` passes. Returns a ticket for StopWaiting.
   uint64_t Wait(int64_t deadline_us, OnHost on_host);
-  // Returns true if `on_host` of this ticket was not called and will not be.
+  // Cancels a call of Wait. Returns false if its `on_host` has been called or is about to be.
   bool StopWaiting(uint64_t ticket);
-  // Ends the waits whose deadline has passed.
+  // Ends the waiting of all calls whose deadline has passed.
   void ExpireWaits(int64_t now_us);
   int64_t waiting() const;
 
-  // For ModelLoader. The first four are the events of ModelLifecycle of the same name.
+  // Only ModelLoader calls the functions below. The first four pass on events to ModelLifecycle.
   absl::Status BeginLoad();
   absl::Status BeginReplace();
   absl::Status BeginUnload();
   void BeginDrain();
-  // Makes `host` the version that serves. Calls that wait get it.
+  // Makes `host` the serving version of the model and passes it to the calls that wait for one.
   void Loaded(std::shared_ptr<ModelHost> host, bool on_gpu);
-  // Calls that wait get an error, unless a version serves. `why` is for the operator; it may name
-  // files.
+  // The load has failed: calls that wait get an error, unless an older version serves. `why` is
+  // shown to the operator only and may name files.
   void LoadFailed(const absl::Status& why, int64_t now_us);
-  // Records that a replacement has failed, after the old version was loaded again.
+  // Records a failed replacement, after the old configuration has been loaded again.
   void NoteFailure(const absl::Status& why);
   void Freed();
   // Sets the options of the next load.
   void Configure(std::shared_ptr<const HostOptions> options);
-  // Unloads the model if nobody has used it for its idle_unload_us. Returns whether it did.
+  // Unloads the model if no call has used it for idle_unload_us. Returns whether it did so.
   bool UnloadIfIdle(int64_t now_us);
-  // Returns whether a call has started a load (Acquire) since the last call.
+  // Returns whether a call has started a load (Acquire) since the last TakeDemand.
   bool TakeDemand();
-  // Called by Acquire after it has started a load. Must not block. Set before calls arrive.
+  // Call before Acquire. Sets a function, which must not block: Acquire calls it to start a load.
   void set_on_demand(std::function<void()> on_demand) { on_demand_ = std::move(on_demand); }
-  // The server drains: calls are rejected from now on.
+  // Makes the model reject calls from now on, because the server drains.
   void Drain();
 
  private:
@@ -90,7 +90,7 @@ class ServedModel {
     OnHost on_host;
   };
 
-  // The functions below need mutex_.
+  // mutex_ must be held when the functions below are called.
   absl::Status NotServing() const;
   void Changed();
   std::shared_ptr<ModelHost> Unpublish();

@@ -268,7 +268,7 @@ absl::Status ServerProcess::LoadModels() {
 }
 
 void ServerProcess::UpdateServing() {
-  // Changes of two threads must not overtake each other.
+  // If two threads write the serving status at the same time, the newer one must be written last.
   std::lock_guard<std::mutex> lock(serving_mutex_);
   const bool serving = loaded_ && !draining_ && directory_.accepts();
   if (serving != health_.serving()) health_.SetServing(serving);
@@ -336,7 +336,7 @@ void ServerProcess::Reload() {
   if (admin_ != nullptr) {
     read("API keys of administrators", admin_->keys(), options_.admin_api_key_file);
   }
-  // A request that arrives while the models of the start load is handled afterwards.
+  // A reload requested while the first models are loaded is handled after that.
   if (options_.read_models != nullptr) loader_->ReloadConfiguration(nullptr);
 }
 
@@ -357,7 +357,7 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 
 void ServerProcess::Drain() {
   draining_ = true;
-  // Load balancers see the new status at once. Other clients are still served for drain_delay_us.
+  // From now on load balancers see the new status. Other clients are served for drain_delay_us.
   UpdateServing();
   loader_->Drain();
   spdlog::info("draining: {} calls open", context_.rpcs.working());
@@ -409,8 +409,8 @@ ServeOutcome ServerProcess::Run() {
   }
   http_.reset();
   writer_.reset();
-  // The executors end before the models, because tasks use engines, and preparation_ ends before
-  // completion_, because a preparation task may post a completion task.
+  // The executors are destroyed before loader_, which owns the engines that tasks use; preparation_
+  // before completion_, because a preparation task may post a completion task.
   preparation_.reset();
   completion_.reset();
   loader_.reset();

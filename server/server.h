@@ -36,7 +36,7 @@ struct ServerOptions {
   std::string admin_listen;        // empty: no administration; needs admin_api_key_file
   std::string admin_api_key_file;  // keys of administrators
   // Reads the configuration of the models again (SIGHUP, ReloadConfiguration). Called from one
-  // thread at a time. Null: it cannot be read again.
+  // thread at a time. Null: the server cannot read it again.
   std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
   AccessLog::WriteLine access_log;  // receives the lines of the access log; null: off
   // Returns the number of log lines that were lost so far.
@@ -52,10 +52,10 @@ struct ServerSignals {
 };
 
 struct ServeOutcome {
-  // 0: drained and stopped. 2: the configuration is wrong. 3: a model could not be loaded. If an
-  // engine stalls, Serve does not return: the process exits with code 70.
+  // The exit code: 0 after drain and stop, 2 if the configuration is wrong, 3 if a model could not
+  // be loaded. If an engine stalls, Serve does not return: the process exits with code 70.
   int exit_code = 0;
-  // Why the server did not start: INVALID_ARGUMENT for flags, any other code for models.
+  // Why the server did not start: INVALID_ARGUMENT for a wrong flag, otherwise a failed load.
   absl::Status status;
 };
 

@@ -41,8 +41,8 @@ int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 // Plans the host memory for `models`, whose weights are not loaded yet. Their tokenizers and
 // devices are already part of the used_bytes in `memory`. The request budget gets all memory that
 // the other parts leave, but at most max(256 MiB, a quarter of the memory limit). It needs at least
-// max(64 MiB, 8 * max_message_bytes); if less is left, the encoder caches are reduced.
-// RESOURCE_EXHAUSTED: the plan does not fit even without encoder caches. The message names the
+// max(64 MiB, 8 * max_message_bytes); if less is left, the encoder caches are reduced. Returns
+// RESOURCE_EXHAUSTED if the plan does not fit even without encoder caches. The message names the
 // limit, its source, every part and what to change.
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
                                                   absl::Span<const ModelHostMemory> models,

@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-// An RPC that is rejected before its messages are read.
+// The handler of an RPC that is rejected before its messages are read.
 class RefusedRpc final : public grpc::ServerGenericBidiReactor {
  public:
   RefusedRpc(const RpcOutcome& outcome, grpc::CallbackServerContext* rpc) {
@@ -60,7 +60,7 @@ void RpcService::LogRefused(const grpc::GenericCallbackServerContext& rpc,
   if (context_->access_log == nullptr) return;
   const std::string reason = ReasonOf(status);
   AccessRecord record;
-  // Only names of methods that exist: any other path is text of the client.
+  // Log only names of methods that exist: any other path is text that the client has chosen.
   if (const auto found = methods_.find(rpc.method()); found != methods_.end()) {
     const absl::string_view path = found->first;
     record.method = path.substr(path.rfind('/') + 1);

@@ -26,7 +26,7 @@ class RpcService final : public grpc::CallbackGenericService {
 
  private:
   absl::StatusOr<std::shared_ptr<GrpcRpc>> Open(grpc::GenericCallbackServerContext* rpc);
-  // Writes the line of an RPC that Open has rejected to the access log.
+  // Writes to the access log the line of an RPC that Open has rejected.
   void LogRefused(const grpc::GenericCallbackServerContext& rpc, const absl::Status& status) const;
 
   CallContext* const context_;

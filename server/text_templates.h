@@ -12,28 +12,28 @@
 namespace quintet {
 
 struct TextTemplates {
-  // The input of a chat is this text for each message, with {role} and {content}, and then
-  // chat_end. Empty: the model takes no chats.
+  // The input of a chat is chat_message for each message, with {role} and {content} replaced, and
+  // then chat_end. If chat_message is empty, the model takes no chats.
   std::string chat_message, chat_end;
-  // Reranking. The input for a pair, with {query} and {document}. Empty: the model cannot rerank.
+  // Reranking: the input made of {query} and {document}. Empty: the model cannot rerank.
   std::string rerank;
-  // The score of a pair is the probability of the target rerank_true against rerank_false (monoT5).
+  // The score of a pair: probability of the target rerank_true against rerank_false (monoT5).
   std::string rerank_true, rerank_false;
-  // Or it is the mean log-likelihood of the tokens of this target, with {query} and {document}.
+  // If set, a pair's score is the mean log-likelihood of this text, with {query} and {document}.
   std::string rerank_target;
 };
 
-// Names of the settings, in the order of the members above.
+// Names (also in errors) of the settings for the members of TextTemplates, in the same order.
 inline constexpr const char* kTemplateSettings[] = {
     "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
-// Returns the member with the name of a setting, null if there is none.
+// Returns the member of *templates that the setting `name` sets, or null if there is no such one.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
-// INVALID_ARGUMENT, naming the setting, unless all required placeholders are present and
-// rerank comes with either rerank-true and rerank-false or rerank-target.
+// Returns INVALID_ARGUMENT if a placeholder or a setting is missing: chat-end needs chat-message;
+// rerank needs either rerank-true with rerank-false or rerank-target, and these need rerank.
 absl::Status CheckTemplates(const TextTemplates& templates);
 
-// Returns `text` with each {name} replaced by its value. The values are not searched.
+// Returns `text` with each {name} replaced by its value. A {name} within a value is not replaced.
 std::string FillTemplate(
     absl::string_view text,
     const std::vector<std::pair<absl::string_view, absl::string_view>>& values);

@@ -41,7 +41,7 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const CertificateFiles::Pat
   if (raw == nullptr) return absl::ResourceExhaustedError("TLS: no memory");
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // A session that is resumed would not present a client certificate again.
+  // A resumed TLS session would not present the client's certificate again.
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
   SSL_CTX_set_alpn_select_cb(raw, SelectHttp11, nullptr);

@@ -15,13 +15,13 @@ namespace quintet {
 
 class TlsContext {
  public:
-  // `files` must outlive the context. INVALID_ARGUMENT: OpenSSL does not accept the files.
+  // `files` must outlive the context. Returns INVALID_ARGUMENT if OpenSSL rejects the files.
   static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const CertificateFiles* files);
 
   // The context for a new connection. Thread-safe.
   std::shared_ptr<ssl_ctx_st> current() const;
-  // Uses the files for new connections if they have changed since the last call. After an error
-  // the previous context stays in use. Must be called by one thread only.
+  // Uses the certificate files for new connections if they have changed since the last Refresh.
+  // After an error the previous context stays in use. Must be called by one thread only.
   absl::Status Refresh();
 
  private:

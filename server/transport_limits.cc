@@ -26,7 +26,7 @@ void SetTransportLimits(const ServerOptions& options, grpc::ServerBuilder* build
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, 600'000);
   set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, static_cast<int>(options.max_timeout_us / 1000));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
-  // Closes connections whose peer does not answer pings: it has gone or does not read its socket.
+  // Closes connections whose peer does not answer pings because it is gone or does not read.
   set(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) 
   return text.str();
 }
 
-// Returns the key from the file or, without one, from the variable QUINTET_API_KEY.
+// Returns the API key from the file or, without a file, from the variable QUINTET_API_KEY.
 absl::StatusOr<std::string> ApiKey(const AdminFlags& flags) {
   QT_ASSIGN_OR_RETURN(std::string key, ReadFile("--key-file", flags.key_file));
   if (flags.key_file.empty()) {
@@ -102,7 +102,7 @@ void Print(const pb::ReloadConfigurationResponse& response) {
   }
 }
 
-// Whether all parts of a response that may fail have succeeded.
+// Whether the response reports no failed operation.
 template <typename Response>
 bool Succeeded(const Response&) {
   return true;

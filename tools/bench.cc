@@ -152,8 +152,10 @@ absl::Status RunOnce(Session& session, const Shape& shape, const DecodingFlags& 
                      std::mt19937_64* random, Measurement* measurement) {
   std::vector<Request> requests;
   auto sink = std::make_shared<CountingSink>();
+  const auto adapters = static_cast<int64_t>(session.flags.adapters.size());
   for (int64_t i = 0; i < shape.batch; ++i) {
     QT_ASSIGN_OR_RETURN(Request request, MakeRequest(session, shape, flags, random));
+    if (adapters > 0) request.adapter = static_cast<int32_t>(i % adapters);
     request.sink = sink;
     requests.push_back(std::move(request));
   }
@@ -281,8 +283,8 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Session& session, const BenchFlag
   return report;
 }
 
-// Checks the decoding flags against the model: builds one request of every shape and returns the
-// first error.
+// Checks the decoding flags against the model: builds one request for every Shape (combination of
+// mode, input length, batch size, ...) to be measured and returns the first error.
 absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
   std::mt19937_64 random(flags.seed);
   for (const Shape& shape : Shapes(flags)) {

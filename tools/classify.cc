@@ -1,5 +1,5 @@
-// quintet classify: depending on the model's head, one label for each line, one label for each
-// token, or answers to questions.
+// quintet classify: depending on the model's head, predicts one label for each line or one label
+// for each token, or answers questions.
 #include <algorithm>
 #include <memory>
 

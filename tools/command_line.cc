@@ -59,7 +59,7 @@ absl::Status CheckIsaVariable() {
       "QUINTET_CPU_ISA: expected baseline, avx2, avx512, avx512vnni or best, got \"", value, "\""));
 }
 
-// Adds subcommands without flags for those of `from` that `to` lacks.
+// Adds to `to` every subcommand of `from` that `to` lacks, but without its flags.
 void AddNames(const CLI::App* from, CLI::App* to) {
   for (const CLI::App* command : from->get_subcommands({})) {
     const std::string& name = command->get_name();

@@ -64,10 +64,10 @@ class CommandLine {
 
   // Parses argv, resolves the flags and runs the chosen subcommand. Returns the exit code.
   int Run(int argc, char** argv);
-  // Parses the arguments that `first` was run with and resolves the flags of the subcommand again,
-  // with the --config file as it is now, but does not run the subcommand. This command line needs
-  // to have only that one; the others of `first` are known by their names. INVALID_ARGUMENT: a
-  // value is invalid or missing.
+  // Resolves the flags of a subcommand again, from the --config file as it is now and the arguments
+  // that were passed to first.Run, but does not run the subcommand. This object must have
+  // registered the subcommand that the arguments choose; it takes the names of all other
+  // subcommands from `first`. Returns INVALID_ARGUMENT if a value is invalid or missing.
   absl::Status ResolveAgain(const CommandLine& first);
 
  private:

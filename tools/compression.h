@@ -30,8 +30,8 @@ class Decompressor {
   virtual ~Decompressor() = default;
 
   // Removes the bytes that it consumes from the front of *input and appends up to 64 KiB of
-  // decompressed bytes to *output. Call it again until neither *input nor *output changes.
-  // DATA_LOSS: the compressed data is damaged.
+  // decompressed bytes to *output. Call it again until neither *input nor *output changes. Returns
+  // DATA_LOSS if the compressed data is damaged.
   virtual absl::Status Decompress(absl::string_view* input, std::string* output) = 0;
   // Returns true if the input consumed so far ends at the end of a gzip member or zstd frame.
   virtual bool complete() const = 0;

@@ -22,8 +22,8 @@ nlohmann::ordered_json SessionConditions(const Session& session);
 // Returns 0 on a CPU.
 int64_t DeviceBytes(const Session& session);
 
-// Prints the report if `output` is "json". Also writes it to `json_file` unless that is empty.
-// Returns the exit code.
+// Prints the report if `output` is "json". Whatever `output` is, writes the report to `json_file`
+// unless that is empty. Returns the exit code.
 int WriteReport(const nlohmann::ordered_json& report, const std::string& output,
                 const std::string& json_file);
 

@@ -51,7 +51,7 @@ struct Verification {
   }
 };
 
-// Compares the result with its source, and fills verification->stages.
+// Compares the converted model with its source, and fills verification->stages.
 absl::Status Compare(const ConvertFlags& flags, const Adapter* adapter,
                      const std::string& directory, DType stored, Verification* verification) {
   if (adapter != nullptr) {

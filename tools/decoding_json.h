@@ -18,8 +18,8 @@ const std::vector<std::string>& DecodingJsonNames();
 
 // Replaces those options of *request that `line` sets. early_stopping may be true, false or one of
 // the strings "never", "heuristic" and "first"; decoder_prefix may be a text or an array of token
-// ids. INVALID_ARGUMENT names the field, the expected type and the value found. ResolveDecoding
-// checks ranges later. `tokenizer` may be null unless decoder_prefix is a text.
+// ids. Errors are INVALID_ARGUMENT and name the field, the expected type and the value found.
+// ResolveDecoding checks ranges later. `tokenizer` may be null unless decoder_prefix is a text.
 absl::Status ReadDecodingJson(const nlohmann::json& line, const Tokenizer* tokenizer,
                               DecodingRequest* request);
 

@@ -94,7 +94,7 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
-// How the inputs of a run are made and their results changed.
+// Options of all lines: prompt, pooling and later modules (embedding), and padding.
 struct Encoding {
   Embedding embedding;
   InputPadding padding;

@@ -158,7 +158,7 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 
 std::vector<std::string> MisspeltVariables(CLI::App* root) {
   // The environment variables that belong to no flag: the kernels, the Python client and the tests
-  // read them. Those of all flags are added to `known` below.
+  // read them. The loop below adds the variables of all flags.
   std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
                                     "QUINTET_CUDA_PORTABLE", "QUINTET_API_KEY",
                                     "QUINTET_BINARY",        "QUINTET_CUDA_LONG_ATTENTION",
@@ -276,8 +276,8 @@ std::string PrintConfig(const CLI::App& command) {
     const std::string& name = option->get_lnames().front();
     if (FromArgvOnly(name) || name == "config") continue;
     std::vector<std::string> values = option->results();
-    // A flag that is not set is printed as a comment: some flags act differently if they are set,
-    // even if they are set to their default.
+    // A flag that is not set is printed as a comment: some flags have another effect when they are
+    // set, even when they are set to their default.
     const bool unset = values.empty();
     if (option->get_expected_max() == 0) {
       const bool on = !unset && CLI::detail::to_flag_value(values.front()) > 0;

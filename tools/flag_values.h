@@ -55,7 +55,7 @@ std::string VariableName(const CLI::Option& option);
 std::string DefaultText(const CLI::Option& option);
 
 // Reads environment variables: sets every flag of `command` that has no value yet and whose
-// variable exists. INVALID_ARGUMENT names the variable.
+// variable exists. Errors are INVALID_ARGUMENT and name the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
 // Returns a warning for each environment variable, such as QUINTET_NUM_BEANS, whose name resembles

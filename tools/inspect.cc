@@ -97,6 +97,7 @@ LoadOptions OptionsFor(const InspectFlags& flags, const ModelConfig& config, Dev
   options.weights = WeightTypeOf(flags.placement, config);
   options.device = device;
   options.follow_symlinks = flags.follow_symlinks;
+  if (!flags.adapter.empty()) options.adapters = {{"adapter", flags.adapter}};
   return options;
 }
 
@@ -188,6 +189,7 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
               static_cast<long long>(flags.batch), static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
   Line("  weights", Bytes(memory.model.weights));
+  if (memory.model.adapters > 0) Line("  adapters", Bytes(memory.model.adapters));
   Line("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages, " pages of ",
                                       ModelLimits().page_size, " tokens)"));
   Line("  workspace", Bytes(memory.model.workspace));
@@ -248,6 +250,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                       {"output_tokens", flags.output_tokens},
                       {"beams", flags.beams},
                       {"weights_bytes", memory.model.weights},
+                      {"adapters_bytes", memory.model.adapters},
                       {"cache_bytes", memory.model.cache},
                       {"cache_pages", memory.pages},
                       {"workspace_bytes", memory.model.workspace},
@@ -301,12 +304,17 @@ int Run(InspectFlags flags) {
   }
   const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
   if (!device.ok()) return Fail(kExitUsage, device.status());
-  const absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
+  absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
+  if (absl::IsUnimplemented(memory.status()) && !flags.adapter.empty()) {
+    InspectFlags merged = flags;  // the adapter changes a head: it can only be merged
+    merged.adapter.clear();
+    memory = MeasureFor(merged, inspection->config, device->get());
+  }
   if (!memory.ok()) return FailModel(flags.model, memory.status());
   const std::vector<AutomaticLimits> automatic = PlanAutomatic(flags, config, device->get());
   std::optional<AdapterSummary> adapter;
   if (!flags.adapter.empty()) {
-    // Reads the values, too: unlike InspectAdapter, it finds all that loading would refuse.
+    // Unlike InspectAdapter, ReadAdapter reads the values: it finds all errors that loading finds.
     const absl::Status fits = ReadAdapter(flags.adapter, config, flags.follow_symlinks).status();
     if (!fits.ok()) return FailModel(flags.adapter, fits);
     absl::StatusOr<AdapterSummary> summary = InspectAdapter(flags.adapter, flags.follow_symlinks);

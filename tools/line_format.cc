@@ -15,7 +15,7 @@ namespace {
 
 absl::Status Wrong(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-// Fails if the JSON object of an input line has a field that the command does not read.
+// Returns an error if the JSON object of an input line has a field that the command does not read.
 absl::Status CheckFields(const nlohmann::json& line, const std::vector<std::string>& fields) {
   std::vector<std::string> known = {"text", "token_ids", "id", "meta"};
   known.insert(known.end(), fields.begin(), fields.end());

@@ -34,20 +34,20 @@ struct LineInput {
   nlohmann::json fields;     // the JSON object; null for text lines
 };
 // Parses an input line. A JSON object may have the fields text, token_ids, id, meta and those named
-// in `fields`; any other field is INVALID_ARGUMENT. `embedding` is null except for encode. If it is
-// given, its prompt is put before the text of a line, and its length limit applies to the text.
+// in `fields`; any other field is INVALID_ARGUMENT. `embedding` is null except for encode. If
+// given, its prompt is put before a line's text, and its length limit applies to both together.
 absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& flags,
                                     const std::string& line,
                                     const std::vector<std::string>& fields = {},
                                     const Embedding* embedding = nullptr);
 // Returns the fields id and meta of a line of JSON input, which the output repeats: {"id": 7}.
-// Returns an empty value if the line has neither or is not a JSON object; ReadInput reports such
-// errors.
+// Returns an empty object if the line has neither field, and also if the line is not a JSON object,
+// which ReadInput reports as an error.
 nlohmann::ordered_json CarriedFields(const std::string& line);
 // Adds `fields` to the JSON object in `output`, a line that JsonLine returned, and returns the new
 // line.
 std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields);
-// Reads a JSON array of token ids. INVALID_ARGUMENT names the field `field`.
+// Reads a JSON array of token ids. Errors are INVALID_ARGUMENT and name the field `field`.
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field);
 

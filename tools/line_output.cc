@@ -71,8 +71,8 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
   return records;
 }
 
-// Returns how many lines, and how many compressed bytes, the complete frames at the beginning of a
-// compressed file contain. Everything after the last frame that ends with a newline is left out.
+// Finds the last complete frame of a compressed file at whose end the decompressed text ends with a
+// newline. Returns how many lines and how many compressed bytes end with or before that frame.
 absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
                                           Compression compression) {
   Records records;

@@ -18,8 +18,8 @@ namespace quintet {
 // How the records of an output file are delimited. Each input line gives one record.
 struct RecordFormat {
   int64_t record_bytes = 0;  // size of each record; 0: a record ends with a newline
-  // If set, returns the file's header for `records` records. The header's size must not depend on
-  // the number of records: first a header for 0 records is written, which Finish overwrites.
+  // If set, returns the header of a file with `records` records. The header's size must not depend
+  // on the number of records: first a header for 0 records is written, which Finish overwrites.
   std::function<std::string(int64_t records)> header;
 };
 
@@ -39,11 +39,11 @@ class LineOutput {
 
   // Number of records that Open kept because of `resume`; otherwise 0.
   int64_t kept_records() const { return kept_records_; }
-  // Writes complete records. CANCELLED: an interrupt arrived while Write waited for the slow reader
-  // of a pipe; then only a part of `records` is written. UNAVAILABLE: the write failed.
+  // Writes complete records. Returns CANCELLED if an interrupt arrived while Write waited for a
+  // slow pipe; then only a part of `records` is written. Returns UNAVAILABLE if the write failed.
   absl::Status Write(absl::string_view records);
-  // Must be called after the last Write. Ends the compressed data, or overwrites the header with
-  // one for the final number of records.
+  // Must be called after the last Write. If the file has a header, overwrites it with one for the
+  // final number of records. If the output is compressed, ends the compressed data.
   absl::Status Finish();
 
   bool terminal() const { return terminal_; }

@@ -34,8 +34,8 @@ LineReader::LineReader(int fd, size_t max_line_bytes) : fd_(fd), max_line_bytes_
   }
 }
 
-// Moves the next line from buffer_ to *line and sets *outcome. Takes a line without a newline only
-// at the end of the input. Returns false if buffer_ has no such line.
+// Moves the next line from buffer_ to *line and sets *outcome. Returns false if buffer_ has no
+// complete line: one that ends with a newline or with the end of the input.
 bool LineReader::TakeLine(std::string* line, Outcome* outcome) {
   size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {

@@ -144,7 +144,7 @@ class LineRunner {
   }
 
  private:
-  // Starts a thread that runs `work`. If `work` runs out of memory, the run ends with an error
+  // Starts a thread that runs `work`. If `work` runs out of memory, the command ends with an error
   // instead of a crash. (If parsing or formatting a line runs out of memory, only that line fails.)
   template <typename Work>
   void Start(Work work) {
@@ -176,7 +176,7 @@ class LineRunner {
     return !stopped_;
   }
 
-  // ---- Functions of the threads, in the order in which a line passes through them ----
+  // ---- Functions of the threads, in the order in which they process a line ----
 
   // Counts all lines of the input. `begin` is the position in the file of standard input at which
   // the input begins.
@@ -325,6 +325,7 @@ class LineRunner {
 
   void Submit(const LinePtr& line) {
     if (line->error.ok()) {
+      line->job->request.adapter = session_.flags.adapters.empty() ? -1 : 0;
       line->job->request.sink = std::make_shared<LineSink>(line, finished_);
       line->error = session_.engine->Submit(std::move(line->job->request)).status();
       if (line->error.ok()) return;

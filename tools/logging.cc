@@ -73,8 +73,8 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // Count a log line that cannot be formatted as dropped. By default spdlog would write an error
-  // message to standard error.
+  // Count log lines that cannot be formatted among the dropped ones. By default spdlog would write
+  // an error message to standard error.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });
 }

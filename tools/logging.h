@@ -15,7 +15,7 @@ void SetUpLogging(const std::string& format, const std::string& level);
 // SetUpLogging.
 void QueueLog();
 // Writes a finished line, which must end with a newline, to standard error without adding time or
-// level. After QueueLog it does not block.
+// level. Once QueueLog has been called, it only queues the line and does not block.
 void LogLine(std::string line);
 int64_t LogLinesDropped();  // lines dropped so far; 0 before QueueLog
 

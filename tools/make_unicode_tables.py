@@ -243,8 +243,8 @@ def main():
     classes = combining_classes()
 
     print(
-        "// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which "
-        "unpacks them."
+        "// tools/make_unicode_tables.py writes this file; do not edit it. unicode.cc unpacks "
+        "the tables."
     )
     print('#include "models/tokenizers/unicode_tables.h"\n')
     print("// clang-format off\nnamespace quintet {\n")
@@ -261,8 +261,8 @@ def main():
     )
     emit(
         "kGraphemeRuns",
-        "Runs of code points with equal sums: "
-        "cluster break, 16 if pictographic, 32 * conjunct break kind.",
+        "Runs of code points with equal sum of: "
+        "cluster break, 16 if pictographic, 32 * conjunct break.",
         runs(lambda c: breaks.get(c, 0)),
     )
     emit(
@@ -287,7 +287,8 @@ def main():
     )
     emit(
         "kCompositions",
-        "Canonical compositions: the first code point as a delta, the second one, the composite.",
+        "Canonical compositions: first code point minus that of the entry before, second one, "
+        "composite.",
         packed_pairs,
     )
     print("}  // namespace quintet")

@@ -111,6 +111,15 @@ absl::StatusOr<std::string> TakeValue(absl::string_view* text) {
   return value;
 }
 
+using SettingTable = std::vector<ModelSetting> ModelSection::*;
+
+// The member of ModelSection that a section [models.NAME.TABLE] fills; null if TABLE is unknown.
+SettingTable TableNamed(absl::string_view table) {
+  return table == "prompts"    ? &ModelSection::prompts
+         : table == "adapters" ? &ModelSection::adapters
+                               : nullptr;
+}
+
 // Parses the header of a section. Returns the parts of its name: "models", "g2p" and "prompts" for
 // [models.g2p.prompts].
 absl::StatusOr<std::vector<std::string>> HeaderKeys(absl::string_view line) {
@@ -127,10 +136,11 @@ absl::StatusOr<std::vector<std::string>> HeaderKeys(absl::string_view line) {
         "with other characters than letters, digits, - and _");
   }
   QT_RETURN_IF_ERROR(CheckLineEnd(line));
-  const bool known = keys.size() == 2 || (keys.size() == 3 && keys[2] == "prompts");
+  const bool known = keys.size() == 2 || (keys.size() == 3 && TableNamed(keys[2]) != nullptr);
   if (!known || keys[1].empty()) {
     return absl::InvalidArgumentError(
-        "expected [models.NAME] or [models.NAME.prompts]; quote a name with dots");
+        "expected [models.NAME], [models.NAME.prompts] or [models.NAME.adapters]; quote a name "
+        "with dots");
   }
   return keys;
 }
@@ -172,7 +182,7 @@ class Parser {
  private:
   absl::Status Open(absl::string_view text, const std::string& where) {
     QT_ASSIGN_OR_RETURN(const std::vector<std::string> keys, HeaderKeys(text));
-    in_prompts_ = keys.size() == 3;
+    table_ = keys.size() == 3 ? keys[2] : "";
     const auto found = std::find_if(sections_.begin(), sections_.end(),
                                     [&](const ModelSection& s) { return s.name == keys[1]; });
     const bool is_new = found == sections_.end();
@@ -194,10 +204,12 @@ class Parser {
   absl::Status Set(absl::string_view text, const std::string& where) {
     ModelSetting setting;
     QT_ASSIGN_OR_RETURN(setting.key, TakeKey(&text));
-    std::vector<ModelSetting>& settings = in_prompts_ ? section_->prompts : section_->settings;
+    const bool plain = table_.empty();
+    std::vector<ModelSetting>& settings =
+        plain ? section_->settings : section_->*TableNamed(table_);
     const std::string shown =
-        absl::StrCat("models.", section_->name, in_prompts_ ? ".prompts." : ".", setting.key);
-    if (!in_prompts_) absl::StrReplaceAll({{"_", "-"}}, &setting.key);
+        absl::StrCat("models.", section_->name, plain ? "." : "." + table_ + ".", setting.key);
+    if (plain) absl::StrReplaceAll({{"_", "-"}}, &setting.key);
     setting.where = absl::StrCat(where, shown);
     for (const ModelSetting& other : settings) {
       if (other.key == setting.key) {
@@ -222,7 +234,7 @@ class Parser {
   std::vector<ModelSection> sections_;
   std::vector<std::string> opened_;  // headers so far
   ModelSection* section_ = nullptr;  // null: not in a section of a model
-  bool in_prompts_ = false;
+  std::string table_;  // of the section of a model, such as "prompts"; empty: the section itself
 };
 
 // Returns the text as a TOML string in double quotes, with escapes.
@@ -281,9 +293,12 @@ std::string PrintModelSections(const std::vector<ModelSection>& sections) {
   for (const ModelSection& section : sections) {
     absl::StrAppend(&text, "\n[models.", Key(section.name), "]\n");
     print(section.settings);
-    if (section.prompts.empty()) continue;
-    absl::StrAppend(&text, "\n[models.", Key(section.name), ".prompts]\n");
-    print(section.prompts);
+    for (const char* const table : {"prompts", "adapters"}) {
+      const std::vector<ModelSetting>& settings = section.*TableNamed(table);
+      if (settings.empty()) continue;
+      absl::StrAppend(&text, "\n[models.", Key(section.name), ".", table, "]\n");
+      print(settings);
+    }
   }
   return text;
 }

@@ -5,6 +5,8 @@
 //   default-prompt-name = "query"
 //   [models.g2p.prompts]
 //   query = "query: "
+//   [models.g2p.adapters]             LoRA adapters by the names that requests use
+//   formal = "adapters/formal"
 //
 // Values are strings, numbers, true and false. Keys are written with dashes or underscores.
 #pragma once
@@ -17,7 +19,7 @@
 namespace quintet {
 
 struct ModelSetting {
-  std::string key;          // with dashes: "max-input-tokens"; a prompt: its name
+  std::string key;          // with dashes: "max-input-tokens"; a prompt or an adapter: its name
   std::string value;        // without quotes and escapes
   std::string where;        // for errors: "serve.toml:4: models.g2p.dtype"
   bool overridden = false;  // a flag or a variable has set it for all models
@@ -27,13 +29,13 @@ struct ModelSection {
   std::string name;
   std::string where;                   // for errors: "serve.toml:3: [models.g2p]"
   std::vector<ModelSetting> settings;  // in the order of the file
-  std::vector<ModelSetting> prompts;
+  std::vector<ModelSetting> prompts, adapters;
 };
 
 // Parses the sections [models.NAME] of a TOML file whose text is *text, and replaces their lines in
-// *text by empty lines. `path` is the name of the file for error messages. INVALID_ARGUMENT, which
-// names the file, line and key, if a line is not KEY = VALUE, a key or section is set twice, a
-// value is not a string, a number, true or false, or the text is not UTF-8.
+// *text by empty lines. `path` is the name of the file for error messages. Returns
+// INVALID_ARGUMENT, which names file, line and key, if a line is not KEY = VALUE, a key or section
+// is set twice, a value is not a string, a number, true or false, or the text is not UTF-8.
 absl::StatusOr<std::vector<ModelSection>> TakeModelSections(const std::string& path,
                                                             std::string* text);
 

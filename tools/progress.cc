@@ -27,8 +27,8 @@ double Done(const Progress::State& state) {
   return std::min(1.0, static_cast<double>(state.lines) / static_cast<double>(state.total_lines));
 }
 
-// Returns the share done in per cent, rounded down. Uses integers if the number of lines is known,
-// because in floating point 0.58 * 100 is less than 58.
+// Returns the share of the work that is done in per cent, rounded down. Uses integers if the number
+// of lines is known, because in floating point 0.58 * 100 is less than 58.
 int64_t Percent(const Progress::State& state) {
   if (state.total_lines > 0)
     return std::min(state.lines, state.total_lines) * 100 / state.total_lines;

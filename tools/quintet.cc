@@ -42,7 +42,7 @@ int AfterOutput(int exit_code) {
 }  // namespace quintet
 
 int main(int argc, char** argv) {
-  // If a signal stops a server before it serves, there is nothing to drain and the exit code is 0.
+  // If a signal stops `serve` before it serves, there is nothing to drain, and the exit code is 0.
   const bool serve = argc > 1 && std::string_view(argv[1]) == "serve";
   quintet::HandleSignals(serve ? quintet::kExitDone : quintet::kExitInterrupted);
   if (serve) std::signal(SIGHUP, SIG_IGN);  // the API keys that SIGHUP reloads are not loaded yet

@@ -72,8 +72,8 @@ bool SameServerSettings(const ServerOptions& a, const ServerOptions& b) {
   return settings(a) == settings(b);
 }
 
-// Reads the configuration of the models again: the arguments of `first`, the environment and the
-// --config file as it is now.
+// Reads the configuration of the models again, from the arguments of the running server (its
+// command line is `first`), the environment and the --config file as it is now.
 absl::StatusOr<std::vector<HostOptions>> ReadModels(const CommandLine& first,
                                                     const ServerOptions& running) {
   CommandLine line;

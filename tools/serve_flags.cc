@@ -65,8 +65,8 @@ absl::StatusOr<ModelArgument> FindArgument(const ServeFlags& flags, const std::s
   return found;
 }
 
-// `flags` are the flags for this model. Their placement must be one that ResolveAutoDevice has
-// already changed.
+// `flags` are the flags for this model. If flags.placement.device was "auto", ResolveAutoDevice
+// must already have replaced it.
 HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   HostOptions host;
   host.name = model.name;
@@ -83,6 +83,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   host.engine.encoder_cache_bytes =
       flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
   host.decoding = flags.decoding;
+  host.load.adapters = flags.adapters;
   host.prompts = flags.prompts;
   host.default_prompt = flags.default_prompt;
   host.templates = flags.templates;
@@ -93,9 +94,9 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
 }
 
 constexpr char kModel[] = "Model", kLimits[] = "Limits";
-// Key of a section [models.NAME] without a flag: the prompt before every text of Encode.
+// Key of [models.NAME] that has no flag: the name of the prompt that is put before texts to encode.
 constexpr char kDefaultPromptName[] = "default-prompt-name";
-// The same: how long the model may be unused before it is unloaded.
+// Key of [models.NAME] that has no flag: how long the model may be unused before it is unloaded.
 constexpr char kIdleUnload[] = "idle-unload";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
@@ -191,7 +192,7 @@ void AddCallLimitFlags(CLI::App* command, ServeFlags* flags) {
            "Upper limit for the timeout of a call; longer deadlines are shortened to it.");
 }
 
-// Parses a time such as "10m" or "1h30m"; 0: never.
+// Parses a time such as "10m" or "1h30m". The time 0 means: never unload the model.
 absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
   constexpr absl::Duration kLeast = absl::Seconds(1), kMost = absl::Hours(24 * 365);
   absl::Duration time;
@@ -208,7 +209,7 @@ absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
 
 enum class Settings : uint8_t { kAll, kInEffect };
 
-// Sets the flags of one model. kAll: also overridden settings, to check them.
+// Sets `flags` from `section`; kInEffect leaves out what a flag or environment variable overrides.
 absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlags* flags) {
   const Placement placement = flags->placement;
   CLI::App command;
@@ -242,6 +243,9 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
     QT_RETURN_IF_ERROR(SetFlag(option, {setting.value}, setting.where));
   }
   for (const ModelSetting& prompt : section.prompts) flags->prompts[prompt.key] = prompt.value;
+  for (const ModelSetting& adapter : section.adapters) {
+    flags->adapters.push_back({adapter.key, adapter.value});
+  }
   const absl::Status templates = CheckTemplates(flags->templates);
   if (templates.ok()) return templates;
   return absl::InvalidArgumentError(absl::StrCat(section.where, ": ", templates.message()));
@@ -254,7 +258,7 @@ const ModelSection* SectionOf(const ServeFlags& flags, const std::string& name) 
   return nullptr;
 }
 
-// Returns the hosts of the models, which share the memory of their device.
+// Returns the options of every model. Models on the same device share its memory (limits.models).
 absl::StatusOr<std::vector<HostOptions>> HostsOf(const ServeFlags& flags) {
   std::vector<HostOptions> hosts;
   for (const std::string& argument : flags.models) {

@@ -33,6 +33,7 @@ struct ServeFlags {
   bool access_log = false;
   std::vector<ModelSection> sections;          // settings of models in the --config file
   std::map<std::string, std::string> prompts;  // set by a model's section
+  std::vector<AdapterSource> adapters;         // set by a model's section
   std::optional<std::string> default_prompt;   // set by a model's section
   TextTemplates templates;                     // set by a model's section
   int64_t idle_unload_us = 0;                  // set by a model's section
@@ -40,10 +41,10 @@ struct ServeFlags {
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);
 // Returns the server options that result from the flags, with all defaults and the device auto
-// resolved. Errors: those
-// of FindModel for the first model that is not found; the message begins with the model.
+// resolved. Returns the error of FindModel for the first model that is not found; the message
+// begins with the model.
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeFlags& flags);
-// INVALID_ARGUMENT if a section of the --config file is that of a model that is not served.
+// Returns INVALID_ARGUMENT if a section of the --config file names a model that is not served.
 absl::Status CheckModelSections(const ServeFlags& flags, const ServerOptions& server);
 
 }  // namespace quintet

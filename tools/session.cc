@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "models/checkpoint/find_model.h"
+#include "models/loaded_adapters.h"
 #include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
 
@@ -39,11 +40,33 @@ std::string LimitsNote(const std::string& model, Placement placement, const Limi
                       DescribeLimits(request, options, *config));
 }
 
+// Adapters are named by the position of their flags, so that the same path may be given twice.
+static void AddAdapterFlag(CLI::App* command, std::vector<AdapterSource>* adapters) {
+  const bool bench = command->get_name() == "bench";
+  const auto set = [adapters](const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      adapters->push_back({absl::StrCat(adapters->size()), path});
+    }
+  };
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--adapter", set,
+          bench ? "LoRA adapter, as of generate. Repeat the flag to use several adapters in turn."
+                : "LoRA adapter for all inputs: a directory of PEFT, or a safetensors file of "
+                  "kohya's format.")
+      ->allow_extra_args(false)
+      ->delimiter(bench ? ',' : '\0')
+      ->expected(1, bench ? static_cast<int>(kMaxAdapters) : 1)
+      ->type_name("PATH")
+      ->group("Model");
+}
+
 void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   constexpr char kGroup[] = "Model";
   AddModelArgument(line, command, &flags->model);
   AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
+  AddAdapterFlag(command, &flags->adapters);
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
   AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,

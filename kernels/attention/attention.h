@@ -32,8 +32,8 @@ enum class FreshKeys : uint8_t {
   // The previous op may still be writing the last q_len keys and values of each sequence (those of
   // a decoder step's new tokens), but no others. Only the sequence itself reads them.
   kOwn,
-  // The previous op writes no keys and values that this call reads, as in the cross-attention of a
-  // decoder step.
+  // The caller promises that the previous op writes neither keys nor values that this call reads,
+  // as in the cross-attention of a decoder step.
   kNone,
 };
 

@@ -47,7 +47,7 @@ class BlockNumbers {
   int64_t total() const { return First(static_cast<int64_t>(offsets_.size()) - 1); }
 
   // Returns the sequence that owns block `number`. [*begin, *end) are the block's rows within that
-  // sequence; begin >= end if the number is surplus.
+  // sequence; begin >= end if `number` is a surplus number, which has no rows.
   int64_t Find(int64_t number, int64_t* begin, int64_t* end) const {
     // Binary search for the sequence that owns `number`. First(s) is the first block number of
     // sequence s. Invariant: First(low) <= number < First(high).

@@ -140,8 +140,8 @@ class HeadBias {
     return fmaf(__ldg(values_ + segment), f, __ldg(offsets_ + segment)) * kLog2E;
   }
   // FIRE's network is piecewise linear. FireSegment: index of the linear segment that contains f.
-  // FireFloor: the knot at the left end of a segment. FireLine: slope and offset of a segment, in
-  // log2 units.
+  // FireFloor: the knot (breakpoint) at the left end of a segment. FireLine: slope and offset of a
+  // segment, in log2 units.
   __device__ int FireSegment(float f) const {
     int low = 0, high = segments_ - 1;  // segment s ends at the first knot >= f
     while (low < high) {
@@ -163,8 +163,8 @@ class HeadBias {
   __device__ int FireSegments() const { return segments_; }
   __device__ float fire_c() const { return slope_; }
 
-  // Bias of the query at `position` and of key `key`, for every kind of bias; -inf if the key is
-  // hidden.
+  // Bias of one pair: the query at `position` with the key at `key`. Supports every kind of bias;
+  // -inf if the key is hidden from the query.
   __device__ float Pair(int position, int key) const {
     const int delta = key - position;
     const float at = At(delta);

@@ -11,15 +11,15 @@
 
 namespace quintet::cuda {
 
-// Limits of attention/decode.cu: largest number of query rows per sequence (kFewRows) and largest
-// head_dim (kFewRowsHeadDim). That kernel also requires that the AttentionCall has q_vectors and
-// kv_vectors set, and k_row == v_row.
+// Limits of the kernel in attention/decode.cu: largest number of query rows per sequence (kFewRows)
+// and largest head_dim (kFewRowsHeadDim). That kernel also requires that the AttentionCall has
+// q_vectors and kv_vectors set, and k_row == v_row.
 constexpr int kFewRows = 16;
 constexpr int kFewRowsHeadDim = 128;
 // Largest head_dim of attention/short.cu.
 constexpr int kShortHeadDim = 64;
-// Limits of attention/hopper.cu: largest head_dim, largest saturation distance of a bias table, and
-// largest number of knots of a FIRE network.
+// Limits of attention/hopper.cu: largest head_dim, largest distance from which on a bias table is
+// constant, and largest number of knots (breakpoints) of FIRE's piecewise linear bias.
 constexpr int kHopperHeadDim = 128;
 constexpr int kHopperSaturation = 256;
 constexpr int kHopperKnots = 64;
@@ -186,7 +186,7 @@ class SequenceMask {
 
   __device__ bool any() const { return tiles_ != nullptr; }
   // Visibility of keys [begin, end) to queries [row, row + rows), both counted from the first token
-  // of the sequence. Requires begin < end, and that the call has a mask (any()).
+  // of the sequence. Requires begin < end and any() (the call has a mask).
   __device__ TileVisibility View(int begin, int end, int row, int rows) const {
     MaskTile tile = tiles_[begin / kMaskTileKeys];
     for (int i = begin / kMaskTileKeys + 1; i <= (end - 1) / kMaskTileKeys; ++i) {
@@ -214,8 +214,8 @@ void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Str
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
-// scale > 0, and head_dim, the extent of the bias table and the number of FIRE knots within the
-// kHopper limits at the top of this file.
+// and scale > 0. head_dim, the saturation distance of a bias table and the number of FIRE's knots
+// must not exceed the kHopper limits at the top of this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
 // NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the

@@ -59,7 +59,7 @@ __device__ __forceinline__ void WriteOut(const AttentionCall& call, int64_t row,
   *reinterpret_cast<uint32_t*>(out) = PackPair<T>(all.out.x * inverse, all.out.y * inverse);
 }
 
-// Barrier among the 2^warps_log2 warps of this CTA that work on the same item.
+// Barrier among the 2^warps_log2 warps of this CTA that work on the same head and sequence.
 __device__ __forceinline__ void SyncItemWarps(int group, int warps_log2) {
   asm volatile("bar.sync %0, %1;" : : "r"(group + 1), "r"(32 << warps_log2) : "memory");
 }
@@ -102,14 +102,14 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 // ref_max), rounded to T for P V, where ref_max is raised to the row maximum only when a score
 // exceeds ref_max by more than kRescaleThreshold. Each warp has its own row sums and P V sums; they
 // are merged in the order of warps, then of CTAs. The bits of a row depend on its sequence and on
-// the number of warps per item, and are the same from run to run.
+// the number of warps per item (one head of one sequence), and are the same from run to run.
 // Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps of 16 keys; each
 // warp has kStages steps in flight. One MMA covers 8 queries, although often only one or four
 // exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's 16-byte reads of K
 // are its MMA fragments.
 // Bound: reading 2 * kv_len * head_dim * sizeof(T) bytes per head and sequence at 4.3 TB/s (H200);
-// for few sequences, the latency of one memory round trip, the MMAs and the merge after
-// WaitOnDependentGrids.
+// for few sequences, the sum of three latencies after WaitOnDependentGrids: one memory round trip,
+// the MMAs, the merge.
 // Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
@@ -168,10 +168,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   SyncClusterBeforeExit();
 }
 
-// Chooses how many warps of a CTA share an item (a sequence and head). The number starts at one and
-// is doubled, up to kMaxWarps, while each warp has more than kMaxWarpKeys keys of the longest
-// sequence. It is also doubled while each warp has more than kStepKeys of them and the device can
-// hold twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
+// Chooses how many warps of a CTA share an item (a sequence and head). The number is at most
+// kMaxWarps; it starts at one and is doubled while each warp has more than kMaxWarpKeys keys of
+// the longest sequence, or while each warp has more than kStepKeys keys and the device can hold
+// twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
 // each item.
 template <int kDim>
 SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {

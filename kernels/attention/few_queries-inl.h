@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Few-rows layout: scores s [rows][kKeyTile], keys k_t [head_dim][kKeyTile], outputs o (sums
-// of P V) [rows][stride] ----
+// ---- Few-rows layout (SIMD lanes are keys or channels): scores s [rows][kKeyTile], keys k_t
+// [head_dim][kKeyTile], outputs o (sums of P V) [rows][stride] ----
 
 // s[r][j] = fma(q[r] . k[j], scale, s[r][j]) for kRows query rows r and the keys j of kVectors SIMD
 // vectors. On entry s holds the bias.
@@ -117,7 +117,7 @@ void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t key
   }
 }
 
-// Sets the scores of all keys that the mask (mask.h) hides from query row `i` to -inf. s [keys]:
+// Sets to -inf the scores of all keys that the mask (mask.h) hides from query row `i`. s [keys]:
 // scores of the keys from `begin` on.
 void HideMaskedFew(const TaskMask& mask, int64_t i, int64_t begin, int64_t keys, float* s) {
   const int row = mask.Position(i);

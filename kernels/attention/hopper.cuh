@@ -68,9 +68,9 @@ struct SkippingTiles : S {
   static constexpr bool kSkipsTiles = true;
 };
 
-// Number of query tiles of one sequence, and their cost for the tile scheduler in levels. One level
-// is about the work of one K/V tile. Under causality the first query tile costs `level`, and every
-// later one costs one level more than the tile before it. Otherwise all cost `level`.
+// Number of query tiles of one sequence, and their cost for the tile scheduler; cost 1 is about the
+// work of one K/V tile. Under causality, query tile i (counted from 0) costs level + i. Otherwise
+// every tile costs `level`.
 struct SequenceTiles {
   int level, tiles;
 };
@@ -113,11 +113,11 @@ struct HeadBiasTable {
   float values[2][kCount];  // values[1][i] == values[0][i + 1]
   float before, after;      // constant bias left and right of the table's distances
 };
-// HeadBiasTable for lazy rescaling. before, after: the constant bias left and right of the table,
-// in log2 units. values[side][copy]: the bias minus `before` (side 0) or minus `after` (side 1), in
-// unscaled-score units (log2 units / (scale * log2 e)); copy 1 is shifted by one entry. With ALiBi,
-// both sides of `values` hold the bias itself, and `before` and `after` hold the slopes left and
-// right of the diagonal (0 on a hidden side).
+// HeadBiasTable for lazy rescaling. before, after: the constant bias left and right of the table's
+// distances, times log2 e. values[side][copy]: the bias minus the constant (side 0: before, side 1:
+// after), divided by the softmax scale so that it can be added to q k; copy 1 lacks the first
+// entry. With ALiBi, both sides hold the bias without subtraction, and before and after are the
+// slopes left and right of the diagonal times log2 e (0 where all keys are masked).
 template <int kCount>
 struct HeadBiasTable<kCount, true> {
   float values[2][2][kCount];
@@ -128,12 +128,12 @@ struct HeadBiasTable<kCount, true> {
 // it (all keys before all queries). kAfter: right of it.
 enum TileSide { kAcross, kBefore, kAfter, kTileSides };
 
-// Operands A and B of an extra k-step of the Q K^T wgmma. For a tile on one side of the diagonal,
-// it adds the part of ALiBi's bias that depends on the key: slope * j for key j of the tile. Every
-// row of A holds (s0, s1, s2, 0, ...): the slope as a sum of three values of T, each the rounded
-// remainder after the previous ones. Row j of B holds (j, j, j, 0, ...). Both consist of 8 x 8 core
-// matrices (MakeStridedSmemDescriptor); because the rows of A are equal, all groups of eight
-// queries share one core matrix of `slopes`.
+// Operands A and B of an extra k-step of the Q K^T wgmma. In a tile on one side of the diagonal,
+// the k-step adds the part of ALiBi's bias that depends on the key: slope * j for key j of the
+// tile. Every row of A holds (s0, s1, s2, 0, ...) with s0 = slope, s1 = slope - s0, s2 = slope - s0
+// - s1, each rounded to T. Row j of B holds (j, j, j, 0, ...). Both consist of 8 x 8 core matrices
+// (MakeStridedSmemDescriptor); because the rows of A are equal, all groups of eight queries share
+// one core matrix of `slopes`.
 template <typename T>
 struct AlibiOperands {
   T slopes[2][kTileSides][2 * 64];  // current and next work tile; the second part is zero

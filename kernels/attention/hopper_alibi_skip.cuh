@@ -14,10 +14,10 @@ namespace quintet::cuda {
 // the two tiles.
 class AlibiTileSkipper {
  public:
-  // Constructs the skipper for the queries of a head at positions [position, position + rows),
-  // which are rows [row, row + rows) of call.q. The sequence must contain a key at each of these
-  // positions. first_key: packed row of the sequence's first key. The call must have row norms
-  // (max_norms).
+  // The object decides which K/V tiles to skip for the queries of a head at positions [position,
+  // position + rows), which are rows [row, row + rows) of call.q. The sequence must contain a key
+  // at each of these positions. first_key: packed row of the sequence's first key. The call must
+  // have row norms (max_norms).
   __device__ AlibiTileSkipper(const AttentionCall& call, const HeadBias& bias, int head,
                               int position, int rows, int64_t row, int first_key)
       : keys_(call.max_norms + (call.norm_tiles * call.heads + head)),
@@ -50,8 +50,8 @@ class AlibiTileSkipper {
  private:
   static constexpr float kZeroProbBound = 136.0f;  // 126 plus a margin for rounding
 
-  // Returns false only if P is 0 for each of the skipper's queries with each of the keys [begin,
-  // end).
+  // Returns false only if P (the softmax weight) is 0 for each of the constructor's queries with
+  // each of the keys [begin, end).
   __device__ bool MayContribute(int begin, int end) const {
     const int distance = max(position_ - (end - 1), begin - last_);
     if (distance <= 0) return true;

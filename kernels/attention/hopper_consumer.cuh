@@ -63,7 +63,7 @@ class HopperConsumer {
 
   // Mainloop over the K/V tiles of a work tile. The Q K^T GEMM of a tile overlaps with the P V GEMM
   // of the previous tile. FIRE's bias is written to the score accumulators before the Q K^T GEMM,
-  // which then adds to them. Tiles that causality hides from this warpgroup come last.
+  // which then adds to them. Tiles that causality hides come last and are not computed (SkipTiles).
   __device__ __forceinline__ void Attend(const WorkTileInfo& work) {
     WaitFull(barriers_.keys_full[kv_state_.stage], kv_state_.parity);
     KvTileInfo tile = memory_.keys[kv_state_.stage];
@@ -95,8 +95,8 @@ class HopperConsumer {
       ComputeTileProbs(tile, rescale);
       WarpgroupWait<0>();
       FenceAccumulators();
-      // Keeps the compiler from rounding scores_ into probs_ before the wait above: until then the
-      // P V GEMM reads probs_.
+      // Keeps the compiler from rounding scores_ into probs_ before the P V GEMM, which reads
+      // probs_, has finished.
       WarpgroupFenceOperand(scores_);
       Release(barriers_.values_empty[before.stage]);
       if constexpr (!kLazyRescale) Rescale(out_, rescale);
@@ -152,10 +152,10 @@ class HopperConsumer {
     const bool any = group_ * kConsumerRows < work.rows;
     last_begin_ = !any ? -1 : work.hide_after ? position_ + kConsumerRows - 1 : INT_MAX;
     kv_len_ = work.kv_len;
-    // Computes the limits for IsFlat (whether all pairs of a K/V tile have the same bias) from the
-    // tile's smallest and largest distance (key - query position): d - (kConsumerRows - 1) and d +
-    // kKeys - 1, where d is the position of the tile's first key minus that of this warpgroup's
-    // first query.
+    // IsFlat is true for K/V tiles whose first key is <= flat_until_ or >= flat_from_. The
+    // distances (key - query position) in a tile range from d - (kConsumerRows - 1) to d + kKeys -
+    // 1, where d is the position of the tile's first key minus that of this warpgroup's first
+    // query.
     flat_until_ = INT_MAX;
     flat_from_ = INT_MAX;
     if (kFunction == BiasKind::kAlibi) {
@@ -188,23 +188,23 @@ class HopperConsumer {
                                                : table.after;
   }
 
-  // Address of this lane's pair of bias table entries for the first eight keys of a K/V tile.
-  // delta: position of the tile's first key minus that of the warpgroup's first query.
+  // Address of the bias table entries for this lane's two of a K/V tile's first eight keys. delta:
+  // position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ const float2* BiasPairs(int delta) const {
     const auto& values = memory_.tables[q_state_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
   }
 
-  // With lazy rescaling, for a tile near the diagonal: waits for the Q K^T GEMM and adds the bias
-  // table. Returns in `row_bias` the table's bias far from the diagonal: `after` if the tile's
-  // centre is right of the diagonal and there is no causality, else `before`; 0 for ALiBi. Adds to
-  // scores_ each pair's difference from it, except in parts of 32 keys where all differences are 0.
-  // delta: position of the tile's first key minus that of the warpgroup's first query.
+  // For a tile near the diagonal, with lazy rescaling only: waits for the Q K^T GEMM and adds the
+  // bias in two parts. `row_bias` gets the constant bias far from the diagonal: table.after if the
+  // tile's centre is right of the diagonal and the call is not causal, else table.before; 0 for
+  // ALiBi. To scores_ it adds each pair's bias minus row_bias, except in parts of 32 keys where
+  // this is 0. delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
-    // On either side of a query, the bias is constant for keys at least `far` positions away: the
-    // saturation of a table; 0 without a bias (only the causal mask). ALiBi's is never constant.
+    // On either side of a query, the bias is constant for keys at least `far` positions away. `far`
+    // is a bias table's saturation distance; 0 without a bias. ALiBi's bias is never constant.
     const int far = call_.bias.kind == BiasKind::kTable ? call_.bias.saturation
                     : kAlibi                            ? INT_MAX / 2
                                                         : 0;
@@ -249,9 +249,9 @@ class HopperConsumer {
            : delta >= kConsumerRows - 1 && table.after != 0.0f ? kAfter
                                                                : kAcross;
   }
-  // For ALiBi and a tile on a visible side of the diagonal: returns in `row_bias`, for each query,
-  // the part of the bias that is the same for all keys of the tile. The Q K^T GEMM adds the other
-  // part, slope * (index of the key in the tile), see AlibiOperands.
+  // For ALiBi and a tile on one side of the diagonal whose keys are visible: returns in `row_bias`,
+  // for each query, the part of the bias that is the same for all keys of the tile. The Q K^T GEMM
+  // adds the other part, slope * (index of the key in the tile), see AlibiOperands.
   __device__ __forceinline__ void AlibiRowBias(TileSide side, int delta,
                                                float (&row_bias)[2]) const {
     const auto& table = memory_.tables[q_state_.stage];
@@ -261,11 +261,11 @@ class HopperConsumer {
     row_bias[1] = slope * static_cast<float>(first - 8);
   }
 
-  // Without lazy rescaling: adds ALiBi's bias to a tile on one visible side of the diagonal. There
-  // the bias is linear in the key's index and is the sum of two parts. The part that depends on the
-  // key is added to scores_, which are first scaled to log2 units; the part that depends on the
-  // query is returned in `row_bias`. If the tile is on both sides of the diagonal or on a hidden
-  // side, does nothing and returns false.
+  // Called only in kernels without lazy rescaling. Adds ALiBi's bias to a tile on one visible side
+  // of the diagonal. There it is linear in the key's index and is the sum of two parts. The part
+  // that depends on the key is added to scores_, which are first scaled to log2 units; the part
+  // that depends on the query is returned in `row_bias`. If the tile is on both sides of the
+  // diagonal or on a hidden side, does nothing and returns false.
   __device__ __forceinline__ bool AddAlibiLine(int delta, float scale, float (&row_bias)[2]) {
     const int lo = delta - (kConsumerRows - 1), hi = delta + kKeys - 1;
     if (lo < 0 && hi > 0) return false;
@@ -325,8 +325,8 @@ class HopperConsumer {
         values, kLazyRescale ? SharedAddress(memory_.ones) - values : kMatrixBytes);
     const uint64_t ones = MakeConstantSmemDescriptor(SharedAddress(memory_.ones));
     // kStep: added to V's descriptor for the next 16 rows. It raises the start address by kRows
-    // 16-byte units. With lazy rescaling the column stride is the distance from these rows to the
-    // column of ones, which does not move, so kStep also lowers the stride by kRows.
+    // 16-byte units. With lazy rescaling the column stride is the distance from the start address
+    // to a column of ones. That column stays in place, so kStep also lowers the stride by kRows.
     constexpr int64_t kRows = 16 * 128 / 16, kStep = kLazyRescale ? kRows - (kRows << 16) : kRows;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -404,8 +404,8 @@ class HopperConsumer {
     WarpgroupFenceOperand(scores_);
   }
 
-  // Without lazy rescaling: waits for scores_, adds bias and mask, and releases the K stage. Bias
-  // that is the same for all keys of this tile is returned in `row_bias` (one value per query, log2
+  // For kernels without lazy rescaling: waits for scores_, adds bias and mask, frees the K stage.
+  // Bias that is the same for all keys of this tile is returned in `row_bias` (per query, log2
   // units). Other bias is added to scores_ after scaling them to log2 units; `scale` becomes 1.
   __device__ __forceinline__ void AddBiasAndMask(const KvTileInfo& tile, float& scale,
                                                  float (&row_bias)[2]) {
@@ -478,9 +478,9 @@ class HopperConsumer {
                group_ * kConsumerRows + WarpRow(), scores_);
   }
 
-  // Sets to -inf the scores_ that the mask (mask.h) hides. A mask that has only the arrays
-  // lower_begin, lower_begin and lower_end, or lower_begin and upper_end uses an instantiation of
-  // HideColumns that reads only these arrays; any other mask uses one that reads all four.
+  // Sets to -inf the scores_ that the mask (mask.h) hides. HideColumns reads only the arrays that
+  // the mask has if these are (1) lower_begin, (2) lower_begin and lower_end, or (3) lower_begin
+  // and upper_end. For any other mask it reads all four.
   __device__ __forceinline__ void ApplyColumnMask() {
     const MaskColumns& mask = call_.mask;
     if (mask.upper_end == nullptr) {
@@ -567,7 +567,7 @@ class HopperConsumer {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h] holds word 2 h + t % 2 of the lanes t and t ^ 1; the even lane's word is first.
+    // pairs[h]: `words[2 h + t % 2]` of both lanes t and t ^ 1; first that of the even lane.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),

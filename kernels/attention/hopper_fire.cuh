@@ -9,13 +9,13 @@
 
 namespace quintet::cuda {
 
-// FIRE's network of one head: the bias, in unscaled-score units, as a piecewise linear function of
-// f (position_bias.h). Knots and lines are in descending order of f: lines[i] applies between knots
-// i - 1 and i.
+// FIRE's network of one head: the bias, divided by the softmax scale, as a piecewise linear
+// function of f, FIRE's normalised distance (position_bias.h). Knots (breakpoints) and lines are in
+// descending order of f: lines[i] applies between knots i - 1 and i.
 struct FireTable {
   float2 lines[kHopperKnots + 1];  // {slope, offset}
-  // One entry for each knot i: x is the knot's f; y is the slope of lines[i] minus the slope of
-  // lines[i + 1].
+  // One entry for each knot i, the breakpoint between lines[i] and lines[i + 1]: x is the value of
+  // f at the knot; y is the slope of lines[i] minus that of lines[i + 1].
   float2 knots[kHopperKnots];
 };
 
@@ -57,8 +57,8 @@ __device__ __forceinline__ void WriteFireStrip(float c, int begin, FireStrip<kRo
   }
 }
 
-// Writes the FireTable of one head; `unit` converts log2 units to unscaled-score units. Executed by
-// one warp.
+// Writes the FireTable of one head. `unit` must be 1 / (softmax scale * log2 e): it turns the bias
+// times log2 e into units of q k. Executed by one warp.
 __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTable& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32, knots = bias.FireSegments() - 1;
   for (int i = lane; i <= knots; i += 32) {
@@ -100,8 +100,8 @@ class FireBias {
     }
   }
 
-  // scores = FIRE's bias of the K tile that starts at key first_key, for a network of `knots`
-  // knots. row: index of the warp's first query in the query tile.
+  // scores = FIRE's bias of the K tile that starts at key first_key, for a network with `knots`
+  // breakpoints (knots). row: index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
   __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,
@@ -109,8 +109,8 @@ class FireBias {
     static_assert(kKeys == kParts * kPart);
     const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
     // Each of these two words has one byte per part (32 keys) of the tile. `passed` counts the
-    // knots that all queries have crossed at the part's first key, `reached` those that some query
-    // has crossed at its last key.
+    // knots (the bias's breakpoints) that the part's first key is past for all queries; `reached`
+    // counts those that its last key is past for some query.
     uint32_t passed = 0, reached = 0;
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
@@ -140,12 +140,12 @@ class FireBias {
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) f[1 + j] = pairs[(part * kTogether + j) * 4];
-      // Within this part of the tile, f falls past the knots [from, to), which are in descending
-      // order: lines[from] is above the first of them, lines[to] below the last. Line computes f *
-      // (slope of lines[from]) + (offset of lines[to]). For each knot, Bend subtracts min(f, knot)
-      // * bend, where bend is the slope above the knot minus the slope below it. For f below the
-      // knot this corrects the slope; for f above it, the offset, because adjacent lines meet
-      // there.
+      // From the first to the last key of this part of the tile, FIRE's distance f falls past the
+      // knots (breakpoints) [from, to), which are in descending order. lines[from] applies to f
+      // above all of them, lines[to] to f below all. Line computes f * (slope of lines[from]) +
+      // (offset of lines[to]). For each knot, Bend subtracts min(f, knot) * bend, where bend is the
+      // slope above the knot minus the slope below it. For f below the knot this corrects the
+      // slope; for f above it, the offset, because adjacent lines meet there.
       const int from = Byte(passed, part), to = Byte(reached, part);
       Line({table.lines[from].x, table.lines[to].y}, f, scores + part * kTogether);
 #pragma unroll 1
@@ -155,7 +155,7 @@ class FireBias {
   }
 
  private:
-  // A tile is processed in parts of 32 keys, so that few knots are crossed within a part.
+  // Tiles are processed in parts of 32 keys; a part then has few knots (breakpoints of the bias).
   static constexpr int kParts = 4, kTogether = 4, kPart = kTogether * 8;
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -172,10 +172,10 @@ class FireBias {
     return __float2int_ru(static_cast<float>(row) - copysignf(distance, f));
   }
 
-  // Line and Bend handle one part (32 keys) of a tile. `f` holds FireDistance between the lane's
-  // queries and keys, not yet divided by the denominator of FIRE's f (position_bias.h), which
-  // depends on the query's position. For group j of eight keys, f[1 + j] belongs to the lane's
-  // first query and f[j] to its second query, whose position is 8 higher.
+  // Line and Bend handle one part (32 keys) of a tile. The array f holds FireDistance of the lane's
+  // queries and keys; FIRE's normalised distance (position_bias.h) has a divisor, too, which
+  // depends on the query. For group j of eight keys the lane's first query uses f[1 + j]; its
+  // second, 8 positions later, uses f[j], as the first does for group j - 1.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

@@ -63,9 +63,9 @@ class TileOrder {
   __device__ TileOrder(const KeyRange& range, const VisibleTiles& tiles, int first, int tile_keys)
       : tiles_(tiles), begin_(range.begin), first_(first), tile_keys_(tile_keys) {}
 
-  // First returns the tile that is processed first; After returns the tile that follows `tile`. A
-  // tile is given by its first key; a number >= range.end means that no tile is left. *masked:
-  // whether the mask hides some (query, key) pair of the returned tile.
+  // Two functions: First returns the first tile to process, After the tile that follows `tile`. A
+  // tile is given by its first key; a number >= range.end means that no tile is left. Both set
+  // *masked: whether the mask hides some (query, key) pair of the returned tile.
   __device__ int First(bool* masked) {
     const int tile = tiles_.Next(first_, masked);
     return tile == first_ ? tile : After(first_, masked);
@@ -319,7 +319,7 @@ class HopperProducer {
 };
 
 // Writes AlibiOperands::slopes of one head. `before`, `after`: ALiBi's slopes left and right of the
-// diagonal, in unscaled-score units. Executed by one warp.
+// diagonal, divided by the softmax scale. Executed by one warp.
 template <typename T>
 __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 64]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -346,8 +346,8 @@ __device__ void WriteSlopes(float before, float after, T (&to)[kTileSides][2 * 6
 
 // Writes a head's bias at distances (key position minus query position) [-reach, reach] in two
 // copies, the second shifted by one entry; hence every pair of neighbours is 8-byte aligned in one
-// of them. Executed by one warp. The second overload is for lazy rescaling; its `unit` is the
-// factor from log2 units to unscaled-score units.
+// of them. Executed by one warp. The second overload is for lazy rescaling; it multiplies the bias
+// (log2 units) by `unit`, 1 / (softmax scale * log2 e).
 template <int kCount>
 __device__ void WriteTable(const HeadBias& bias, int reach, HeadBiasTable<kCount, false>& table) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

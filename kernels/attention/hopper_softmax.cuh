@@ -13,7 +13,7 @@ namespace quintet::cuda {
 template <typename T>
 class LazySoftmax {
  public:
-  // Whether all queries of the warp have a ref_max. Required before ComputeProbs.
+  // Whether all queries of the warp have a reference maximum. ComputeProbs requires that they do.
   __device__ __forceinline__ bool has_ref_max() const { return has_ref_max_; }
 
   // Computes P rounded to T, as A fragments of 16 keys each. Returns whether any P of the warp is
@@ -68,8 +68,8 @@ class LazySoftmax {
   // cost them bits.
   static constexpr float kAbove = std::is_same_v<T, __half> ? 0.0f : 7.0f;
 
-  // ref_max of a query that has seen no key. It is finite; hence hidden scores (-inf) give P = 0
-  // with it, too.
+  // ref_max of a query that has seen no key: a finite value, because hidden scores (-inf) then give
+  // P = 0 (and not NaN).
   static constexpr float kNone = -3e38f;
 
   float ref_max_[2] = {kNone, kNone};

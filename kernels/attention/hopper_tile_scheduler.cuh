@@ -10,8 +10,8 @@ struct AttentionWorkTile {
   int head;
 };
 
-// Returns the number and the cost level of the query tiles of sequence s; no tiles if s is past the
-// last sequence or if AttendFewRows handles the sequence.
+// Returns the number of query tiles of sequence s and their cost (SequenceTiles). There are none if
+// s is past the last sequence or if AttendFewRows handles the sequence.
 template <typename S>
 __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
   if (s >= call.sequences) return {0, 0};
@@ -27,8 +27,8 @@ __device__ SequenceTiles TilesOf(const AttentionCall& call, int s) {
 template <typename S>
 class AttentionTileScheduler {
  public:
-  // sequences: an array of kSortedSequences elements in shared memory, with TilesOf(call, s) of
-  // each sequence s.
+  // sequences: an array of kSortedSequences elements in shared memory, which the caller has filled:
+  // element s is TilesOf(call, s).
   __device__ AttentionTileScheduler(const AttentionCall& call, const SequenceTiles* sequences)
       : call_(call), sequences_(sequences) {}
 
@@ -43,8 +43,8 @@ class AttentionTileScheduler {
  private:
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-  // Returns the index-th query tile in order of decreasing cost level; its sequence is -1 if there
-  // are not that many tiles.
+  // Returns the index-th query tile in order of decreasing cost; its sequence is -1 if there are
+  // not that many tiles.
   __device__ QueryTile Find(int index) const {
     if (index >= CountFrom(0)) return {};
     int low = 0, high = Top();
@@ -72,7 +72,7 @@ class AttentionTileScheduler {
     }
   }
 
-  // Of the query tiles of one sequence, the number with a cost level of at least `level`.
+  // Number of one sequence's query tiles that cost at least `level`; 1 is about one K/V tile.
   __device__ int From(const SequenceTiles& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.tiles : 0;
     return min(max(of.level + of.tiles - level, 0), of.tiles);
@@ -83,7 +83,7 @@ class AttentionTileScheduler {
     for (int s = 0; s < kSortedSequences; s += 32) count += From(sequences_[s + Lane()], level);
     return __reduce_add_sync(0xffffffffu, count);
   }
-  // Returns a cost level that is higher than that of every query tile.
+  // Returns a number that is higher than the cost of every query tile.
   __device__ int Top() const {
     int top = 0;
 #pragma unroll

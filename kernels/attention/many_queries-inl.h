@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace quintet::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- Wide layout: scores p [keys][kGroup], queries q_t and outputs o_t (sums of P V)
-// [head_dim][kGroup] ----
+// ---- Wide layout (SIMD lanes are queries): scores p [keys][kGroup], queries q_t and outputs o_t
+// (sums of P V) [head_dim][kGroup] ----
 
 // p[key][i] = fma(q[i] . k[key], scale, bias) for the kKeys keys from j on and for the queries i of
 // kVectors SIMD vectors. The bias of query i and a key is strip[kKeyTile - 1 - key + i].
@@ -128,7 +128,7 @@ inline void AddValueTile(const float* p, const float* v, int64_t v_stride, int64
   }
 }
 
-// The unit of work of the functions below: at most kGroup queries and one tile of keys.
+// The unit of work of the functions of this file: at most kGroup queries and one tile of keys.
 struct WideTile {
   const AttentionTask* task;
   const DistanceBias* bias;

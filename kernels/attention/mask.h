@@ -1,8 +1,8 @@
 // Column masks (FlashMask, arXiv 2410.01359) hide (query, key) pairs from attention in addition to
 // causality: each key, a column of the score matrix, has up to two ranges of query positions that
 // do not see it. A MaskTile summarises 64 keys: for a range of queries it tells whether all of
-// these keys are hidden, all visible, or neither, without a look at each key's ranges. Compiled by
-// both backends.
+// these keys are hidden, all visible, or neither, without a look at each key's ranges. The CPU code
+// and the GPU code include this header.
 #pragma once
 
 #include <climits>
@@ -88,10 +88,10 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
 // A ColumnMask hides key j of the packed keys from those queries of its sequence that are at
 // positions in the lower range [lower_begin[j], lower_end[j]) or in the upper range
 // [upper_begin[j], upper_end[j]). Positions are those of AttentionArgs::q_positions. A range with
-// begin >= end contains no position. An array may be absent (an empty span): without lower_begin
-// there is no lower range; without lower_end only, the lower range extends to the last query;
-// without upper_end there is no upper range; without upper_begin only, the upper range starts at
-// the first query.
+// begin >= end contains no position. An array may be absent (an empty span). Without lower_begin
+// there is no lower range; with it but without lower_end, the lower range extends to the last
+// query. Without upper_end there is no upper range; with it but without upper_begin, the upper
+// range starts at the first query.
 struct ColumnMask {
   absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask

@@ -1,5 +1,5 @@
-// Computes the largest row norms of Q and K. From them the Hopper kernel decides in which K/V tiles
-// ALiBi's bias makes every P 0 (attention/hopper_alibi_skip.cuh).
+// Computes the largest row norm of Q, and of K, per tile and head. From them the Hopper kernel
+// finds in which K/V tiles ALiBi's bias makes every P 0 (attention/hopper_alibi_skip.cuh).
 #include "kernels/attention/call.cuh"
 
 namespace quintet::cuda {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// to = for each tile of kNormTileRows rows and each head, an upper bound of the rows' L2 norms.
+// to[.., tile, head] = an upper bound of the L2 norms of the tile's kNormTileRows rows in the head.
 // Shapes: q, k [rows, heads, head_dim] packed, 16-byte aligned; head_dim <= 8 * kPieces; to [2,
 // tiles, heads] f32: index 0 for q, 1 for k.
 // Math: sums of squares in f32; the norm is multiplied by 1.001, which keeps it an upper bound

@@ -103,7 +103,7 @@ class ShortBlock {
   // index `valid` on become zeros. Each thread copies the same 16-byte piece of every kStep-th row.
   __device__ __forceinline__ void CopyRows(const T* row, int64_t stride, int count, int valid,
                                            T* to) const {
-    // kStep is a multiple of 8; hence all rows of a thread have the same swizzle.
+    // kStep is a multiple of 8; hence all rows that a thread copies have the same swizzle.
     constexpr int kStep = kThreads / kPieces;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     const int first = static_cast<int>(threadIdx.x) / kPieces;
@@ -283,10 +283,10 @@ template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
                  Stream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
-  // `most`: an upper bound of the number of query tiles that all sequences together need. If the
-  // longest sequence's number of tiles, given to every sequence, does not exceed this bound in
-  // total, the grid has that number of tiles for every sequence. A CTA then finds its sequence
-  // without a search and starts earlier.
+  // `most`: an upper bound of the number of query tiles that all sequences together need. If
+  // (number of sequences) * (tiles of the longest sequence) does not exceed this bound, every
+  // sequence gets as many tiles as the longest one. A CTA then finds its sequence without a search
+  // and starts earlier.
   const int tiles_per_sequence = (max_q_len + kRows - 1) / kRows;
   const int64_t most = MaxQueryTiles(rows_total, call.sequences, kRows);
   const bool even = tiles_per_sequence * int64_t{call.sequences} <= most;

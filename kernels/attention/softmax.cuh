@@ -115,11 +115,11 @@ __device__ __forceinline__ void HideFrom(float (&scores)[kGroups][4], int keys) 
 }
 
 // score = score * scale + value(b, half, i) for each score of the lane. i: the score's diagonal,
-// which is the key's index in the tile minus the query's index among the warp's 16 queries. b: the
-// entry for diagonal i of a bias strip, which has one entry per diagonal. half: 0 for the lane's
-// first query, 1 for its second. pair(first, i) must return the strip's entries for diagonals first
-// + i and first + i + 1, which belong to two neighbouring keys. For a group of eight keys, the
-// second query needs the pair that the first query had for the group before; hence each pair is
+// which is the key's index in the tile minus the query's index among the warp's 16 queries. b:
+// entry i of a bias strip, which has one entry per diagonal. half: 0 for the lane's first query, 1
+// for its second. pair(first, i) must return the strip's entries for diagonals first + i and first
+// + i + 1, which belong to two neighbouring keys. The second query's index is 8 higher: for group j
+// of eight keys it needs the pair that the first query needs for group j - 1. Hence each pair is
 // read once.
 template <int kGroups, typename Pair, typename Value>
 __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const Pair& pair,
@@ -140,8 +140,8 @@ __device__ __forceinline__ void AddDiagonals(float (&scores)[kGroups][4], const 
   }
 }
 
-// Variant of AddDiagonals that adds the strip's entry itself: score = score * scale + strip[i],
-// where i is the key's index in the tile minus the query's index among the warp's 16 queries.
+// AddDiagonals with value() = the strip's entry: score = score * scale + strip[i], where i is the
+// key's index in the tile minus the query's index among the warp's 16 queries.
 template <int kGroups>
 __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const float* strip,
                                          float scale) {
@@ -153,11 +153,11 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
       scale, [](float value, int, int) { return value; });
 }
 
-// Finds this lane's entries in a bias strip, which has one entry per diagonal (key index minus
-// query index). The strip is stored twice: `even` is the whole strip, `odd` lacks the first entry,
-// so every pair of neighbours is 8-byte aligned in one of the two. `before`: index in the strip of
-// the entry for the tile's first key and the first of 16 queries. Returns the address of the pair
-// of entries for the lane's first query and its first two keys.
+// Returns the address of two neighbouring entries of a bias strip: those for this lane's first
+// query and first two keys. The strip has one entry per diagonal (key index minus query index);
+// entry number `before` is for the tile's first key and the first of the warp's 16 queries. The
+// strip is stored twice: `even` is the whole strip, `odd` lacks the first entry, so every pair of
+// neighbours is 8-byte aligned in one of the two.
 __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
                                                       int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -165,9 +165,9 @@ __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const f
   return reinterpret_cast<const float2*>((at % 2 == 0 ? even : odd) + at / 2 * 2);
 }
 
-// Variant of AddDiagonals that adds the bias strip's entries themselves, and gets them from
-// pair(j): the two entries for the lane's first query and its two keys in group j of eight keys.
-// pair(-1) is needed for the lane's second query in group 0.
+// Variant of AddDiagonals whose value() is the bias strip's entry unchanged. pair(j) must return
+// the two entries for the lane's first query and its two keys in group j of eight keys. It is also
+// called with j = -1: the lane's second query needs that pair in group 0.
 template <int kGroups, typename Pair>
 __device__ __forceinline__ void AddPairedStrip(float (&scores)[kGroups][4], const Pair& pair,
                                                float scale) {

@@ -23,14 +23,14 @@ inline int64_t PaddedDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 // Scratch memory of one thread. Array sizes are in floats; D = PaddedDim(head_dim). The wide layout
 // and the few-rows layout are described in attention/tile-inl.h.
 struct AttentionScratch {
-  // [kQueryBlock * D] Wide layout: queries in groups of kGroup, channel-major. Few-rows layout: one
-  // tile's rows of K, copied to consecutive rows.
+  // [kQueryBlock * D] Wide layout (SIMD lanes are queries): the queries, as [groups][D][kGroup].
+  // Few-rows layout (lanes are keys): instead one tile's rows of K, consecutive.
   float* q_t;
-  // [kQueryBlock * D] unnormalised output. Wide layout: in groups of kGroup queries, channel-major.
-  // Few-rows layout: one row of D floats per query.
+  // [kQueryBlock * D] The unnormalised output. Wide layout (SIMD lanes are queries): as
+  // [groups][D][kGroup]. Few-rows layout (lanes are keys): one row of D floats per query.
   float* o_t;
-  // [kKeyTile * D] Wide layout: one tile's rows of K, copied to consecutive rows. Few-rows layout:
-  // the tile's keys, channel-major.
+  // [kKeyTile * D] If SIMD lanes are queries (wide layout): a tile's rows of K, consecutive. If
+  // lanes are keys (few-rows layout): the tile's keys, channel-major.
   float* k;
   // [kKeyTile * D] one tile's rows of V, copied to consecutive rows.
   float* v;
@@ -41,7 +41,7 @@ struct AttentionScratch {
   float* row_max;
   // [kQueryBlock] running row sums.
   float* row_sum;
-  // [kQueryBlock] FireLength (attention/bias.h) of each query; only for FIRE in the wide layout.
+  // [kQueryBlock] FireLength (attention/bias.h) of each query; only for FIRE.
   float* fire;
 
   // Points the members to consecutive pieces of the memory at `base` and returns the total size of

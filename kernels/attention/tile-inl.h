@@ -24,9 +24,9 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kN = static_cast<int64_t>(kLanes);
 constexpr int64_t kGroup = 2 * kN;  // queries of the wide layout that are processed together
-// Number of keys (in Q K^T) or channels (in P V) that the wide layout processes at once, for kGroup
-// queries. kGroup queries fill two SIMD vectors; therefore every key or channel needs two vector
-// registers as accumulators. All these accumulators fit into the register file.
+// Number of keys (in Q K^T) or channels (in P V) that the wide layout (SIMD lanes are queries)
+// processes at once, for kGroup queries. kGroup queries fill two SIMD vectors; so every key or
+// channel needs two vector registers as accumulators. All these accumulators fit into registers.
 constexpr int kAtOnce = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kKeyTile % kN == 0);

@@ -135,10 +135,10 @@ class TiledBlock {
     }
   }
 
-  // Whether the K/V tile at key `begin` needs no bias strip: all its keys are within the sequence,
-  // no pair is hidden by causality or asymmetric ALiBi, and all pairs have the same bias. Does not
-  // consider the mask (mask.h). False if the softmax scale is negative, because OnlineSoftmax must
-  // then get scores that are already scaled.
+  // Whether the K/V tile at key `begin` needs no bias strip (array of biases by distance): all its
+  // keys are within the sequence, no pair is hidden by causality or asymmetric ALiBi, and all pairs
+  // have the same bias. Does not consider the mask (mask.h). False if the softmax scale is
+  // negative, because OnlineSoftmax must then get scores that are already scaled.
   __device__ bool TileIsPlain(int begin) const {
     return call_.scale >= 0.0f && begin + S::kKeys <= sequence_.kv_len &&
            Bias().Constant(begin - (position_ + rows_ - 1), begin + S::kKeys - 1 - position_);

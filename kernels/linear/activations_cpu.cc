@@ -103,7 +103,7 @@ void InterleaveSquares(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t r
 }
 #endif
 
-// Transposes 4-byte units [rows, groups], with rows `row_bytes` apart, to [groups, rows].
+// out[g][r] = in[r][g], 4-byte units. The rows of `in` are `row_bytes` apart; `out` is dense.
 void InterleaveUnits(const char* HWY_RESTRICT in, int64_t row_bytes, int64_t rows, int64_t groups,
                      char* HWY_RESTRICT out) {
   if (rows == 1) {

@@ -14,6 +14,10 @@ Epilogue MakeEpilogue(const LinearArgs& a, const Activations& x) {
   e.w = a.w;
   e.row_scales = x.scales;
   e.bias = a.bias.defined() ? a.bias.f32() : nullptr;
+  if (a.row_bias.defined()) {
+    e.row_bias = a.row_bias.f32();
+    e.row_bias_stride = a.row_bias.stride[0];
+  }
   e.alpha = a.alpha;
   e.activation = a.activation;
   if (a.scatter.base != nullptr) {
@@ -35,6 +39,7 @@ LinearArgs RowsOf(const LinearArgs& args, int64_t begin, int64_t end) {
   part.x = args.x.Rows(begin, end);
   if (args.y.defined()) part.y = args.y.Rows(begin, end);
   if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.row_bias.defined()) part.row_bias = args.row_bias.Rows(begin, end);
   if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
   return part;
 }

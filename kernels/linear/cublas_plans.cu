@@ -10,7 +10,7 @@
 namespace quintet::cuda {
 namespace {
 
-// The largest power of two up to 256 that divides both the address and the row stride in bytes.
+// Returns the largest power of two up to 256 that divides the address and the row stride in bytes.
 int Alignment(const Tensor& t) {
   if (!t.defined()) return 256;
   const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) |
@@ -53,7 +53,7 @@ cublasLtEpilogue_t EpilogueOf(const Gemm& p) {
 CublasLtPlans::CublasLtPlans(int ordinal)
     : lt_(CublasLt::Get()), prepare_([this, ordinal] { Prepare(ordinal); }) {}
 
-// The library initializes itself when it is first asked for an algorithm; any GEMM will do.
+// The first request for an algorithm makes cuBLASLt initialize itself: request one for any GEMM.
 void CublasLtPlans::Prepare(int ordinal) {
   cudaSetDevice(ordinal);
   status_ = lt_->Create(&handle_);

@@ -83,10 +83,10 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
 int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device);
 
-// Persistent GEMM for many rows on Hopper, with a gated weight or a scattered output
-// (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows for
-// which it is used. PersistentTakes: whether it supports this GEMM; if x does not have the weight
-// type, the caller must convert x first. PersistentLinear: runs it.
+// Persistent GEMM for many rows on Hopper, with gated weights (gate and up rows) or a scattered
+// output (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows
+// for which it is used. PersistentTakes: whether it supports this GEMM; if x does not have the
+// weight type, the caller must convert x first. PersistentLinear: runs it.
 int64_t MinPersistentRows(const LinearWeight& w);
 bool PersistentTakes(const LinearArgs& args, const Device& device);
 void PersistentLinear(const LinearArgs& args, Stream& stream);

@@ -14,15 +14,15 @@ namespace quintet {
 std::string CacheDirectory();
 
 // Adds the stored choices of this kind of device (DeviceKind) to `choices`. Adds nothing and
-// returns OK if there is no file or `directory` is "". DATA_LOSS: the file is damaged; nothing is
-// added, and the next Save replaces the file. UNAVAILABLE: the file cannot be read or is not a
-// regular file.
+// returns OK if there is no file or `directory` is "". Returns DATA_LOSS if the file is damaged;
+// nothing is added, and the next Save replaces the file. Returns UNAVAILABLE if the file cannot be
+// read or is not a regular file.
 absl::Status LoadGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       GemmAlgorithmChoices* choices);
 
 // Does nothing unless choices.changed(). Replaces the file atomically by one with `choices` and
 // those choices of the old file whose shapes are not in `choices`. If two processes save at once,
-// only the file of the later one may remain. UNAVAILABLE: the file cannot be written.
+// the choices of one may be lost. Returns UNAVAILABLE if the file cannot be written.
 absl::Status SaveGemmAlgorithmChoices(const std::string& directory, const std::string& kind,
                                       const GemmAlgorithmChoices& choices);
 

@@ -23,8 +23,8 @@ namespace quintet {
 // fastest becomes its choice. After `budget_us` microseconds no further shape is timed: its choice
 // is cuBLASLt's first proposal. That choice is recorded, too, so that it stays the same at the next
 // load. Results computed in `work` are wrong, because timed GEMMs run several times: call this
-// function only while loading. RESOURCE_EXHAUSTED: no memory for a buffer of twice the size of the
-// L2 cache.
+// function only while loading. Returns RESOURCE_EXHAUSTED if there is no memory for a buffer of
+// twice the size of the L2 cache.
 absl::Status AutotuneGemms(Device& device, int64_t budget_us, absl::FunctionRef<void()> work);
 // GemmAlgorithmChoicesOf returns the choices that GEMMs on this device use. DeviceKind returns the
 // kind of device for which these choices are valid: one line that names the GPU and the versions of

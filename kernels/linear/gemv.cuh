@@ -133,8 +133,8 @@ struct GemvThread {
 };
 
 // Asynchronous copies of a warp's weights into a ring buffer in shared memory, in the order in
-// which the warp multiplies them: its steps of the first tile of the CTA, then of the next tile.
-// Each lane reads back only what it copied itself, so the lanes need no barrier.
+// which the warp multiplies them: first its k-steps of the CTA's first tile, then those of the next
+// tile, and so on. Each lane reads back only what it copied itself, so the lanes need no barrier.
 template <typename Shape>
 class GemvWeights {
   using Args = typename Shape::Args;
@@ -160,9 +160,9 @@ class GemvWeights {
     for (int i = 0; i < kAhead; ++i) CopyNext();
   }
 
-  // Returns the lane's weights of the oldest step in the ring: `top` for the first eight channels
-  // of the tile, `bottom` for the other eight. Starts the copy of another step into the freed ring
-  // slot.
+  // Returns the lane's weights of the oldest k-step in the ring buffer: `top` for the first eight
+  // channels of the tile, `bottom` for the other eight. Starts copying the weights of another
+  // k-step into the slot that this frees.
   __device__ void Take(uint4& top, uint4& bottom) {
     WaitForOldest();
     const char* from = shared_ + used_ * kStepBytes;
@@ -172,8 +172,8 @@ class GemvWeights {
     CopyNext();
   }
 
-  // Waits until the oldest step in the ring has arrived. The lane's copies of gamma and beta, which
-  // it started before the first weights, have then arrived, too.
+  // Waits until the weights of the oldest k-step in the ring buffer have arrived. The copies of
+  // gamma and beta, which the lane started before the first weights, have then arrived, too.
   __device__ void WaitForOldest() { CpAsyncWait<kAhead - 1>(); }
 
  private:

@@ -49,6 +49,14 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
     QT_CHECK_EQ(a.bias.dim[0], w.n());
     QT_CHECK(a.bias.stride[0] == 1 || w.n() == 1);
   }
+  if (a.row_bias.defined()) {
+    QT_CHECK(a.row_bias.rank == 2 && IsActivation(a.row_bias.dtype, stream));
+    QT_CHECK(a.row_bias.dtype == a.y.dtype || a.y.dtype == DType::kF32);
+    QT_CHECK(a.row_bias.dim[0] == rows && a.row_bias.dim[1] == w.n());
+    QT_CHECK_EQ(a.row_bias.stride[1], 1);
+    QT_CHECK(!a.norm_gamma.defined() && !a.x_squares.defined() && !a.next_norm.gamma.defined());
+    QT_CHECK(a.scatter.base == nullptr && a.kv.cache == nullptr);
+  }
   if (a.x_squares.defined()) {
     QT_CHECK(SupportsSplitNormInput(w, rows, stream) && !a.norm_gamma.defined());
     QT_CHECK(a.x.dtype == WeightDType(w.type()));

@@ -404,14 +404,40 @@ Gemm WholeGemm(const LinearArgs& args) {
   return p;
 }
 
+// A view of the weight as a matrix of n output channels: the gate rows, then the up rows.
+LinearWeight WithoutGates(const LinearWeight& w, const Stream& stream) {
+  return LinearWeight::OnDevice(w.panels(), w.n(), w.k(), w.type(), false, &stream.device());
+}
+
 }  // namespace
 
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
-  return Carve(nullptr, w, rows, stream.device()).bytes;
+  // A call with a row_bias needs the scratch memory of the weight without its gates.
+  return std::max(Carve(nullptr, w, rows, stream.device()).bytes,
+                  Carve(nullptr, WithoutGates(w, stream), rows, stream.device()).bytes);
 }
 
 namespace {
+
+// A GEMM without activation adds x W^T to the row bias. An epilogue pass then computes y from the
+// result, which has taken the place of the row bias.
+void LinearWithRowBias(const LinearArgs& args, Stream& stream) {
+  const LinearWeight weight = WithoutGates(*args.w, stream);
+  const Tensor product = args.row_bias;
+  LinearArgs sum;
+  sum.x = args.x;
+  sum.w = &weight;
+  sum.bias = args.bias;
+  sum.alpha = args.alpha;
+  sum.residual = product;
+  sum.y = product;
+  sum.scratch = args.scratch;
+  cuda::Linear(sum, stream);
+  LinearArgs activation = args;
+  activation.bias = {};
+  Finish(activation, product, 0, stream);
+}
 
 // Copies K and V from y to the cache; for calls in which no GEMM epilogue stored them there.
 void StoreKvAfter(const LinearArgs& args, Stream& stream) {
@@ -433,6 +459,7 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
+  if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
   if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
   LinearArgs product = args;
   product.kv = {};
@@ -456,6 +483,7 @@ bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& s
 }
 
 void WideLinear(const LinearArgs& args, Stream& stream) {
+  if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
   const DType type = TypeOf(w);

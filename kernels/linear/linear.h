@@ -51,8 +51,8 @@ class LinearWeight {
  public:
   // Allocates memory for W. `gated`: W consists of n/2 gate rows and then n/2 up rows. On the CPU
   // the two halves are interleaved in memory, so that one GEMM yields both halves of a gated
-  // activation together. With a `device`, W is row-major in the memory of the device, which must
-  // outlive the calls of Pack.
+  // activation together. With a `device`, W is row-major in device memory, and the Device object
+  // must outlive the calls of Pack.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
   // Takes the arguments of Allocate but allocates no memory. The result has no values and serves
@@ -70,9 +70,9 @@ class LinearWeight {
   // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view.) Quantises as
   // QuantizeRows does. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
   // Several threads may fill disjoint ranges at once if each range begins at a multiple of
-  // kPackRows and ends at such a multiple or at row n. If W is gated, each range must be one of
-  // gate rows only or of up rows only; it begins a multiple of kPackRows after the first gate row
-  // (up row), and ends at such a row or after the last gate row (up row).
+  // kPackRows and ends at such a multiple or at row n. If W is gated, each range must instead be
+  // within one half (gate rows or up rows), begin at a multiple of kPackRows counted from the first
+  // row of that half, and end at such a multiple or at the end of the half.
   void Pack(int64_t row, const Tensor& w);
   // Fills output channels like Pack, but from values that are already quantised: w [rows, k] of
   // WeightDType(type()), scales [rows] f32.
@@ -153,6 +153,9 @@ struct LinearArgs {
   const LinearWeight* w = nullptr;  // [n, k]
   Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
   float alpha = 1.0f;               // scales x W^T before the bias
+  // n biases for each row, added like `bias` before the activation; or undefined. Must be undefined
+  // if norm_gamma, x_squares, next_norm, scatter or kv is set. On a GPU the call overwrites it.
+  Tensor row_bias;  // [rows, n] f32, or on a GPU of y's dtype
   // Applied after the bias. With a gated weight it is applied to the gate half only, and y =
   // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;
@@ -188,8 +191,8 @@ constexpr int64_t kMostNormRows = 512;
 // rows * n * k is small, split_k.cu). In calls that write a NormOutput or have x_squares, rows of
 // all tensors must begin on 16-byte boundaries.
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
-// Whether a GEMM of `rows` rows can compute the second half of a split RMSNorm of x
-// (LinearArgs::x_squares). With up to eight rows it can do so only if k > 1024.
+// Whether a GEMM of `rows` rows can finish an RMSNorm of x that the previous GEMM began (split
+// RMSNorm, LinearArgs::x_squares). With up to eight rows it can do so only if k > 1024.
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Size of LinearArgs::scratch in bytes. It grows with `rows`, but on the CPU only up to about a
 // quarter of the L2 cache of a core.

@@ -179,15 +179,22 @@ HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
   }
 }
 
-// Copies the bias of each of a panel's 32 channels to out [32], in the order of the channels in the
-// panel; 0 for channels past the last one.
-void PanelBias(const cpu::Epilogue& e, int64_t panel, float* out) {
+// Sets out [32] to the bias of each of a panel's 32 channels, in the order of the channels in the
+// panel; 0 for channels past the last one. The bias is e.bias plus row `row` of e.row_bias.
+void PanelBias(const cpu::Epilogue& e, int64_t panel, int64_t row, float* out) {
   const LinearWeight& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
-  const int64_t count = std::min(columns, cpu::OutputColumns(w) - panel * columns);
+  const int64_t begin = panel * columns;
+  const int64_t count = std::min(columns, cpu::OutputColumns(w) - begin);
   std::fill(out, out + cpu::kPanelColumns, 0.0f);
-  std::copy_n(e.bias + panel * columns, count, out);
-  if (w.gated()) std::copy_n(e.bias + w.n() / 2 + panel * columns, count, out + columns);
+  const auto add = [&](const float* bias) {
+    if (bias == nullptr) return;
+    for (int64_t c = 0; c < count; ++c) out[c] += bias[begin + c];
+    if (!w.gated()) return;
+    for (int64_t c = 0; c < count; ++c) out[columns + c] += bias[w.n() / 2 + begin + c];
+  };
+  add(e.bias);
+  if (e.row_bias != nullptr) add(e.row_bias + row * e.row_bias_stride);
 }
 
 void Scatter(const ScatterOutput& s, int64_t row, int64_t column, const float* values,
@@ -213,8 +220,8 @@ void EpilogueRows(const cpu::Epilogue& e, const void* sums, int64_t panel, int64
   const int64_t count = std::min(columns, cpu::OutputColumns(w) - column);
   PanelRow p;
   p.factor = e.alpha;
-  if (e.bias != nullptr) {
-    PanelBias(e, panel, bias);
+  if (e.bias != nullptr || e.row_bias != nullptr) {
+    PanelBias(e, panel, row, bias);
     p.bias = bias;
   }
   if constexpr (kInt8) {
@@ -226,6 +233,7 @@ void EpilogueRows(const cpu::Epilogue& e, const void* sums, int64_t panel, int64
   for (int64_t r = 0; r < rows; ++r) {
     p.sums = static_cast<const char*>(sums) + r * cpu::kPanelColumns * cpu::kUnitBytes;
     if constexpr (kInt8) p.factor = e.alpha * e.row_scales[row + r];
+    if (e.row_bias != nullptr && r > 0) PanelBias(e, panel, row + r, bias);
     const float* residual =
         e.residual == nullptr ? nullptr : e.residual + (row + r) * e.residual_stride + column;
     if (e.scatter == nullptr && count == columns) {

@@ -4,9 +4,9 @@
 // Packed layout. Output channels are packed in panels of 32 columns. A panel is [groups][32] units
 // of four bytes; a unit holds the weights of one channel for one group of consecutive k: 1 f32, 2
 // bf16 or 4 i8. Channels past n and values past k are 0. Gated: columns [0, 16) of panel p are the
-// gate rows [16 p, 16 p + 16), columns [16, 32) the up rows of the same numbers. kI8 channel data:
-// f32 scales [panels * 32], then 128 times the sum of the channel's weights over k, i32 [panels *
-// 32].
+// gate rows [16 p, 16 p + 16), columns [16, 32) the up rows [16 p, 16 p + 16), counted from the
+// first up row. kI8 channel data: f32 scales [panels * 32], then 128 times the sum of the channel's
+// weights over k, i32 [panels * 32].
 //
 // Why 32 columns: one pass over a panel then serves 12 rows from the registers of AVX-512 (12 x 2
 // vectors) and reads memory in one ascending stream. Panels of 64 columns would need either two
@@ -82,8 +82,8 @@ struct Activations {
   const char* Block(int64_t block) const { return data + BlockBegin(block) * groups * kUnitBytes; }
 };
 
-// Arguments of a panel kernel (PanelKernel), which multiplies all rows of one chunk of x by one
-// panel of W.
+// Arguments of a panel kernel (PanelKernel), which multiplies a chunk of x (up to kChunkRows rows)
+// by one panel of W (32 output channels).
 struct PanelGemm {
   const Activations* x = nullptr;
   const char* panel = nullptr;
@@ -142,6 +142,8 @@ struct Epilogue {
   const LinearWeight* w = nullptr;
   const float* row_scales = nullptr;  // Activations::scales
   const float* bias = nullptr;        // [n] or null
+  const float* row_bias = nullptr;    // [rows, n] or null
+  int64_t row_bias_stride = 0;
   float alpha = 1.0f;
   Activation activation = Activation::kNone;
   const float* residual = nullptr;  // [rows, columns] f32, or null

@@ -137,8 +137,8 @@ struct ChannelQuantizer {
     const float largest = type == DType::kI8 ? 127.0f : 448.0f;
     const bool finite = std::isfinite(absmax);
     scale = finite ? absmax / largest : std::numeric_limits<float>::quiet_NaN();
-    // With a denormal absmax, largest / absmax would be infinite; such a channel is quantised to
-    // zeros.
+    // With a denormal absmax, `inverse` (127 or 448 divided by absmax) would be infinite; such a
+    // channel is quantised to zeros.
     inverse = finite && absmax > 1e-35f ? largest / absmax : 0.0f;
   }
   void Quantize(const float* x, int64_t n, int8_t* out) const {
@@ -149,7 +149,7 @@ struct ChannelQuantizer {
   }
 };
 
-// Computes the quantisers of `rows` consecutive rows, at most kPanelColumns.
+// Computes the scale of each of `rows` consecutive rows; rows <= kPanelColumns.
 void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
                     ChannelQuantizer* quantizers) {
   constexpr int64_t kPiece = 256;
@@ -167,8 +167,8 @@ void MakeQuantizers(const Tensor& w, int64_t row, int64_t rows, DType type,
 }
 
 // The place of a channel in the packed layout (linear_cpu.h). offset: bytes from the beginning of
-// the first panel to the channel's first four bytes, its weights for the first group of k. column:
-// index of the channel if the columns of all panels are numbered consecutively.
+// the first panel to the channel's first four bytes (its weights for the first 1, 2 or 4 values of
+// k). column: index of the channel if the columns of all panels are numbered consecutively.
 struct ChannelPlace {
   int64_t offset;
   int64_t column;
@@ -265,9 +265,9 @@ struct FillBf16 {
   void End(int64_t, int64_t) {}
 };
 
-// Argument `fill` of PackRuns for int8 weights. It also stores, for each channel, 128 times the sum
-// of its weights. Activations are stored as u8, 128 too large; this number is what the excess adds
-// to a dot product with the channel, and the epilogue subtracts it again.
+// Argument `fill` of PackRuns for int8 weights. Besides the panels, FillI8 stores 128 times the sum
+// of each channel's weights. Activations are stored as u8, 128 too large; this product is what the
+// excess adds to a dot product with the channel, and the epilogue subtracts it again.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;

@@ -16,7 +16,7 @@ __device__ __forceinline__ void DivideTwo(float& x, float& y, float x_exponent, 
   y *= x_divisor * inverse;
 }
 
-// Replaces the values x and y by activation kOf of x and of y. For kGeluTanh the formula is that of
+// x = A(x) and y = A(y), where A is the activation kOf. For kGeluTanh the formula is that of
 // QuickGelu (gemm.cuh).
 template <Activation kOf>
 __device__ __forceinline__ void ActivateTwo(float& x, float& y) {

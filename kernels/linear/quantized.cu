@@ -210,8 +210,8 @@ void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
 }
 
 bool IsFewRows(const LinearArgs& args) {
-  return args.scatter.base == nullptr && args.x.dim[0] <= kMostRows && args.w->k() % kStepK == 0 &&
-         Vectorizable(args.x);
+  return args.scatter.base == nullptr && !args.row_bias.defined() && args.x.dim[0] <= kMostRows &&
+         args.w->k() % kStepK == 0 && Vectorizable(args.x);
 }
 
 void RunByteGemv(const LinearArgs& args, Stream& stream) {
@@ -349,6 +349,7 @@ void QuantizedLinear(const LinearArgs& args, Stream& stream) {
     part.scratch = scratch.product;
     if (end - begin < w.n()) {
       if (args.bias.defined()) part.bias = args.bias.Rows(begin, end);
+      if (args.row_bias.defined()) part.row_bias = args.row_bias.Columns(begin, end);
       if (args.residual.defined()) part.residual = args.residual.Columns(begin, end);
       if (scattered) {
         part.scatter.chunk_offset += begin / args.scatter.chunk;

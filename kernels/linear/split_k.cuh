@@ -213,8 +213,8 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
 
     // After this barrier the pipeline buffers are free. Each CTA stores its partial sums
-    // [row][channel] there, except those of the rows that it finishes itself: they go to
-    // `received`, next to the sums that the other CTAs of the cluster send.
+    // [row][channel] in them, except the sums of the rows that it finishes itself: these go to the
+    // array at layout.received, to which the other CTAs of the cluster send theirs.
     NamedBarrierSync(1, kWarpgroup);
     const int first_own = splits ? share.rank * layout.each : S::kRows;
     const int channel = warp * 16 + thread % 32 / 4;

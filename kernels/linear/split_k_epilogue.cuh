@@ -42,8 +42,8 @@ struct SplitKArgs {
   const float* squares;
   int square_parts;
   float inverse_k, eps;  // 1 / k; epsilon of the norm
-  // Split RMSNorm after this GEMM (NormOutput): each channel tile writes y * gamma to next_scaled
-  // and one partial sum of squares per row to next_squares. Null if there is no such norm.
+  // For an RMSNorm of y that the next GEMM finishes (NormOutput): each channel tile writes y *
+  // gamma to next_scaled and a sum of squares per row to next_squares. Null if unused.
   const float* next_gamma;
   void* next_scaled;
   float* next_squares;

@@ -6,8 +6,8 @@
 //   V, W, X            vector types: accumulators, weights, and one unit of x repeated in all lanes
 //   kVectors           vectors per group of the panel: 32 / lanes
 //   kMaxRows           rows whose accumulators fit into the registers
-//   Columns(rows)      vectors of accumulators per row that are held in registers for a block of
-//                      `rows` rows while the groups are read once; divides kVectors
+//   Columns(rows)      for a block of `rows` rows: number of accumulator vectors of each row that
+//                      one pass over the groups computes in registers; a divisor of kVectors
 //   Zero Load Store LoadWeights KeepInRegister Broadcast MulAdd
 //                      operations on these vectors
 //

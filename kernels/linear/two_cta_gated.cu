@@ -7,7 +7,7 @@ namespace {
 
 using S = TwoCtaGatedTile;
 
-// CTAs of the launch.
+// Number of CTAs of the launch.
 int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kChannels - 1) / S::kChannels * 2; }
 
 template <typename T, bool kPlain>

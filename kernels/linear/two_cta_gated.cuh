@@ -166,9 +166,9 @@ __device__ __forceinline__ void TwoCtaGatedMainloop(const TwoCtaGatedWork& share
 }
 
 // Epilogue of a thread. Its accumulators belong to two rows of the tile and, in each row, to two
-// adjacent channels of every eight: first those of the gate channels, then those of the up
-// channels. kPlain: only GELU (tanh), no bias, y of dtype T. The shorter code of kPlain makes the
-// kernel faster: a CTA runs its epilogue only once, so the time to fetch the instructions counts.
+// adjacent channels of every eight. The first half of c is gate channels, the second up channels.
+// kPlain: only GELU (tanh), no bias, y of dtype T. The shorter code of kPlain makes the kernel
+// faster: a CTA runs its epilogue only once, so the time to fetch the instructions counts.
 template <typename T, bool kPlain>
 class TwoCtaGatedEpilogue {
  public:
@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
 #endif
 }
 
-// Whether this kernel is faster than cuBLASLt for a gated weight and this number of rows: its CTAs
-// must occupy between 3/4 and all of the SMs.
+// Whether this kernel supports the GEMM of w (gated: gate rows, then up rows) and is faster than
+// cuBLASLt. False unless the number of its CTAs is between 3/4 and all of the number of SMs.
 bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
 // Runs the GEMM. Does not check whether the kernel supports the call; RunSplitK does.
 void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);

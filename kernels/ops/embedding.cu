@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// Kernel arguments: the tensors of EmbeddingArgs as pointers to device memory, with strides in
+// Kernel arguments: the tensors of EmbeddingArgs as addresses in device memory, with strides in
 // elements.
 template <typename T, typename Out>
 struct EmbeddingParams {

@@ -9,7 +9,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kRegisterPieces = 4;  // pieces of a row that one thread holds in registers
 
-// Kernel arguments; the pointers are those of RmsNormArgs or LayerNormArgs in device memory.
+// Kernel arguments: the tensors of RmsNormArgs or LayerNormArgs, as addresses in device memory.
 template <typename In, typename Out>
 struct NormParams {
   const In* x;
@@ -152,7 +152,7 @@ constexpr int kParts = 8;     // parts per row, at most
 // Test: tests/kernels/ops/norm_test.cc.
 template <typename In, typename Out, bool kCentre, int kPieces, bool kSplit>
 __global__ void __launch_bounds__(kMaxWarps * 32) NormPartsKernel(NormParams<In, Out> a) {
-  // Pieces per thread.
+  // Number of pieces (four columns each) that a thread processes.
   constexpr int kThreadPieces = kSplit ? (kPieces + kParts - 1) / kParts : kPieces;
   __shared__ float partial_sums[2][kParts][32];  // [0]: sums of values, [1]: sums of squares
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

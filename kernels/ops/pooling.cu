@@ -11,8 +11,8 @@ constexpr int kThreads = 128;
 // Numerics: f64 sums over the rows in ascending order, without fused multiply-adds, rounded once.
 // Mapping: a block has one segment and kThreads columns; a thread has one column. It loads kAhead
 // rows before it adds them.
-// Bound: reading x once. Results cross the bus as they are written: d * 4 bytes a segment, where a
-// copy of the hidden states would move d * 4 bytes a row.
+// Bound: reading x once. The stores of y go over the bus: d * 4 bytes a segment. A copy of the
+// hidden states would move d * 4 bytes a row.
 // Test: tests/kernels/ops/pooling_test.cc.
 __global__ void __launch_bounds__(kThreads)
     PoolRowsKernel(const float* x, const PoolSegment* segments, int d, float* y) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
       const bool first = begin + i == segment.begin;
       const double value = __dmul_rn(weight, static_cast<double>(values[i]));
       sum = first ? value : __dadd_rn(sum, value);
-      // As std::max: a NaN in the first row stays, a later one is skipped.
+      // Like std::max: a NaN in the first row stays; a NaN in a later row is skipped.
       most = first || most < values[i] ? values[i] : most;
       weights += weight;
       if (weighted) weight += 1.0;

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kColumns = 64;  // columns that are combined together
 
-// Combines columns [0, columns) of the segment's rows; columns <= kColumns. `x` and `y` point to
-// the first of these columns.
+// Pools rows [segment.begin, segment.end) of x to y (segment.pooling: mean, maximum, ...), but only
+// columns [0, columns); columns <= kColumns. `x` and `y` point to the first of these columns.
 void PoolColumns(const float* x, int64_t d, const PoolSegment& segment, int64_t columns, float* y) {
   const float* const first = x + segment.begin * d;
   if (segment.pooling == RowPooling::kMax) {

@@ -15,7 +15,7 @@ class Buffer {
  public:
   // Allocates `bytes` bytes, aligned to 64 bytes, in memory that huge pages can back. Blocks of up
   // to 32 MiB share memory mappings (slabs); a slab is unmapped once all its blocks have been
-  // freed. Thread safe. RESOURCE_EXHAUSTED if the system has not enough memory.
+  // freed. Thread safe. Returns RESOURCE_EXHAUSTED if the system has not enough memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   Buffer() = default;

@@ -26,7 +26,7 @@ void ApplyCpuIsaLimit();
 void SetCpuIsaForTest(CpuIsa isa);
 
 // Whether kernels may use AVX-512 VNNI, AVX-512 BF16 or AMX, which no Highway target covers: the
-// CPU has the instructions, and the current limit allows them.
+// CPU has the instructions, and the limit QUINTET_CPU_ISA or SetCpuIsaForTest allows them.
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
 bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this process to use them

@@ -19,7 +19,7 @@ inline cudaStream_t Queue(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.device().queue());
 }
 
-// Returns whether a CUDA call succeeded; if not, records its error with the device.
+// Returns whether a CUDA call succeeded; if not, stores its error in `device` (Device::Fail).
 inline bool Recorded(cudaError_t error, const char* what, const char* file, int line,
                      Device& device) {
   if (error == cudaSuccess) return true;

@@ -246,10 +246,10 @@ const void* CudaDevice::DevicePtrOf(const void* host) const {
   return found->second.device + (at - found->first);
 }
 
-// Whether an upload goes through the copy stream into a staging slot in device memory: it must be
-// aligned and fit into a slot, and the compute stream must be busy. If the compute stream is idle,
-// the second copy, from the slot to the buffer's device side (both are device memory), would only
-// cost time.
+// Returns true if an upload should go through the copy stream into a staging slot in device memory:
+// if it is aligned and fits into a slot, and the compute stream is busy. If the compute stream is
+// idle, the second copy, from the slot to the buffer's device side (both are device memory), would
+// only cost time.
 bool CudaDevice::UsesCopyStream(const void* host, int64_t bytes) const {
   if (bytes > kStagingSlotBytes || !Divides<uint4>(host, DevicePtrOf(host), bytes)) return false;
   const bool busy = cudaStreamQuery(stream()) == cudaErrorNotReady;

@@ -2,10 +2,10 @@
 // header. A build without CUDA has this header but no implementation, and Open returns an error.
 //
 // Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
-// kernels and read back by CopyToHost or CopyD2H followed by Synchronize. A pinned buffer is pinned
-// host memory with a device buffer of the same size (its device side): the host writes small arrays
-// into the host memory, CopyH2D copies a part of them to the device side, and launchers pass
-// device-side addresses (DevicePtr) to their kernels.
+// kernels and read back by CopyToHost or CopyD2H; pinned host memory has the result after
+// Synchronize. A pinned buffer is pinned host memory with a device buffer of the same size (its
+// device side): the host writes small arrays into the host memory, CopyH2D copies a part of them to
+// the device side, and launchers pass device-side addresses (DevicePtr) to their kernels.
 //
 // Only the engine thread may call member functions, except Write. Buffers may outlive their device.
 #pragma once
@@ -29,8 +29,8 @@ class CudaGraph {
 
 class Device {
  public:
-  // Opens CUDA device `ordinal`. UNAVAILABLE: this build has no CUDA, there is no such device, its
-  // compute capability is below 8.0, or cuBLASLt cannot be loaded.
+  // Opens CUDA device `ordinal`. Returns UNAVAILABLE if this build has no CUDA, there is no such
+  // device, its compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
   virtual ~Device() = default;
   Device(const Device&) = delete;
@@ -55,8 +55,8 @@ class Device {
 
   // Number of device allocations so far. Tests use it to check that steps allocate nothing.
   int64_t allocations() const { return allocations_; }
-  // Allocates device memory, aligned to 256 bytes and uninitialised. RESOURCE_EXHAUSTED if there is
-  // not enough.
+  // Allocates device memory, aligned to 256 bytes and uninitialised. Returns RESOURCE_EXHAUSTED if
+  // there is not enough.
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes) = 0;
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.

@@ -29,7 +29,7 @@ struct KeyedCandidate {
   int32_t index;  // -1: none
 };
 
-// Kernel arguments; the pointers are those of SampleBeamsArgs in device memory.
+// Kernel arguments: the arrays of SampleBeamsArgs, as addresses in device memory.
 struct SampleBeamsParams {
   LogitRows logits;
   const float* row_bias;
@@ -119,7 +119,7 @@ class BestKeys {
 // the tokens that survive the warpers.
 // Shapes: logits [rows, vocab] f32, best [rows, k_max].
 // Numerics: logit / temperature and exponentials in f32; the warpers round the exponentials to
-// integers, whose sums are exact (warper.cuh); draw keys in f64.
+// integers, whose sums are exact (warper.cuh); the random keys are f64.
 // Mapping: one block per row (grid: requests x beams).
 // Bound: if top_k leaves few tokens, latency of reading the row twice through one SM. Without
 // top_k, two f64 logarithms per token: about 25 us on one SM for a vocabulary of 32128 (predicted,

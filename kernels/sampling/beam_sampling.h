@@ -21,7 +21,7 @@ struct BeamDraw {
   int32_t k = 0;      // number of candidates to draw, in [1, k_max]
 };
 
-// Each token of a beam that survives the warpers has
+// A pair of a beam and a token that the beam's warpers (filters such as top_k) keep has
 //
 //     flat index = index of the beam within its request * vocab + token
 //     value = warped log-probability + row_bias[row], where `row` is the logits row of the beam

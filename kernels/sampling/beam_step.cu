@@ -7,7 +7,7 @@
 namespace quintet::cuda {
 namespace {
 
-// Kernel arguments; the pointers are those of BeamStepArgs.
+// Kernel arguments: the arrays of BeamStepArgs, as addresses that a kernel can use.
 struct BeamStepParams {
   const float* values;
   const int32_t* indices;
@@ -85,7 +85,7 @@ __global__ void GatherScoresKernel(const float* scores, const float* known, cons
   biases[row] = from[row] >= 0 ? scores[from[row]] : known[row];
 }
 
-// Kernel arguments; the pointers are those of ReorderBeamsArgs in device memory.
+// Kernel arguments: the arrays of ReorderBeamsArgs, as addresses in device memory.
 struct ReorderBeamsParams {
   int32_t* slots;
   int64_t slots_stride;

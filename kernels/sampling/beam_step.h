@@ -20,8 +20,8 @@ inline constexpr float kEosPenalty = -1e9f;
 inline constexpr int64_t kMaxStepCandidates = 1024;  // upper bound of BeamStepArgs k_max
 inline constexpr int32_t kMaxReorderedBeams = 64;    // upper bound of BeamMove::beams
 
-// A group: the beams of one request. For greedy decoding the group is one beam, with an empty range
-// of EOS tokens.
+// A group: the beams of one request. In greedy decoding every row is a group of one beam without
+// EOS tokens (eos_begin == eos_end).
 struct BeamGroup {
   int32_t entry = 0;  // row of `values` and `indices` that holds the candidates of the group
   int32_t row = 0;    // row of the results of the first beam; the other beams follow it

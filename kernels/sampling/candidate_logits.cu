@@ -6,7 +6,7 @@
 namespace quintet::cuda {
 namespace {
 
-// Kernel arguments; the pointers are those of CandidateLogitsArgs in device memory.
+// Kernel arguments: the arrays of CandidateLogitsArgs, as addresses in device memory.
 struct CandidateLogitsParams {
   const float* logits;
   const float* raw_logits;

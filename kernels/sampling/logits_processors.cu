@@ -9,7 +9,7 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int kThreads = 512;
 
-// Kernel arguments; the pointers are those of LogitsProcessorsArgs in device memory.
+// Kernel arguments: the arrays of LogitsProcessorsArgs, as addresses in device memory.
 struct LogitsProcessorsParams {
   float* logits;
   int64_t stride;

@@ -36,9 +36,9 @@ struct RowRules {
   float repetition_penalty = 1.0f;
   // n > 0: ban every token that would complete an n-gram that the sequence already contains.
   int32_t ngram = 0;
-  // Bad words: a range of LogitsProcessorsArgs::tokens that holds one pair (begin, end) per word.
-  // The token ids of that word are elements [words.begin + begin, words.begin + end) of `tokens`.
-  // If the sequence so far ends with all tokens of a word but its last, that last token is banned.
+  // Bad words: the range `words` of LogitsProcessorsArgs::tokens holds one pair (b, e) per word.
+  // The word's token ids are the elements [words.begin + b, words.begin + e) of the same array. If
+  // the sequence so far ends with all tokens of a word but its last, that last token is banned.
   TokenRange words;
   // Forced tokens. If not empty: set the logits of these tokens to 0 and all other logits to -inf.
   TokenRange forced;

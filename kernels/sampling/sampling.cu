@@ -8,7 +8,7 @@
 namespace quintet::cuda {
 namespace {
 
-// Kernel arguments; the pointers are those of SampleArgs in device memory.
+// Kernel arguments: the arrays of SampleArgs, as addresses in device memory.
 struct SampleParams {
   LogitRows logits;
   const Draw* draws;

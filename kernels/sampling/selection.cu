@@ -207,8 +207,8 @@ class RequestValues {
   int begin_, rows_, row_groups_;
 };
 
-// Packs the key of a value and its flat index into one integer, its rank: a greater rank is better,
-// and ranks are unique.
+// Packs a value's key (KeyOf) and the value's flat index (row * vocab + token) into one integer,
+// the value's rank: a greater rank is better, and ranks are unique.
 __device__ __forceinline__ uint64_t PackRank(unsigned key, int index) {
   return static_cast<uint64_t>(key) << 32 | ~static_cast<unsigned>(index);
 }
@@ -234,10 +234,10 @@ __device__ unsigned BlockMax(unsigned key, unsigned* warps) {
   return __reduce_max_sync(kWholeWarp, lane < n ? warps[lane] : 0);
 }
 
-// Returns a lower bound of the k-th best key of the request. It is chosen close to that key, so
-// that few other values reach it. k == 1: the best key. k > 1: approximately the k-th best of the
-// per-thread maxima, determined bit by bit. Returns 0, a bound that every key reaches, if the
-// request's rows contain fewer than k groups (of kGroup consecutive tokens of a row).
+// Returns a lower bound of the k-th best key (KeyOf a value) of the request. The bound is close to
+// that key, so that few other keys reach it. k == 1: the best key. k > 1: approximately the k-th
+// best of the per-thread maxima, determined bit by bit. Returns 0, a bound that every key reaches,
+// if the request's rows contain fewer than k groups (of kGroup consecutive tokens of a row).
 __device__ unsigned LowerBound(const RequestValues& values, int k) {
   unsigned best = 0;
   for (int g = static_cast<int>(threadIdx.x); g < values.groups();
@@ -314,7 +314,7 @@ __device__ void SelectExactly(const RequestValues& values, unsigned bound, int k
   __syncthreads();
 }
 
-// Writes log_sums of the rows of the request, from the tile sums of phase one.
+// Writes log_sums of the request's rows from the tile sums that SummaryKernel has computed.
 __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -328,12 +328,12 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 
 // Phase two: writes the k best values of each request and their flat indices, in order.
 // Shapes: values, indices [n, k_max] (TopKArgs); input: the summaries of SummaryKernel.
-// Numerics: only integer comparisons of unique ranks, so the order in which threads append
-// candidates does not matter. SelectExactly is used if more than kMaxCandidates values reach the
-// bound.
+// Numerics: compares only integers, the ranks of PackRank, no two of which are equal. The order in
+// which threads append candidates therefore does not matter. SelectExactly is used if more than
+// kMaxCandidates values reach LowerBound(k).
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
-// Bound: latency of about 30 barriers and two reads of L2. Most of the data read is summaries.
+// Bound of the run time: about 30 barriers and two passes over data in L2, mostly the summaries.
 // Test: tests/kernels/sampling/selection_test.cc.
 __global__ void __launch_bounds__(kLargeBlock) RankKernel(const __grid_constant__ RankParams r) {
   __shared__ RankShared s;

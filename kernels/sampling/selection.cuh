@@ -57,8 +57,8 @@ struct Requests {
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
                    const RowSummaries& out, Stream& stream);
 
-// Arguments of RankRows (phase two). The pointers point to the data of the members of the same
-// names in TopKArgs; null if the caller has left that optional tensor or span empty.
+// Arguments of RankRows. A pointer points to the data of the TopKArgs member of the same name; it
+// is null if that member is optional and the caller has left it empty.
 struct RankParams {
   LogitRows logits;
   RowSummaries summaries;

@@ -140,7 +140,7 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Computes the ranked values (RowTransform) of the n scores x [n], and adds those that pass the
+// Computes the value to rank (RowTransform) of each of n scores x [n], and adds those that pass the
 // buffer's bound to `buffer`. `index` is the flat index of x[0]: (row within the request) *
 // vocab + token.
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,

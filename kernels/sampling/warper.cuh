@@ -20,7 +20,7 @@ inline constexpr int kMaxItems = 2 * kThreads;  // capacity of a sort in shared 
 inline constexpr int kBuckets = 2 * kThreads;
 inline constexpr int kMaxListedK = 512;  // largest top_k that is gathered into shared memory
 
-// A weight or a sum of weights, in units of 2^-40 of the weight of the greatest value.
+// A token's weight exp(value - max), or a sum of such weights: an integer in units of 2^-40.
 using Mass = unsigned long long;
 inline constexpr float kMassUnit = 0x1p40f;
 
@@ -103,7 +103,7 @@ __device__ inline double BlockSum(double x, WarperShared& s) {
 }
 
 // Bitonic sort of `size` entries (a power of two up to kMaxItems) by the whole block. The function
-// exchange(i, j, ascending) must sort entries i and j: in ascending or else in descending order.
+// exchange(i, j, ascending) must sort entries i and j, in descending order if `ascending` is false.
 template <typename Exchange>
 __device__ void SortBy(int size, const Exchange& exchange) {
   __syncthreads();
@@ -228,8 +228,8 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // Call after Warp. Calls visit(true, value, token) for every token that the filters kept, and
-  // visit(false, ...) for some others. All threads call visit equally often (it may have barriers).
+  // After Warp(): calls visit(true, value, token) for each token that the filters kept, and
+  // visit(false, ...) for other values. All threads call it equally often (it may have barriers).
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -304,7 +304,7 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Sets max_ (of the row) and thread_max_key_ (of this thread's values). False if all are -inf.
+  // Sets the row's max_ and this thread's thread_max_key_ (KeyOf). False if the whole row is -inf.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -430,8 +430,8 @@ class RowWarper {
     return total;
   }
 
-  // Returns the first kept value in `order` at which the running sum of weigh(value) exceeds
-  // target_of(total sum). Crossing::found is false if the target is >= the total sum.
+  // Sums weigh(value) of the values that all filters so far have kept, sorted by `order`. Returns
+  // the first value at which the sum exceeds target_of(total); if none does, `found` is false.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
                                    const TargetOf& target_of) {

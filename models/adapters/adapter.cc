@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<float>> ReadValues(const SafetensorsReader& file,
   QT_RETURN_IF_ERROR(file.Read(tensor, 0, tensor.bytes, raw.data()));
   std::vector<float> values(static_cast<size_t>(count));
   ConvertToF32(raw.data(), *ToDType(tensor.type), count, values.data());
-  // A sum of zeros is zero; a NaN or an infinity times zero is NaN.
+  // `poison`, the sum of value * 0, is 0 if all values are finite; NaN or infinity make it NaN.
   float poison = 0.0f;
   for (const float value : values) poison += value * 0.0f;
   if (poison == 0.0f) return values;

@@ -25,7 +25,7 @@
 
 namespace quintet {
 
-// The factors of one linear module.
+// The LoRA factors A and B of one linear module.
 struct LoraFactors {
   LinearModule module;
   int64_t rank = 0;
@@ -34,7 +34,7 @@ struct LoraFactors {
   std::vector<float> b;  // [module.rows, rank]
 };
 
-// A tensor of a task head that replaces the base model's (modules_to_save).
+// An adapter's tensor of a task head, which replaces that of the base model (modules_to_save).
 struct SavedTensor {
   HeadTensor tensor;
   std::vector<float> values;

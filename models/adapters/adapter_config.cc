@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
 constexpr size_t kMaxNames = 8192;  // entries of one list or pattern
-// Keys of a pattern that are regular expressions: each is matched with every module.
+// Limit on the keys of a pattern that are regular expressions: each is matched with all modules.
 constexpr size_t kMaxRegexKeys = 64;
 constexpr int64_t kMaxLayer = 1 << 20;
 constexpr double kMaxAlpha = 1e6;
@@ -29,15 +29,15 @@ constexpr char kMergeWithPeft[] =
     "; merge the adapter with PEFT (merge_and_unload, then save_pretrained) and load the merged "
     "model";
 
-// Fields that are read below or have no effect on results.
+// Fields that the code below reads, or that have no effect on results.
 constexpr const char* kKnownFields[] = {
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying",
     "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights",
     "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
     "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern",
     "revision", "target_modules", "task_type", "use_rslora",
-    // The weights of the base model are quantised in training; the adapter is added to them as
-    // usual.
+    // With loftq_config the base model's weights were quantised in training; the adapter is added
+    // to the weights of the base model as usual.
     "loftq_config", "runtime_config"};
 
 // The feature that a refused field would enable.
@@ -245,9 +245,9 @@ class ConfigParser {
   AdapterConfig config_;
 };
 
-// The layer number that PEFT finds in a module's name: that after the last occurrence of one of
-// `lists` (of any name, if there are none) that is followed by a number. The list must not be the
-// first component of the name.
+// Returns the layer number that PEFT finds in a module's name: the number after the last component
+// that names a list of layers, such as `block` in encoder.block.0.layer.1. `lists`: the possible
+// names of lists (empty: any). The first component is never taken for the name of a list.
 std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::string>& lists) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= module.size();) {
@@ -266,7 +266,7 @@ std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::s
   };
   const auto last = [&](const std::string* list) -> std::optional<int64_t> {
     for (size_t i = parts.size(); i-- > 3;) {
-      // parts[i - 2] is the list, parts[i - 1] the number, and parts[i] follows it.
+      // parts[i - 2]: name of the list; parts[i - 1]: the number; parts[i]: the next component.
       if (list != nullptr && parts[i - 2] != *list) continue;
       if (const auto value = number(parts[i - 1])) return value;
     }
@@ -279,7 +279,7 @@ std::optional<int64_t> LayerOf(std::string_view module, const std::vector<std::s
   return std::nullopt;
 }
 
-// The value of the pattern's key that matches `module`, or `otherwise`.
+// Returns the value whose key in `pattern` matches `module`; `otherwise` if no key matches.
 template <typename T>
 absl::StatusOr<T> Lookup(const std::vector<std::pair<ModuleKey, T>>& pattern, const char* field,
                          const std::string& module, T otherwise) {

@@ -1,7 +1,7 @@
 // The configuration of a LoRA adapter: adapter_config.json as written by PEFT (peft 0.6 to 0.19).
-// Files are untrusted. Every field that changes what the adapter computes is either followed or
-// refused by name, and so is a field that this reader does not know, unless its value is null,
-// false or empty.
+// Files are untrusted. Every field that changes what the adapter computes is either supported or
+// refused with an error that names the field. A field that this reader does not know is also
+// refused, unless its value is null, false or empty.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct AdapterConfig {
   int64_t rank = 8;              // r
   double alpha = 8.0;            // lora_alpha
   bool rank_stabilized = false;  // use_rslora: scale alpha / sqrt(rank) instead of alpha / rank
-  // Which modules have factors.
+  // Which modules have LoRA factors.
   ModuleSet targets, excluded;
   bool all_linear = false;               // target_modules: "all-linear"
   std::vector<int64_t> layers;           // layers_to_transform; empty: all
@@ -52,9 +52,9 @@ struct AdapterConfig {
 constexpr int64_t kMaxAdapterRank = 1024;
 
 // ReadAdapterConfig reads directory/adapter_config.json. ParseAdapterConfig parses the text of such
-// a file; `where` names the file in messages. INVALID_ARGUMENT: the file, the field, the expected
-// value and the actual one. UNIMPLEMENTED names what Quintet does not compute (DoRA, other kinds of
-// adapters, trained biases or embeddings, ...) and what to do instead.
+// a file; `where` names the file in messages. The message of INVALID_ARGUMENT gives the file, the
+// field, the expected value and the actual one, that of UNIMPLEMENTED what Quintet does not compute
+// (DoRA, other kinds of adapters, trained biases or embeddings, ...) and what to do instead.
 absl::StatusOr<AdapterConfig> ReadAdapterConfig(const std::string& directory,
                                                 bool follow_symlinks = false);
 absl::StatusOr<AdapterConfig> ParseAdapterConfig(const std::string& json, const std::string& where);

@@ -15,7 +15,7 @@ struct AdapterFiles {
   SafetensorsReader weights;            // headers are checked
 };
 
-// Most bytes of an adapter's tensors.
+// Maximum total size in bytes of an adapter's tensors.
 constexpr int64_t kMaxAdapterBytes = int64_t{8} << 30;
 
 // Errors: ReadAdapter's, except those that need a model or the values of the tensors.

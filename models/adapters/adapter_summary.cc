@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Counts a tensor of the first factor, whose first dimension is the rank.
+// Adds a module to the counts and ranks of *summary, given the tensor of its LoRA factor A, whose
+// first dimension is the rank.
 void CountModule(absl::string_view name, const StoredTensor& tensor, char separator,
                  AdapterSummary* summary) {
   const size_t at = name.rfind(separator);
@@ -31,7 +32,7 @@ void CountModule(absl::string_view name, const StoredTensor& tensor, char separa
 bool IsAdapterPath(const std::string& path) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) {
-    // A model's shard or file is passed by mistake more often than as an adapter.
+    // A file model*.safetensors is more likely a model, given by mistake, than an adapter.
     const std::string name = fs::path(path).filename().string();
     return absl::EndsWith(name, ".safetensors") && !absl::StartsWith(name, "model");
   }

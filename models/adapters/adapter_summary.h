@@ -25,7 +25,7 @@ struct AdapterSummary {
 // config.json, or a *.safetensors file.
 bool IsAdapterPath(const std::string& path);
 
-// Errors are those of ReadAdapter that need no model.
+// Returns those errors of ReadAdapter that can be found without a model.
 absl::StatusOr<AdapterSummary> InspectAdapter(const std::string& path, bool follow_symlinks);
 
 }  // namespace quintet

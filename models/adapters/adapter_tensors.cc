@@ -53,7 +53,7 @@ bool IsFloat(StoredType type) {
   return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
-// Collects what does not match, so that one error names everything.
+// Collects all tensors that do not match the model, so that one error lists all of them.
 class Problems {
  public:
   void Missing(const std::string& tensor) { missing_.push_back(tensor); }
@@ -112,7 +112,7 @@ class Matcher {
     if (!IsFloat(tensor.type)) problems_->Wrong(tensor, "F32, BF16 or F16");
   }
 
-  // Stores a tensor of module `index` under `place`; a second one is a problem.
+  // Sets member `place` of module `index` to `tensor`; an error if that member is already set.
   void Put(size_t index, const StoredTensor* FactorTensors::*place, const StoredTensor& tensor) {
     CheckFloat(tensor);
     FactorTensors& found = found_[index];
@@ -127,7 +127,7 @@ class Matcher {
   bool HasAny(size_t index) const { return found_[index].module != nullptr; }
   FactorTensors& at(size_t index) { return found_[index]; }
 
-  // Checks shapes of a module with both factors for `rank`.
+  // Checks the shapes of a module's LoRA factors: a [rank, columns] and b [rows, rank].
   void CheckShapes(const FactorTensors& f, int64_t rank) {
     const LinearModule& m = *f.module;
     if (f.a->shape != std::vector<int64_t>{rank, m.columns}) {
@@ -184,7 +184,7 @@ class PeftMatcher {
   }
 
  private:
-  // Whether modules_to_save names a module or a module that contains it.
+  // Whether modules_to_save names `module` or a module that contains it.
   bool IsSaved(const std::string& module) const {
     for (const std::string& saved : config_.saved) {
       std::string_view name = module;
@@ -200,7 +200,7 @@ class PeftMatcher {
 
   absl::Status CheckSaved() const {
     for (const std::string& saved : config_.saved) {
-      // PEFT adds these two to the configuration of every classifier.
+      // PEFT lists "classifier" and "score" in modules_to_save of every classifier's adapter.
       if (saved == "classifier" || saved == "score") continue;
       const bool is_head =
           std::any_of(modules_.head.begin(), modules_.head.end(), [&](const HeadTensor& head) {
@@ -239,8 +239,8 @@ class PeftMatcher {
     AddUnknown(tensor);
   }
 
-  // A frozen weight of the base model, which PEFT saves beside the factors of lm_head. It is not
-  // read, but a head of another size belongs to another base model.
+  // Checks the base model's weight of lm_head, which PEFT saves with the LoRA factors of lm_head.
+  // Its values are not read, but another shape means that the adapter is for another model.
   void CheckBase(absl::string_view module, const StoredTensor& tensor, AdapterTensors* result) {
     ++result->skipped;
     for (const HeadTensor& head : modules_.head) {
@@ -259,7 +259,7 @@ class PeftMatcher {
     problems_.Unexpected(tensor.name);
   }
 
-  // Compares the tensors of module `i` with what the configuration says about it.
+  // Compares the tensors of module `i` with the configuration of the adapter.
   absl::Status CheckModule(size_t i) {
     const LinearModule& module = modules_.linear[i];
     FactorTensors& found = matcher_.at(i);
@@ -295,7 +295,7 @@ class PeftMatcher {
 
 // ---- kohya ----
 
-// Splits "lora_te3_encoder_block_0_..." into the part after "lora_teN_"; empty for other names.
+// Returns the part of "lora_teN_encoder_block_0_..." after "lora_teN_"; "" for other names.
 absl::string_view TextEncoderModule(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "lora_te")) return {};
   while (!name.empty() && name[0] >= '0' && name[0] <= '9') name.remove_prefix(1);
@@ -330,7 +330,7 @@ class KohyaMatcher {
   }
 
  private:
-  // Returns false for a tensor of another model of the pipeline.
+  // Returns false for a tensor that belongs to another model of the diffusers pipeline.
   bool AddTensor(const StoredTensor& tensor) {
     const absl::string_view name = tensor.name;
     const size_t dot = std::min(name.find('.'), name.size());

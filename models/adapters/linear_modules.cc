@@ -15,7 +15,7 @@ bool IsHeadParameter(const std::string& parameter) {
   return parameter == "head.weight" || absl::StartsWith(parameter, "classifier");
 }
 
-// Whether the layers of the Python class are inside a member `transformer`.
+// Whether Hugging Face's class of this model keeps the layers in a member `transformer`.
 bool HasTransformerPrefix(const ModelConfig& config) {
   if (config.family == Family::kFat5) return false;
   const bool classifier =
@@ -30,8 +30,8 @@ std::string ModuleOf(const std::string& tensor) {
 }  // namespace
 
 ModuleTable ListModules(const ModelConfig& config) {
-  // In a converted checkpoint the parameters have only their own names, so look the names up as if
-  // it were not converted.
+  // For a converted model the table would list only Quintet's own names. Hugging Face's names are
+  // in the table of the same model before its conversion.
   ModelConfig source = config;
   source.converted_dtype.clear();
   WeightDestinations unused;

@@ -34,7 +34,7 @@ absl::StatusOr<ModuleRegex> ModuleRegex::Compile(const std::string& regex,
                                                    ": expected a regular expression of 1 to ",
                                                    kMaxBytes, " bytes, got ", regex.size()));
   }
-  // Compiled without the group around it, too: "a)(?:b" must not become valid by the group.
+  // Also compile `regex` alone: "a)(?:b" is invalid, but would be valid inside the group (?: ).
   absl::StatusOr<Pattern> pattern = Pattern::Compile(regex, field);
   if (pattern.ok()) pattern = Pattern::Compile(absl::StrCat("\\A(?:", regex, ")\\z"), field);
   if (pattern.ok()) return ModuleRegex(*std::move(pattern));

@@ -20,8 +20,8 @@ bool EndsWithModule(std::string_view name, std::string_view suffix);
 // linear time (models/tokenizers/pattern.h); syntax that this engine lacks is refused.
 class ModuleRegex {
  public:
-  // `field` names the expression in messages. INVALID_ARGUMENT: longer than kMaxBytes or not UTF-8.
-  // UNIMPLEMENTED: syntax outside the subset.
+  // `field` names the expression in messages. INVALID_ARGUMENT: the expression is longer than
+  // kMaxBytes or not UTF-8. UNIMPLEMENTED: its syntax is outside the supported subset.
   static absl::StatusOr<ModuleRegex> Compile(const std::string& regex, const std::string& field);
   bool Matches(std::string_view name) const;
 

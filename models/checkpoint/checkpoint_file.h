@@ -16,8 +16,8 @@ class CheckpointFile {
  public:
   // Opens the regular file `path`; `name` names it in messages and must be printable. A symbolic
   // link is refused unless `follow_symlinks` is true or the link stays within a repository's folder
-  // of a hub cache (ResolveLink). NOT_FOUND if there is no such file, INVALID_ARGUMENT if it cannot
-  // be read.
+  // of a hub cache (ResolveLink). Returns NOT_FOUND if there is no such file, INVALID_ARGUMENT if
+  // it cannot be read.
   static absl::StatusOr<CheckpointFile> Open(const std::string& path, const std::string& name,
                                              bool follow_symlinks);
 
@@ -28,8 +28,8 @@ class CheckpointFile {
   const std::string& name() const { return name_; }
   int64_t bytes() const { return bytes_; }  // size when the file was opened
 
-  // Copies bytes [offset, offset + bytes) of the file to `destination`. INVALID_ARGUMENT if the
-  // file ends before.
+  // Copies bytes [offset, offset + bytes) of the file to `destination`. Returns INVALID_ARGUMENT if
+  // the file ends before.
   absl::Status Read(int64_t offset, int64_t bytes, void* destination) const;
   // Reads the whole file and calls `take` for each block of bytes. Stops when `take` returns false;
   // *go_on is then false.

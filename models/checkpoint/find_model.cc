@@ -100,8 +100,8 @@ std::string KnownRevisions(const std::string& folder) {
   return absl::StrJoin(names, ", ");
 }
 
-// Returns the snapshot directory of the revision that `id` names, in `folder`, the cache folder of
-// its repository; empty if there is none.
+// `folder` is a repository's folder in the hub cache. Returns the directory of its snapshot of
+// revision id.revision (empty: main); an empty string if there is no such snapshot.
 absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId& id) {
   const std::string revision = id.revision.empty() ? "main" : id.revision;
   constexpr int64_t kMaxRefBytes = 256;
@@ -156,8 +156,8 @@ bool IsModelFile(const std::string& name) {
   return false;
 }
 
-// True for files that are models of their own. model.safetensors beside a config.json is not: it
-// belongs to its directory.
+// True for a file that is a whole model. A model.safetensors next to a config.json is not: it is a
+// part of the model in its directory.
 bool IsModelOfOneFile(const std::string& path) {
   if (absl::EndsWith(path, ".gguf")) return true;
   const fs::path file(path);

@@ -42,32 +42,32 @@ enum class ModelFormat : uint8_t {
   kTextEncoderFile,  // one safetensors file without config.json (TextEncoderFile)
   kGguf,             // GgufReader
 };
-// Returns the format of a model that FindModel has found, by the name of the file.
+// Returns the format of `model`, a path that FindModel has returned, judging by its file name.
 ModelFormat ModelFormatOf(const std::string& model);
 
 // Returns the directory or file that `model` names. An existing directory is returned as it is,
-// except that of a diffusers pipeline: if it has exactly one T5 text encoder, the folder of that is
-// returned (pipeline_directory.h). A file must be a safetensors file of a text encoder or a GGUF
-// file. Otherwise `model` is a hub id and is looked up in HubCacheDirectory(); its revision must be
-// a file under refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the
+// except for a diffusers pipeline: the result is then the folder of its only T5 text encoder
+// (pipeline_directory.h). A file must be a safetensors file of a text encoder or a GGUF file.
+// Otherwise `model` is a hub id and is looked up in HubCacheDirectory(); its revision must be a
+// file under refs/ (branch, tag) or a directory under snapshots/ (commit). Also checks that the
 // model can be read: CheckLinks (unless `follow_symlinks`) and CheckModelFiles
 // (models/checkpoint/foreign_files.h).
-// NOT_FOUND: there is no such directory and no such cached model; for a hub id the message contains
-// the command that downloads it.
-// INVALID_ARGUMENT: `model` is another file, or its directory cannot be read as a model.
+// Returns NOT_FOUND if there is no such directory and no such cached model; for a hub id the
+// message contains the command that downloads it.
+// Returns INVALID_ARGUMENT if `model` is another file or a directory that is not a readable model.
 absl::StatusOr<std::string> FindModel(const std::string& model, bool follow_symlinks = false);
 
-// Returns the directory or file with the tokenizer of a model that FindModel has found. If
-// `tokenizer` is not empty, it is what the user writes: a directory, a tokenizer file, a file with
-// an embedded tokenizer, or a hub id. Otherwise it is the model itself or, for the text encoder of
-// a diffusers pipeline, the tokenizer's folder beside it. Checks links like FindModel.
+// Returns the directory or file with the tokenizer of a model that FindModel has found. `tokenizer`
+// is the user's choice: a directory, a tokenizer file, a file with an embedded tokenizer, or a hub
+// id. If it is empty, the result is the model itself or, for a text encoder of a diffusers
+// pipeline, the tokenizer's folder in the pipeline. Checks symbolic links as FindModel does.
 absl::StatusOr<std::string> FindTokenizer(const std::string& tokenizer, const std::string& model,
                                           bool follow_symlinks = false);
 
 // Returns the target of the symbolic link `path`. Only one kind of link is accepted: a link in a
-// repository's folder (models--*) of a hub cache to a file in the same folder. INVALID_ARGUMENT for
-// all other links, and for links whose target does not exist. A path that is not a link is returned
-// unchanged.
+// repository's folder (models--*) of a hub cache to a file in the same folder. Returns
+// INVALID_ARGUMENT for all other links, and for links whose target does not exist. A path that is
+// not a link is returned unchanged.
 absl::StatusOr<std::string> ResolveLink(const std::string& path);
 
 // Calls ResolveLink for the model files of a directory and of its direct sub-directories, and

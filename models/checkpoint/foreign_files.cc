@@ -33,8 +33,8 @@ bool HasWeights(const std::string& directory) {
   return Has(directory, kWeights) || Has(directory, kIndex);
 }
 
-// model.fp16.safetensors, model.fp16-00001-of-00002.safetensors, pytorch_model.fp16.bin,
-// model.safetensors.index.fp16.json.
+// Whether `name` is a variant of a weight file: model.fp16.safetensors, pytorch_model.fp16.bin,
+// model.fp16-00001-of-00002.safetensors, model.safetensors.index.fp16.json.
 bool IsVariant(const std::string& name) {
   absl::string_view rest = name;
   if (!absl::ConsumePrefix(&rest, "model.") && !absl::ConsumePrefix(&rest, "pytorch_model.")) {
@@ -68,8 +68,8 @@ constexpr char kConvertBin[] =
     "t; p = sys.argv[1]; c = t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0])"
     ".from_pretrained(p).save_pretrained(p, safe_serialization=True)\" DIRECTORY";
 
-// File formats in order of priority: if files of the directory match several formats, the error
-// message is that of the first.
+// File formats in order of priority: if a directory's files match several entries, the error about
+// it has the text of the first of them.
 const Format kFormats[] = {
     {IsAdapter,
      ": a PEFT adapter is not a model of its own. Merge it into its base model with: quintet "

@@ -1,5 +1,5 @@
-// Explains why a directory is not a model that Quintet can read, and lists files of a model that
-// Quintet does not use although other programs do.
+// Functions that explain why Quintet cannot read a directory as a model, and functions that list
+// the files of a model that Quintet ignores although other programs use them.
 #pragma once
 
 #include <string>
@@ -19,15 +19,15 @@ std::vector<std::string> EntryNames(const std::string& directory);
 // model.
 absl::Status CheckModelFiles(const std::string& directory);
 
-// Returns the error of CheckModelFiles for a directory that has neither model.safetensors nor its
-// index.
+// Makes the error message for a directory that has neither model.safetensors nor the index of its
+// shards; CheckModelFiles returns this error.
 absl::Status ExplainNoWeights(const std::string& directory);
 
 // Returns a message that explains why the file `path` is not a model. For users who passed a file
 // instead of a directory.
 std::string ExplainFile(const std::string& path);
 
-// Returns one sentence for each file of the directory that Quintet does not read although it could
+// Returns one sentence for each file of the directory that Quintet ignores although the file could
 // change results: adapters, other weights, Python code, tokenizers under names that are not read.
 // In order of the file names. Files without effect on results (README.md, weights in other formats
 // next to model.safetensors, optimizer states) are not listed.

@@ -60,7 +60,7 @@ absl::Status GgufReader::AddTensor(const GgufTensor& tensor) {
         absl::StrCat(where, ": format ", GgufTypeName(tensor.type), " is not supported, expected ",
                      SupportedGgufEncodings(), "; use another quantization of the model"));
   }
-  // The header has checked that the number of values and their bytes do not overflow.
+  // GgufHeader::Read has checked that the product of the shape does not overflow, nor 8 times it.
   const int64_t values = *CheckedProduct(1, tensor.shape);
   if (tensor.shape.back() % encoding->block_values != 0) {
     return absl::InvalidArgumentError(

@@ -19,9 +19,9 @@ namespace quintet {
 class GgufReader : public WeightFiles {
  public:
   // Opens a file and checks its header (GgufHeader::Read), that tensors lie within the file without
-  // overlap and are aligned, and that their rows are whole blocks. UNIMPLEMENTED for another
-  // architecture or an unsupported block format. The other errors are those of CheckpointFile::Open
-  // and GgufHeader::Read.
+  // overlap and are aligned, and that their rows are whole blocks. Returns UNIMPLEMENTED for
+  // another architecture or an unsupported block format. The other errors are those of
+  // CheckpointFile::Open and GgufHeader::Read.
   static absl::StatusOr<GgufReader> Open(const std::string& path, bool follow_symlinks = false);
 
   absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,

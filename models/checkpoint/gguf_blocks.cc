@@ -26,22 +26,22 @@ uint32_t Word(const uint8_t* bytes) {
   return word;
 }
 
-// Blocks of 32 values. The low nibbles of the 16 bytes hold values 0 to 15, the high ones 16 to 31.
+// Returns the i-th of 32 nibbles: the 16 bytes' low nibbles are 0 to 15, the high ones 16 to 31.
 int Nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
 
-// d f16, 16 bytes of nibbles: value = d (q - 8).
+// Block layout: d (f16), 16 bytes of nibbles q. Value = d (q - 8).
 void DecodeQ4_0(const uint8_t* block, float* values) {
   const float d = Half(block);
   for (int i = 0; i < kBlock; ++i) values[i] = d * static_cast<float>(Nibble(block + 2, i) - 8);
 }
 
-// d f16, m f16, 16 bytes of nibbles: value = d q + m.
+// Block layout: d (f16), m (f16), 16 bytes of nibbles q. Value = d q + m.
 void DecodeQ4_1(const uint8_t* block, float* values) {
   const float d = Half(block), m = Half(block + 2);
   for (int i = 0; i < kBlock; ++i) values[i] = d * static_cast<float>(Nibble(block + 4, i)) + m;
 }
 
-// d f16, 32 high bits, 16 bytes of nibbles: value = d (q - 16).
+// Block layout: d (f16), fifth bits of all q, 16 bytes of their low nibbles. Value = d (q - 16).
 void DecodeQ5_0(const uint8_t* block, float* values) {
   const float d = Half(block);
   const uint32_t high = Word(block + 2);
@@ -51,7 +51,7 @@ void DecodeQ5_0(const uint8_t* block, float* values) {
   }
 }
 
-// d f16, m f16, 32 high bits, 16 bytes of nibbles: value = d q + m.
+// Block layout: d (f16), m (f16), fifth bits of all q, 16 bytes of low nibbles. Value = d q + m.
 void DecodeQ5_1(const uint8_t* block, float* values) {
   const float d = Half(block), m = Half(block + 2);
   const uint32_t high = Word(block + 4);
@@ -61,7 +61,7 @@ void DecodeQ5_1(const uint8_t* block, float* values) {
   }
 }
 
-// d f16, 32 i8: value = q d.
+// Block layout: d (f16), 32 q (i8). Value = q d.
 void DecodeQ8_0(const uint8_t* block, float* values) {
   const float d = Half(block);
   for (int i = 0; i < kBlock; ++i) {
@@ -69,20 +69,20 @@ void DecodeQ8_0(const uint8_t* block, float* values) {
   }
 }
 
-// Blocks of 256 values. Two-bit parts of 64 bytes: of each 32 bytes, the lowest bits belong to
-// values 0 to 31 of 128 values, the next ones to 32 to 63, and so on.
+// Returns the i-th of 256 two-bit values in 64 bytes. Each half of 32 bytes holds 128 values: their
+// lowest two bits hold values 0 to 31, the next two bits values 32 to 63, and so on.
 int TwoBits(const uint8_t* bytes, int i) {
   return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
-// Nibbles of 128 bytes: of each 32 bytes, the low nibbles belong to values 0 to 31 of 64 values.
+// Returns the i-th of 256 nibbles. 32 bytes hold 64 of them: first all low ones, then the high.
 int PairedNibble(const uint8_t* bytes, int i) {
   return bytes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
 }
-// Single bits of 32 bytes: bit n of all bytes belongs to values 32 n to 32 n + 31.
+// Returns the i-th of 256 bits in 32 bytes: bit n (0: lowest) of byte b has i = 32 n + b.
 int OneBit(const uint8_t* bytes, int i) { return bytes[i % 32] >> i / 32 & 1; }
 
-// 16 scales and minima of 4 bits, 64 bytes of two-bit values, d f16, dmin f16:
-// value = (d scale) q - (dmin min), for 16 values each.
+// Block layout: 16 bytes, each a scale and a min of 4 bits; 64 bytes of two-bit q; d, dmin (f16).
+// Value = (d scale) q - (dmin min); 16 values share a scale and a min.
 void DecodeQ2_K(const uint8_t* block, float* values) {
   const uint8_t *scales = block, *bits = block + 16;
   const float d = Half(block + 80), dmin = Half(block + 82);
@@ -93,8 +93,8 @@ void DecodeQ2_K(const uint8_t* block, float* values) {
   }
 }
 
-// 32 bytes of high bits, 64 bytes of two-bit values, 16 scales of 6 bits in 12 bytes, d f16:
-// value = (d (scale - 32)) q, where a high bit of 0 subtracts 4 from q.
+// Block layout: 32 bytes of high bits; 64 bytes of two-bit q; 16 scales in 12 bytes; d (f16). Value
+// = (d (scale - 32)) q, where a high bit of 0 subtracts 4 from q; 16 values share a scale.
 void DecodeQ3_K(const uint8_t* block, float* values) {
   const uint8_t *high = block, *bits = block + 32, *scales = block + 96;
   const float d = Half(block + 108);
@@ -107,9 +107,9 @@ void DecodeQ3_K(const uint8_t* block, float* values) {
   }
 }
 
-// Scale and minimum n of 8, of 6 bits each, in 12 bytes. The first four are in the low six bits of
-// bytes 0 to 3 and 4 to 7. The others have four bits in bytes 8 to 11 and two in the high bits of
-// bytes 0 to 7.
+// Returns the n-th of eight scales and of eight minima, 6-bit numbers in 12 bytes. Scales 0 to 3
+// are the low six bits of bytes 0 to 3, minima 0 to 3 those of bytes 4 to 7. Scales and minima 4 to
+// 7 have four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
 void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   if (n < 4) {
     *scale = bytes[n] & 63;
@@ -120,8 +120,8 @@ void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   }
 }
 
-// d f16, dmin f16, 12 bytes of scales and minima, then `high` (null or 32 bytes of fifth bits) and
-// 128 bytes of nibbles: value = (d scale) q - (dmin min), for 32 values each.
+// Block layout: d, dmin (f16); 12 bytes of scales and mins, a pair per 32 values; `high`, the fifth
+// bits of q (32 bytes, or null); 128 bytes of nibbles. Value = (d scale) q - (dmin min).
 void DecodeNibbles(const uint8_t* block, const uint8_t* high, const uint8_t* low, float* values) {
   const float d = Half(block), dmin = Half(block + 2);
   for (int n = 0; n < 8; ++n) {
@@ -143,13 +143,13 @@ void DecodeQ5_K(const uint8_t* block, float* values) {
   DecodeNibbles(block, block + 16, block + 48, values);
 }
 
-// 128 bytes of low nibbles, 64 bytes of high two bits, 16 scales i8, d f16:
-// value = (d scale) (q - 32), for 16 values each.
+// Block layout: 128 bytes of low nibbles of q; 64 bytes of its two high bits; 16 scales (i8); d
+// (f16). Value = (d scale) (q - 32); 16 values share a scale.
 void DecodeQ6_K(const uint8_t* block, float* values) {
   const uint8_t *low = block, *high = block + 128, *scales = block + 192;
   const float d = Half(block + 208);
   for (int i = 0; i < kSuperBlock; ++i) {
-    // Of each 64 bytes, the low nibbles belong to values 0 to 63 of 128 values.
+    // Each 64 bytes hold 128 values: 0 to 63 in the low nibbles, 64 to 127 in the high ones.
     const int nibble = low[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
     const float scale = d * static_cast<float>(static_cast<int8_t>(scales[i / 16]));
     values[i] = scale * static_cast<float>((nibble | TwoBits(high, i) << 4) - 32);

@@ -16,7 +16,7 @@ struct GgufEncoding {
   StoredType values;     // type of the decoded values
   int64_t block_values;  // values per block
   int64_t block_bytes;   // bytes per block
-  // Decodes one block to block_values floats; null: the bytes are the values.
+  // Decodes one block to block_values floats. Null if the bytes are the values themselves.
   void (*decode)(const uint8_t* block, float* values);
 };
 

@@ -50,26 +50,26 @@ struct GgufTensor {
 
 class GgufHeader {
  public:
-  // Limits. Headers of real files have fewer than 100 keys, 1,000 tensors and 300,000 strings in
-  // 20 MB.
+  // Upper bounds of the header. The header of a real file is smaller than 20 MB and has fewer than
+  // 100 keys, fewer than 1,000 tensors and fewer than 300,000 strings.
   static constexpr int64_t kMaxKeys = 65536, kMaxTensors = 100000, kMaxElements = 1 << 22;
   static constexpr int64_t kMaxHeaderBytes = int64_t{256} << 20;
 
-  // Reads the header. `file` must outlive the result. INVALID_ARGUMENT: not a GGUF file, another
-  // version, truncated, a duplicate key or tensor name, a limit is exceeded, or a size overflows;
-  // the message names the file and the key or tensor.
+  // Reads the header. `file` must outlive the result. Returns INVALID_ARGUMENT if the file is not
+  // GGUF, has another version, is truncated, repeats a key or tensor name, exceeds a limit, or has
+  // a size that overflows; the message names the file and the key or tensor.
   static absl::StatusOr<GgufHeader> Read(const CheckpointFile* file);
 
   // The value of a key; null if there is none.
   const GgufValue* Find(std::string_view key) const;
-  // The value of a key if it has this type, otherwise nullopt.
+  // The value of `key`; nullopt if there is no such key or its value has another type.
   std::optional<int64_t> Integer(std::string_view key) const;
   std::optional<double> Number(std::string_view key) const;
   std::string_view Text(std::string_view key) const;  // empty if it is no string
 
-  // The elements of an array. INVALID_ARGUMENT if the key has another type; NOT_FOUND if there is
-  // no such key. Strings are at most max_bytes long. Numbers: any numeric element type. Bytes:
-  // elements of one byte.
+  // Strings returns an array of strings of at most max_bytes bytes each; Numbers an array of any
+  // numeric type; Bytes an array of one-byte elements. All three return INVALID_ARGUMENT if the
+  // value has another type, NOT_FOUND if there is no such key.
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key, int64_t max_bytes) const;
   absl::StatusOr<std::vector<double>> Numbers(std::string_view key) const;
   absl::StatusOr<std::string> Bytes(std::string_view key) const;

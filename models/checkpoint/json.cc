@@ -150,7 +150,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, 
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   const std::string name = BaseName(path);
-  // Non-blocking, so that a FIFO in a model directory cannot block the loader.
+  // O_NONBLOCK, so that open() returns at once for a FIFO, too (it is rejected below).
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const int error = errno;  // StrCat may change errno

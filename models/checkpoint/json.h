@@ -46,9 +46,9 @@ class JsonDocument {
   nlohmann::json value_;
 };
 
-// Returns the contents of a regular file. NOT_FOUND if it does not exist; INVALID_ARGUMENT if it is
-// not a regular file or is larger than max_bytes, which is checked before memory is allocated.
-// Messages contain only the last component of the path.
+// Returns the contents of a regular file. Returns NOT_FOUND if it does not exist; INVALID_ARGUMENT
+// if it is not a regular file or is larger than max_bytes, which is checked before memory is
+// allocated. Messages contain only the last component of the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Calls ReadFile, then ParseJson with the file's name as `where`.

@@ -26,13 +26,13 @@ bool Has(const std::string& directory, const std::string& name) {
   return fs::exists(fs::symlink_status(absl::StrCat(directory, "/", name), error));
 }
 
-// Returns the class of a component, the second of two strings; empty for other values.
+// Returns the class in `component`, a pair [library, class]; empty for any other JSON value.
 std::string ClassOf(const nlohmann::json& component) {
   const bool pair = component.is_array() && component.size() == 2 && component[1].is_string();
   return pair ? component[1].get<std::string>() : "";
 }
 
-// T5EncoderModel, UMT5EncoderModel, MT5EncoderModel, T5ForConditionalGeneration, ...
+// Whether `name` is a T5 model class: T5EncoderModel, UMT5EncoderModel, MT5EncoderModel, ...
 bool IsT5(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "UM")) absl::ConsumePrefix(&name, "M");
   return absl::StartsWith(name, "T5") && !absl::StrContains(name, "Tokenizer");

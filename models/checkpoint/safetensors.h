@@ -60,8 +60,8 @@ struct TensorSpec {
 // header is padded so that the first tensor starts at a multiple of 64 bytes. Not thread safe.
 class SafetensorsWriter {
  public:
-  // Creates the file `path`, which must not exist. INVALID_ARGUMENT unless the tensors' names are
-  // unique and valid UTF-8.
+  // Creates the file `path`, which must not exist. Returns INVALID_ARGUMENT unless the tensors'
+  // names are unique and valid UTF-8.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, const std::vector<TensorSpec>& specs,
       const std::map<std::string, std::string>& metadata);
@@ -70,8 +70,8 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(SafetensorsWriter&& other) noexcept;
   ~SafetensorsWriter();  // closes the file; without Finish it is incomplete
 
-  // Appends the next bytes of tensor data, in pieces of any size. RESOURCE_EXHAUSTED if the disk is
-  // full. Aborts (QT_CHECK) if the total size of all tensors would be exceeded.
+  // Appends the next bytes of tensor data, in pieces of any size. Returns RESOURCE_EXHAUSTED if the
+  // disk is full. Aborts (QT_CHECK) if the total size of all tensors would be exceeded.
   absl::Status Append(const void* data, int64_t bytes);
   // Aborts (QT_CHECK) unless all bytes of all tensors were appended. Then flushes the file to disk
   // (fsync) and closes it.

@@ -14,7 +14,7 @@ struct Rename {
   std::string_view foreign, ours;
 };
 
-// Tensors outside the blocks.
+// Names of the tensors outside the layers' blocks.
 constexpr Rename kWhole[] = {
     {"token_embd.weight", "shared.weight"},
     {"output.weight", "lm_head.weight"},
@@ -24,8 +24,8 @@ constexpr Rename kWhole[] = {
     {"norm.weight", "encoder.final_layer_norm.weight"},
 };
 
-// What follows the number of a block. kFfn stands for the feed-forward layer, whose number differs
-// between encoder and decoder.
+// The rest of a tensor's name, behind the number of the block. kFfn stands for the feed-forward
+// layer, whose number differs between encoder and decoder.
 constexpr char kFfn[] = "FFN.";
 constexpr Rename kGguf[] = {
     {"attn_q", "layer.0.SelfAttention.q"},

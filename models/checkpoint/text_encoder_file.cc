@@ -30,7 +30,7 @@ bool IsFloat(StoredType type) {
   return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
-// Tensors that are read as a part of another one, or not at all.
+// True for tensors that tensors() omits: scales and formats of other tensors, and the tokenizer.
 bool IsCompanion(absl::string_view name) {
   for (const char* suffix :
        {kMarker, ".weight_scale", ".scale_weight", ".input_scale", ".scale_input"}) {
@@ -47,7 +47,7 @@ bool IsLinear(const StoredTensor& tensor, absl::string_view name) {
          !absl::EndsWith(name, ".relative_attention_bias.weight");
 }
 
-// The prefixes P for which the file has the tensors P + `embedding` and P + `query`.
+// Adds the prefixes P for which the file has the tensors P + `embedding` and P + `query`.
 void AddPrefixes(const WeightFiles& files, absl::string_view embedding, absl::string_view query,
                  std::set<std::string>* prefixes) {
   for (const StoredTensor& tensor : files.tensors()) {
@@ -154,7 +154,7 @@ absl::StatusOr<TextEncoderFile> TextEncoderFile::Open(const std::string& path,
                                                  " in Hugging Face's T5"));
 }
 
-// Returns the declared formats of matrices, from the metadata and from X.comfy_quant.
+// Returns the matrices' quantization formats that the metadata and tensors *.comfy_quant declare.
 absl::StatusOr<TextEncoderFile::Layers> TextEncoderFile::ReadLayers() const {
   Layers layers;
   if (const auto entry = file_->metadata().find(kMetadata); entry != file_->metadata().end()) {
@@ -223,7 +223,7 @@ absl::Status TextEncoderFile::AddTensor(const StoredTensor& tensor, const std::s
   return absl::OkStatus();
 }
 
-// Finds the scale of a tensor. A scale of one value is read now.
+// Finds the scale of a tensor: reads a single value, or sets origin->rows to the tensor of scales.
 absl::Status TextEncoderFile::FindScale(const StoredTensor& tensor, Origin* origin) const {
   const absl::string_view layer = absl::StripSuffix(tensor.name, ".weight");
   if (layer.size() == tensor.name.size()) return absl::OkStatus();
@@ -272,7 +272,7 @@ void TextEncoderFile::AddScales(const StoredTensor& tensor, const std::string& n
   origins_.push_back({.scale = origin.scale, .rows = origin.rows});
 }
 
-// Copies scales [begin, begin + count) of the rows.
+// Sets `scales` to the scales of rows [begin, begin + count).
 absl::Status TextEncoderFile::ReadScales(const Origin& origin, int64_t begin, int64_t count,
                                          float* scales) const {
   std::fill_n(scales, count, origin.scale);
@@ -284,8 +284,8 @@ absl::Status TextEncoderFile::ReadScales(const Origin& origin, int64_t begin, in
   return CheckScales(scales, count, absl::StrCat(name_, ": tensor ", Printable(origin.rows->name)));
 }
 
-// Reads values [begin, begin + count), multiplies them by their scale and stores them as the type
-// of `tensor`.
+// Reads values [begin, begin + count) of `tensor` from the file (origin.values), multiplies them by
+// their scale, and stores them in `destination` with the type tensor.type.
 absl::Status TextEncoderFile::Widen(const Origin& origin, const StoredTensor& tensor, int64_t begin,
                                     int64_t count, void* destination) const {
   constexpr int64_t kPart = 16384;
@@ -326,7 +326,7 @@ absl::Status TextEncoderFile::Read(const StoredTensor& tensor, int64_t begin_byt
   if (origin.values == nullptr) {
     return ReadScales(origin, begin_bytes / size, bytes / size, static_cast<float*>(destination));
   }
-  // Values of the same type are not scaled here: the scales of quantized ones are a tensor.
+  // Values that stay quantized are not scaled here: their scales are a tensor of their own.
   const bool scaled = IsFloat(tensor.type) && (origin.rows != nullptr || origin.scale != 1.0F);
   if (tensor.type == origin.type && !scaled) {
     return file_->Read(*origin.values, begin_bytes, bytes, destination);

@@ -28,9 +28,9 @@ namespace quintet {
 
 class TextEncoderFile : public WeightFiles {
  public:
-  // Opens a file. The errors are those of SafetensorsReader::OpenFile, INVALID_ARGUMENT if the file
-  // holds no T5 encoder or a scale has a wrong shape or is not finite, and UNIMPLEMENTED for other
-  // formats of quantization.
+  // Opens a file. Returns the errors of SafetensorsReader::OpenFile, INVALID_ARGUMENT if the file
+  // holds no T5 encoder or a scale of wrong shape or value, and UNIMPLEMENTED for a quantization
+  // format that is not in the list at the top of this file.
   static absl::StatusOr<TextEncoderFile> Open(const std::string& path,
                                               bool follow_symlinks = false);
 
@@ -44,11 +44,11 @@ class TextEncoderFile : public WeightFiles {
   const std::string& name() const { return name_; }  // last path component, printable
 
  private:
-  // How the values of a tensor come from the file.
+  // Where the values of a tensor are in the file, and how they are scaled.
   struct Origin {
     const StoredTensor* values = nullptr;  // null: a tensor of row scales
     StoredType type = StoredType::kF32;    // of `values`, which may be declared as U8
-    // Scale of all values, or in `rows` one per row: f32, bf16 or f16.
+    // If `rows` is null, `scale` is that of all values; else `rows` has one per row (a float type).
     float scale = 1.0F;
     const StoredTensor* rows = nullptr;
   };

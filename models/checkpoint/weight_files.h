@@ -1,7 +1,7 @@
 // The tensors of a checkpoint, whatever the format of its files: a directory with safetensors
 // files, one safetensors file of a text encoder, or a GGUF file. Readers of these formats derive
 // from WeightFiles. They give every tensor the name that Hugging Face's class has for it and
-// decode block formats, so that nothing above depends on the format.
+// decode block formats, so that users of WeightFiles do not depend on the format.
 #pragma once
 
 #include <cstdint>
@@ -78,8 +78,8 @@ class WeightFiles {
   const StoredTensor* Find(std::string_view name) const;  // null if there is none
 
   // Copies `bytes` bytes of the tensor's values, starting at byte `begin_bytes` of them, to
-  // `destination`. Both numbers are multiples of the size of a value. INVALID_ARGUMENT if the file
-  // has become shorter.
+  // `destination`. Both numbers are multiples of the size of a value. Returns INVALID_ARGUMENT if
+  // the file has become shorter.
   virtual absl::Status Read(const StoredTensor& tensor, int64_t begin_bytes, int64_t bytes,
                             void* destination) const = 0;
   // Reads all bytes of all weight files, headers included, and calls `take` for each block of bytes
@@ -87,8 +87,8 @@ class WeightFiles {
   virtual absl::Status ReadFiles(
       absl::FunctionRef<bool(const void* data, int64_t bytes)> take) const = 0;
 
-  // Fields of config.json that the files themselves state, e.g. {"num_heads": 64}; an empty object
-  // if there are none. They have not been checked.
+  // Fields of config.json that the weight files' metadata state, e.g. {"num_heads": 64}; an empty
+  // object if there are none. The values have not been checked.
   virtual nlohmann::json ConfigFields() const;
 
  protected:

@@ -211,7 +211,7 @@ absl::StatusOr<ModelConfig> ReadFields(const nlohmann::json& parsed, const std::
   return config;
 }
 
-// Returns the name of a model's configuration for messages.
+// Returns how messages call the source of a model's configuration: a file name.
 std::string ConfigName(const std::string& model) {
   return ModelFormatOf(model) == ModelFormat::kDirectory
              ? "config.json"

@@ -25,7 +25,7 @@ class ShapeReader {
 
   bool Has(const std::string& name) const { return files_.Find(name) != nullptr; }
 
-  // Returns the matrix of the first of these names that exists.
+  // Returns the matrix of the first of `names` that the file has.
   absl::StatusOr<const StoredTensor*> Matrix(std::initializer_list<std::string> names) const {
     for (const std::string& name : names) {
       const StoredTensor* tensor = files_.Find(name);
@@ -39,7 +39,7 @@ class ShapeReader {
                                                    ", from which the configuration is derived"));
   }
 
-  // Returns the number of layers of a stack: the highest number in a name, and one.
+  // Returns the number of layers of a stack: 1 + the highest layer number in a tensor name.
   int64_t Layers(absl::string_view stack) const {
     int64_t layers = 0;
     for (const StoredTensor& tensor : files_.tensors()) {
@@ -59,7 +59,7 @@ class ShapeReader {
   const std::string& where_;
 };
 
-// Adds the fields that the files state, and compares those that are derived as well.
+// Adds the fields of `stated` to *config; an error if *config has another value for a field.
 absl::Status AddStated(const nlohmann::json& stated, const std::string& where,
                        nlohmann::json* config) {
   for (const auto& [field, value] : stated.items()) {
@@ -123,7 +123,7 @@ absl::StatusOr<nlohmann::json> ReadConfigFile(const std::string& model) {
     if (config.is_object()) return config;
     return absl::InvalidArgumentError("config.json: expected an object");
   }
-  // FindModel has checked the link if the file is one.
+  // If the file is a symbolic link, FindModel has already checked it.
   QT_ASSIGN_OR_RETURN(const auto files, WeightFiles::Open(model, /*follow_symlinks=*/true));
   return DeriveConfig(*files, Printable(model.substr(model.rfind('/') + 1)));
 }

@@ -9,18 +9,18 @@
 
 namespace quintet {
 
-// Returns the fields of config.json for a T5 or UMT5 with these weights. Sizes are those of the
-// tensors: vocab_size and d_model of the embedding, d_ff of the feed-forward layer, num_layers of
-// the names, num_heads and the number of buckets of the position bias, d_kv of the query
-// projection. A model whose second encoder layer has a position bias of its own is a UMT5, others
-// are T5. A gated feed-forward layer means gated-gelu, another one relu. Without decoder tensors
-// the class is an encoder model. Other fields are those that the files state
-// (WeightFiles::ConfigFields). INVALID_ARGUMENT if a tensor is missing or has an impossible shape,
-// or the files state another size than the tensors have; the message begins with `where`.
+// Returns the fields of config.json for a T5 or UMT5 with these weights. Sizes come from the
+// tensors: vocab_size and d_model from the embedding, d_ff from the feed-forward layer, num_heads
+// and the number of buckets from the position bias, d_kv from the query projection. num_layers
+// comes from their names. A model whose second encoder layer has a position bias of its own is a
+// UMT5, others are T5. A gated feed-forward layer means gated-gelu, an ungated one relu. Without
+// decoder tensors the class is an encoder model. Other fields are those that the files state
+// (WeightFiles::ConfigFields). Returns INVALID_ARGUMENT if a tensor is missing or has an impossible
+// shape, or the files state another size than the tensors have; the message begins with `where`.
 absl::StatusOr<nlohmann::json> DeriveConfig(const WeightFiles& files, const std::string& where);
 
-// Returns the object of the config.json of a model, a directory or a file as FindModel returns it,
-// or what DeriveConfig finds in the file. Its fields have not been checked.
+// Returns the unchecked fields of config.json. `model` is a directory or a file that FindModel has
+// returned; for a file, DeriveConfig derives the fields from its tensors.
 absl::StatusOr<nlohmann::json> ReadConfigFile(const std::string& model);
 
 }  // namespace quintet

@@ -111,9 +111,9 @@ absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& dir
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(const std::string& json,
                                                            const std::string& where);
 
-// UNIMPLEMENTED if the defaults have unsupported_fields. The message lists these fields and names
-// the command-line flag with which they are ignored. To be called only for models that generate
-// text.
+// Returns UNIMPLEMENTED if the defaults have unsupported_fields. The message lists these fields and
+// names the command-line flag with which they are ignored. To be called only for models that
+// generate text.
 absl::Status CheckGenerationSupported(const GenerationDefaults& defaults);
 inline constexpr char kIgnoreGenerationFields[] = "--ignore-generation-fields";
 

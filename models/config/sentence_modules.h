@@ -54,10 +54,10 @@ struct SentenceModules {
   std::string default_prompt;                  // name of the prompt for every text; empty: none
 };
 
-// Reads the modules of `directory`; null if it has no modules.json. INVALID_ARGUMENT for damaged
-// files and for sizes that do not fit together. UNIMPLEMENTED for modules and settings that Quintet
-// does not support, because ignoring them would give wrong results. Messages name the file and the
-// field.
+// Reads the modules of `directory`; null if it has no modules.json. Returns INVALID_ARGUMENT for
+// damaged files and for sizes that do not fit together. Returns UNIMPLEMENTED for modules and
+// settings that Quintet does not support, because ignoring them would give wrong results. Messages
+// name the file and the field.
 absl::StatusOr<std::unique_ptr<const SentenceModules>> ReadSentenceModules(
     const std::string& directory, const ModelConfig& config, bool follow_symlinks = false);
 

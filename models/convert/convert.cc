@@ -34,8 +34,8 @@ fs::path WithoutTrailingSlash(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-// INVALID_ARGUMENT if source and target are the same directory or one contains the other, after
-// resolving symbolic links. Replacing the target would then delete the source.
+// Returns INVALID_ARGUMENT if source and target are the same directory or one contains the other,
+// after resolving symbolic links. Replacing the target would then delete the source.
 absl::Status CheckNesting(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(source, error);
@@ -82,8 +82,8 @@ absl::Status CheckLength(const fs::path& target) {
   return absl::OkStatus();
 }
 
-// Replaces the codes NOT_FOUND and FAILED_PRECONDITION of an error about the target by ABORTED.
-// Callers take NOT_FOUND and FAILED_PRECONDITION for errors in the source model.
+// For errors about the conversion's target directory: returns `status`, with code ABORTED instead
+// of NOT_FOUND or FAILED_PRECONDITION. Callers take these two codes for errors in the source model.
 absl::Status TargetError(const absl::Status& status) {
   const bool model_code = absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
   return model_code ? absl::AbortedError(status.message()) : status;

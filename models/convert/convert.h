@@ -1,4 +1,4 @@
-// Converts checkpoints in any format that WeightFiles reads to Quintet's packed format (described
+// Converts checkpoints, in any format that WeightFiles reads, to Quintet's packed format (described
 // in models/weights/table.h), or between Hugging Face's T5 format and FAT5's. The result is a
 // self-contained directory: model.safetensors, config.json, generation_config.json, tokenizer files
 // and licences. It is created atomically (models/checkpoint/atomic_directory.h). Its bytes depend
@@ -44,8 +44,8 @@ struct ConvertOptions {
   // True: follow all symbolic links to the source's files. False: follow only links that stay
   // within one repository's folder of a Hugging Face hub cache; other links are an error.
   bool follow_symlinks = false;
-  // A LoRA adapter, read for the source's configuration, to merge into the weights; null: none.
-  // Only for kPacked, and only if the matrices that it changes are not quantised in the source.
+  // LoRA adapter to merge into the weights, or null. ReadAdapter must have read it for the source
+  // model. Null unless kPacked. Must not change matrices that the source stores quantised.
   const Adapter* adapter = nullptr;
   // Called after every block of weights with the number of bytes written so far and the total
   // number of bytes. If it returns false, the conversion stops (CANCELLED).
@@ -55,9 +55,9 @@ struct ConvertOptions {
   std::function<absl::Status(const std::string& directory, const ConvertResult& result)> accept;
 };
 
-// INVALID_ARGUMENT if `target` is not a valid path of a new directory (it is empty, does not end in
-// a name or is too long), or if source and target, after resolving links, are the same directory or
-// one contains the other.
+// Returns INVALID_ARGUMENT if `target` is not a valid path of a new directory (it is empty, does
+// not end in a name or is too long), or if source and target, after resolving links, are the same
+// directory or one contains the other.
 absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
 
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the

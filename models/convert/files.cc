@@ -80,7 +80,7 @@ absl::Status CopyModules(const std::string& source, const std::string& target,
   return absl::OkStatus();
 }
 
-// Copies the files of a directory for which `wanted` is true.
+// Copies those files of the directory `source` for whose names `wanted` returns true.
 absl::Status CopyFiles(const std::string& source, bool (*wanted)(const std::string& name),
                        const CompanionOptions& options) {
   std::vector<std::string> names;
@@ -95,7 +95,7 @@ absl::Status CopyFiles(const std::string& source, bool (*wanted)(const std::stri
   return absl::OkStatus();
 }
 
-// Writes the tokenizer that is one file.
+// Writes the tokenizer if options.tokenizer is one file, not a directory.
 absl::Status WriteTokenizer(const CompanionOptions& options) {
   const std::string& path = options.tokenizer;
   if (ModelFormatOf(path) == ModelFormat::kDirectory) {  // a tokenizer.json or a spiece.model

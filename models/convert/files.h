@@ -17,11 +17,11 @@ struct CompanionOptions {
 };
 // Copies generation_config.json, sentence-transformers modules and licence texts of the source, and
 // the files of the tokenizer. A tokenizer inside a weight file is written as spiece.model.
-// INVALID_ARGUMENT for files larger than 256 MiB and, unless follow_symlinks, for symbolic links
-// that ResolveLink refuses.
+// Returns INVALID_ARGUMENT for files larger than 256 MiB and, unless follow_symlinks, for symbolic
+// links that ResolveLink refuses.
 absl::Status CopyCompanions(const CompanionOptions& options);
 
-// Writes a file that must not exist. RESOURCE_EXHAUSTED if the disk is full.
+// Writes a file that must not exist. Returns RESOURCE_EXHAUSTED if the disk is full.
 absl::Status WriteFile(const std::string& path, const std::string& text);
 absl::Status WriteJson(const std::string& path, const nlohmann::json& value);
 

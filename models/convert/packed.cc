@@ -183,8 +183,8 @@ class PackedStream {
   std::vector<float> floats_, scales_;
 };
 
-// FAILED_PRECONDITION if the adapter changes a quantised matrix: merging would round its values a
-// second time.
+// Returns FAILED_PRECONDITION if the adapter changes a quantised matrix: merging would round its
+// values a second time.
 absl::Status CheckMergeable(const std::vector<PlannedWeight>& plan, const Adapter& adapter) {
   for (const PlannedWeight& weight : plan) {
     if (!IsQuantized(SourceType(weight)) || !adapter.Changes(weight.slot.name)) continue;

@@ -20,7 +20,7 @@ class WeightsWriter {
   static absl::StatusOr<WeightsWriter> Create(const std::string& path,
                                               const std::vector<TensorSpec>& specs,
                                               std::function<bool(int64_t, int64_t)> progress);
-  // Appends the next bytes of tensor data. CANCELLED if `progress` returns false.
+  // Appends the next bytes of tensor data. Returns CANCELLED if `progress` returns false.
   absl::Status Append(const void* data, int64_t bytes);
   absl::StatusOr<ConvertResult> Finish();
 
@@ -34,15 +34,15 @@ class WeightsWriter {
   int64_t total_bytes_ = 0;
 };
 
-// Converts n f32 values to a float dtype. INVALID_ARGUMENT, naming `tensor`, if a value is NaN,
-// infinite or too large for f16.
+// Converts n f32 values to a float dtype. Returns INVALID_ARGUMENT, naming `tensor`, if a value is
+// NaN, infinite or too large for f16.
 absl::Status Encode(const float* values, int64_t n, DType type, const std::string& tensor,
                     void* encoded);
 
 // Writes the weights in the packed format (models/weights/table.h) to the file `path`, with
 // options.adapter merged into them. Also sets config->scale_logits. A head that was the embedding
-// (tied) becomes a tensor of its own if the adapter changes it. FAILED_PRECONDITION if the adapter
-// changes a matrix that the source stores as int8 or fp8.
+// (tied) becomes a tensor of its own if the adapter changes it. Returns FAILED_PRECONDITION if the
+// adapter changes a matrix that the source stores as int8 or fp8.
 absl::StatusOr<ConvertResult> WritePackedWeights(const WeightFiles& files, ModelConfig* config,
                                                  const ConvertOptions& options,
                                                  const std::string& path);

@@ -38,7 +38,7 @@ class AddedTokens {
   void Add(AddedToken token);
   // Builds the two KeySearches that Split uses, one for raw text and one for normalized text.
   // Applies `normalizer` (may be null) to the content of each token whose `normalized` is true.
-  // INVALID_ARGUMENT if this makes the contents too long in total (CheckGrowth).
+  // Returns INVALID_ARGUMENT if this makes the contents too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
   // After this call tokens with lstrip or rstrip, which also match the white space before or after
   // them, take U+001C to U+001F for white space, too, as Python's str.strip does.

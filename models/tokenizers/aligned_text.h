@@ -21,7 +21,7 @@ struct AlignedText {
   std::vector<uint32_t> begin, end;
   bool tracked = false;
   // Length in bytes of the prefix of `text` that comes from the original input's first character.
-  // Also set if not tracked, because Metaspace's prepend scheme "first" needs it.
+  // Set even if `tracked` is false, because Metaspace's prepend scheme "first" needs it.
   size_t first_character_bytes = 0;
 
   // Makes a text that is not normalized yet and begins at byte `origin` of the original input.
@@ -45,7 +45,7 @@ class Rewriter {
     out_.tracked = in.tracked;
     out_.text.reserve(in.text.size() + in.text.size() / 8);
   }
-  // Copies bytes [from, to) of the old text, with their alignment.
+  // Copies bytes [from, to) of the old text and their alignment (origins in the original input).
   void Keep(size_t from, size_t to) {
     out_.text.append(in_.text, from, to - from);
     if (from < in_.first_character_bytes)
@@ -68,8 +68,8 @@ class Rewriter {
   // character of `bytes` gets the alignment of the n-th character of the replaced range. If `bytes`
   // has more characters, the remaining ones get the alignment of the range's last character.
   void Replace(std::string_view bytes, size_t from, size_t to);
-  // Returns whether new text that replaces the old text at byte `source` or later needs an
-  // alignment. If it does not, the new text may be appended directly to *untracked_output().
+  // Returns whether new text for the old text from byte `source` on needs an alignment (its origin
+  // in the original input). If not, it may be appended directly to *untracked_output().
   bool tracks(size_t source) const { return in_.tracked || source < in_.first_character_bytes; }
   std::string* untracked_output() { return &out_.text; }
   size_t size() const { return out_.text.size(); }
@@ -90,9 +90,9 @@ class CharacterRewriter {
  public:
   explicit CharacterRewriter(const AlignedText& in) : in_(in), rewriter_(in) {}
   void Put(uint32_t code_point, int change);
-  // Writes ASCII characters, each of which replaces one character of the old text.
+  // Writes ASCII characters; each replaces the next character of the old text (change 0).
   void PutUnchanged(std::string_view ascii);
-  // Lets the character that was written last replace `count` more characters of the old text.
+  // Makes the last written character replace also the next `count` characters of the old text.
   void Absorb(int count) {
     if (pending_) pending_->change -= count;
   }

@@ -24,8 +24,8 @@ struct BpeOptions {
 
 class Bpe : public TokenModel {
  public:
-  // INVALID_ARGUMENT (the message does not name the file) if the vocabulary lacks the unknown
-  // token, or one of the two parts of a merge, or the merged token.
+  // Returns INVALID_ARGUMENT (the message does not name the file) if the vocabulary lacks the
+  // unknown token, or one of the two parts of a merge, or the merged token.
   static absl::StatusOr<std::unique_ptr<Bpe>> Make(Vocabulary vocabulary, BpeOptions options);
   void Encode(std::string_view piece, TokenList* tokens) const override;
 

@@ -18,9 +18,9 @@ class Charsmap {
   // could turn each letter into megabytes. The longest replacement in SentencePiece's own rules has
   // 33 bytes.
   static constexpr int kMaxReplacementBytes = 128;
-  // Limit on the bytes that a rule matches. Parse rejects longer rules, and thereby also tries that
-  // contain cycles. The limit is needed because a search takes up to this number of steps at each
-  // character of a text. The longest match in SentencePiece's own rules has 12 bytes.
+  // Limit on the bytes that a rule matches. Parse rejects a trie with longer rules, and thereby one
+  // with a cycle (endless rules). The limit is needed because a search takes up to this number of
+  // steps at each character of a text. The longest match in SentencePiece's own rules has 12 bytes.
   static constexpr int kMaxRuleBytes = 128;
   // Layout of `blob`: u32 size of the trie in bytes; the trie's units (u32 each, little-endian);
   // NUL-terminated replacements. An empty blob means no rules. The message of an
@@ -39,7 +39,7 @@ class Charsmap {
   // Returns the shortest rule that matches a prefix of `text` (Hugging Face's tokenizers also take
   // the shortest).
   Match Shortest(std::string_view text) const;
-  // Returns the longest rule that matches a prefix of `text` (SentencePiece itself takes it).
+  // Returns the longest rule that matches a prefix of `text` (as SentencePiece itself does).
   Match Longest(std::string_view text) const;
 
  private:

@@ -23,9 +23,9 @@ const nlohmann::json* FindField(const nlohmann::json& object, const char* field)
 // noexcept, allocates memory; this function does not.
 bool EqualsString(const nlohmann::json& value, std::string_view text);
 
-// BoolField, IntField and StringField return the value of a field. INVALID_ARGUMENT if the value
-// has another type. If the field is missing or null, the functions with a parameter `fallback`
-// return `fallback`, and the others return INVALID_ARGUMENT.
+// BoolField, IntField and StringField return the value of a field. They return INVALID_ARGUMENT if
+// the value has another type. If the field is missing or null, the functions with a parameter
+// `fallback` return `fallback`, and the others return INVALID_ARGUMENT.
 absl::StatusOr<bool> BoolField(const nlohmann::json& object, const char* field, bool fallback,
                                const std::string& where);
 absl::StatusOr<int64_t> IntField(const nlohmann::json& object, const char* field,

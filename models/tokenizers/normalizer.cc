@@ -177,8 +177,8 @@ class ReplaceNormalizer : public Normalizer {
     pattern_.ForEachMatch(text->text, [&](size_t begin, size_t end) {
       if (rewriter.size() > bytes + kMaxAddedBytes) return;
       rewriter.Keep(kept, begin);
-      // As in Hugging Face's tokenizers, the new text is aligned with the last byte that it
-      // replaces.
+      // As in Hugging Face's tokenizers, the new text has the same origin in the original input as
+      // the last byte that it replaces.
       if (!text->text.empty()) rewriter.Put(content_, end > 0 ? end - 1 : 0);
       kept = end;
     });

@@ -17,14 +17,14 @@ namespace quintet {
 // It protects against tokenizer files that turn a text into gigabytes. Texts of requests are
 // limited to 1 MiB; to such a text real tokenizers add far fewer bytes than this limit.
 inline constexpr size_t kMaxAddedBytes = size_t{16} << 20;
-// INVALID_ARGUMENT if output_bytes > input_bytes + kMaxAddedBytes; arguments are the sizes of a
-// text before and after normalization.
+// Returns INVALID_ARGUMENT if output_bytes > input_bytes + kMaxAddedBytes; arguments are the sizes
+// of a text before and after normalization.
 absl::Status CheckGrowth(size_t input_bytes, size_t output_bytes);
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Rewrites the text. INVALID_ARGUMENT if it becomes too long (CheckGrowth); *text is then
+  // Rewrites the text. Returns INVALID_ARGUMENT if it becomes too long (CheckGrowth); *text is then
   // unspecified.
   virtual absl::Status Apply(AlignedText* text) const = 0;
 };

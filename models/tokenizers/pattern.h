@@ -37,8 +37,8 @@ struct CharacterClass {
 
 class Pattern {
  public:
-  // Compiles a pattern. UNIMPLEMENTED, quoting the pattern, for syntax outside the subset and for
-  // patterns that compile to too many steps; INVALID_ARGUMENT for a pattern that is not UTF-8.
+  // Compiles a pattern. Returns UNIMPLEMENTED, quoting the pattern, for unsupported syntax and for
+  // a pattern that compiles to too many steps; INVALID_ARGUMENT for one that is not UTF-8.
   static absl::StatusOr<Pattern> Compile(std::string_view regex, const std::string& where);
   // A pattern that matches exactly these bytes.
   static Pattern Literal(std::string_view text);
@@ -60,9 +60,9 @@ class Pattern {
       kTextStart,
       kTextEnd,
       kMatch,
-      // Matches as many characters of one class as possible; then the whole pattern matches.
-      // `first` is the index of the class. Replaces a loop at the end of a pattern, which never has
-      // to backtrack.
+      // Matches as many characters of one class as possible, and completes the whole match. `first`
+      // is the index of the class. This step replaces a loop at the end of a pattern; such a loop
+      // never has to backtrack.
       kFinalLoop,
     };
     Kind kind;

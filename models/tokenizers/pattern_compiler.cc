@@ -119,8 +119,8 @@ class PatternCompiler {
     for (const uint32_t jump : jumps) steps()[jump].first = here();
   }
 
-  // Inserts a step at index `place`, which moves the later steps by one. The splits and jumps among
-  // the later steps must follow: each of their targets that is >= `place` is increased by 1.
+  // Inserts a step at index `place`, which moves the later steps by one. In the splits and jumps
+  // among the later steps, increases each target that is >= `place` by 1.
   void Insert(uint32_t place, Step step) {
     Emit({Step::kMatch});
     std::rotate(steps().begin() + place, steps().end() - 1, steps().end());

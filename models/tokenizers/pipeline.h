@@ -41,7 +41,7 @@ struct PipelineParts {
 
 class Pipeline : public Tokenizer {
  public:
-  // INVALID_ARGUMENT (the message does not name the file) if AddedTokens::Finish fails.
+  // Returns INVALID_ARGUMENT (the message does not name the file) if AddedTokens::Finish fails.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Make(PipelineParts parts);
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,

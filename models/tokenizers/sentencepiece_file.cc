@@ -7,7 +7,7 @@ namespace {
 
 enum WireType : uint64_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
-// Reads the fields of one message.
+// Reads the fields of one protocol buffer message.
 class WireReader {
  public:
   explicit WireReader(std::string_view bytes) : rest_(bytes) {}

@@ -24,7 +24,7 @@ struct SentencePieceFile {
   std::vector<Piece> pieces;
   int32_t model_type = 1;      // trainer_spec.model_type: 1 unigram, 2 BPE, 3 word, 4 char
   bool byte_fallback = false;  // trainer_spec.byte_fallback
-  // normalizer_spec, and trainer_spec.treat_whitespace_as_suffix
+  // Fields of normalizer_spec; whitespace_as_suffix is trainer_spec.treat_whitespace_as_suffix.
   std::string_view charsmap;  // precompiled_charsmap
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
   bool whitespace_as_suffix = false;
@@ -33,7 +33,7 @@ struct SentencePieceFile {
 // Reads the content of a file. Unknown fields are skipped; of a field that occurs several times the
 // last one counts. Returns nullopt if the bytes are not a protocol buffer.
 std::optional<SentencePieceFile> ReadSentencePieceFile(std::string_view bytes);
-// Returns the content of a file that ReadSentencePieceFile reads as `file`.
+// Returns file content for which ReadSentencePieceFile returns a struct equal to `file`.
 std::string WriteSentencePieceFile(const SentencePieceFile& file);
 
 }  // namespace quintet

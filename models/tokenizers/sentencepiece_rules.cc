@@ -23,7 +23,7 @@ absl::Status Bad(const std::string& where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
 }
 
-// The file's normalization rules, of which the longest that matches applies at each position, then
+// Applies the file's normalization rules (at each position the longest rule that matches), then
 // SentencePiece's rules for spaces.
 class SentencePieceNormalizer : public Normalizer {
  public:
@@ -56,8 +56,8 @@ class SentencePieceNormalizer : public Normalizer {
     for (size_t at = 0; at < old.size() && rewriter.size() <= old.size() + kMaxAddedBytes;) {
       const Charsmap::Match match = rules_.Longest(old.substr(at));
       int length = 1;
-      // A rule of a damaged file may end within a character or begin with a part of one; it is not
-      // applied.
+      // In a damaged file, a rule may match only a part of a character, or its replacement may not
+      // be UTF-8. Such a rule is skipped.
       const size_t end = at + match.length;
       const bool whole = end == old.size() || !IsUtf8Continuation(old[end]);
       if (match.length > 0 && whole && IsUtf8(match.replacement)) {
@@ -141,7 +141,7 @@ DecoderPtr MakeDecoder(bool byte_fallback) {
   return MakeDecoderSequence(std::move(steps));
 }
 
-// Uses the piece `content` as a special token unless the settings name one.
+// Sets *token to the piece `content`, if there is one, unless the settings have set *token.
 void SetDefault(const Vocabulary& vocabulary, const char* content,
                 std::optional<AddedToken>* token) {
   if (!*token && vocabulary.Find(content) >= 0) *token = SpecialToken(content);

@@ -266,7 +266,7 @@ TokenizerClass ChooseTokenizerClass(std::string_view model_type, std::string_vie
       {"T5Tokenizer", TokenizerClass::kT5},
       {"GPT2Tokenizer", TokenizerClass::kGpt2},
       {"ByT5Tokenizer", TokenizerClass::kByT5}};
-  // UMT5 always uses tokenizer.json as saved, whatever class its files declare.
+  // For UMT5, tokenizer.json alone defines the tokenizer, even if the files declare a class.
   if (model_type == "umt5") return TokenizerClass::kTokenizersBackend;
   if (declared.ends_with("Fast")) declared.remove_suffix(4);
   for (const auto& [name, tokenizer_class] : kClasses) {

@@ -16,7 +16,7 @@
 
 namespace quintet {
 
-// The transformers class whose rules build the tokenizer.
+// The transformers class whose code decides how the tokenizer is built from its files.
 enum class TokenizerClass : uint8_t {
   kTokenizersBackend,  // tokenizer.json as saved; also used for all classes not listed here
   kT5,                 // T5Tokenizer
@@ -38,10 +38,10 @@ struct TokenizerSettings {
   // Special tokens under other names: the other *_token fields, and the entries of
   // extra_special_tokens if its value is an object. Their ids are -1 (not yet known).
   std::vector<AddedToken> model_specific;
-  // Two lists of further special tokens, with id -1 (not yet known). `extra` has the tokens of the
-  // field extra_special_tokens; if that field is absent or empty, those of
-  // additional_special_tokens. `additional` has the tokens of additional_special_tokens if `extra`
-  // does not have them. A list for which the files have no field is nullopt.
+  // Two lists of further special tokens, with id -1 (not yet known). If tokenizer_config.json has a
+  // non-empty extra_special_tokens, `extra` has its tokens, and `additional` has those of
+  // additional_special_tokens. Otherwise `extra` has those of additional_special_tokens. A list
+  // that no field sets is nullopt.
   std::optional<std::vector<AddedToken>> extra, additional;
   // Added tokens whose ids are in the files, sorted by id. They come from added_tokens_decoder. If
   // there is no such field, they come from added_tokens.json and from added_tokens in
@@ -51,8 +51,8 @@ struct TokenizerSettings {
   std::optional<int64_t> extra_ids;  // number of sentinels (<extra_id_N>) of T5 and ByT5
   bool add_prefix_space = false, add_bos = false, add_eos = false, split_special_tokens = false;
   bool clean_up_spaces = false, clean_up_spaces_of_bpe = false;
-  // Read spiece.model by SentencePiece's own rules instead of T5Tokenizer's: UMT5, for which
-  // transformers has no class that reads the file.
+  // True for UMT5: spiece.model is read by SentencePiece's own rules instead of T5Tokenizer's,
+  // because transformers has no class that reads the file for UMT5.
   bool sentencepiece_rules = false;
 };
 
@@ -60,9 +60,9 @@ struct TokenizerSettings {
 TokenizerSettings DefaultTokenizerSettings(std::string_view model_type);
 
 // Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json of
-// `directory`. Missing files are not an error. INVALID_ARGUMENT for bad contents; the message names
-// the file and the place in it, and says what was expected and what was found. `model_type` is used
-// if there is no config.json.
+// `directory`. Missing files are not an error. Returns INVALID_ARGUMENT for bad contents; the
+// message names the file and the place in it, and says what was expected and what was found.
+// `model_type` is used if there is no config.json.
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const std::string& directory,
                                                         std::string_view model_type = "");
 
@@ -78,11 +78,11 @@ AddedToken SpecialToken(std::string content);
 // Adds the settings' tokens to parts->added, in this order: first `numbered`; then the tokens that
 // have a field of their own (bos, ..., mask) and model_specific; then `extra`, or `additional` if
 // `extra` is nullopt.
-// A token that is not in `numbered` is skipped if parts->added already had a token with the same
-// content before the call, or has one from `numbered`. Otherwise its id is the vocabulary's id of
-// its content or, if the vocabulary lacks it, the next free id; of several tokens with the same
-// content the last one wins. Sets parts->ids. parts->model must be set. INVALID_ARGUMENT for a
-// numbered token if the vocabulary has another id for its content, or another content for its id.
+// A token that is not in `numbered` is skipped if parts->added has a token of equal content once
+// `numbered` is added. Otherwise its id is the vocabulary's id of its content or, if the vocabulary
+// lacks it, the next free id; if several such tokens have the same content, the last one wins. Sets
+// parts->ids. parts->model must be set. Returns INVALID_ARGUMENT for a numbered token if the
+// vocabulary has another id for its content, or another content for its id.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet

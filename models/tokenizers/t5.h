@@ -30,8 +30,8 @@ PreTokenizerPtr MakeT5PreTokenizer();
 DecoderPtr MakeT5Decoder();
 
 // Makes the tokenizer from `parts`; parts.model must be set. The special tokens of `settings` are
-// part of the tokenizer's vocabulary. The tokenizer appends eos to each text. INVALID_ARGUMENT (the
-// message does not name the file) if ApplySettings or Pipeline::Make fails.
+// part of the tokenizer's vocabulary. The tokenizer appends eos to each text. Returns
+// INVALID_ARGUMENT (the message does not name the file) if ApplySettings or Pipeline::Make fails.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeT5(TokenizerSettings settings,
                                                         PipelineParts parts);
 

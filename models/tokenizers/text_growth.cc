@@ -28,9 +28,9 @@ double Bytes(const Json& object, const char* field) {
 }
 
 // Upper bound of the growth (output bytes per input byte) of a Replace step. A literal pattern is
-// replaced by `content`, so the growth is their ratio, but at least 1. A regular expression may
-// match the empty string between any two characters; `content` is then added to every character,
-// and the growth is up to 1 + bytes of `content`.
+// replaced by `content`, so the growth is bytes of `content` / bytes of the pattern, at least 1. A
+// regular expression may match the empty string between any two characters; `content` is then
+// inserted before each, and the growth is up to 1 + bytes of `content`.
 double ReplaceGrowth(const Json& step) {
   const double content = Bytes(step, "content"), literal = Bytes(step.at("pattern"), "String");
   return literal > 0 ? std::max(1.0, content / literal) : 1 + content;

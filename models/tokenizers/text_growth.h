@@ -21,7 +21,7 @@ double TextGrowth(const nlohmann::json& step);
 // decoding.
 inline constexpr double kMaxEncodingGrowth = 4096, kMaxDecodingGrowth = 16;
 
-// INVALID_ARGUMENT if `growth` > `limit`; the message starts with `where`.
+// Returns INVALID_ARGUMENT if `growth` > `limit`; the message starts with `where`.
 absl::Status CheckTextGrowth(double growth, double limit, const std::string& where);
 
 }  // namespace quintet

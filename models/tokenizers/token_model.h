@@ -40,8 +40,8 @@ struct TokenList {
 // One-to-one map between pieces (the spellings of tokens) and ids. Ids may have gaps.
 class Vocabulary {
  public:
-  // Adds a piece. INVALID_ARGUMENT (the message does not name the file) for a duplicate id or
-  // piece, an id outside [0, kMaxVocabulary), or a piece longer than kMaxPieceBytes.
+  // Adds a piece. Returns INVALID_ARGUMENT (the message does not name the file) for a duplicate id
+  // or piece, an id outside [0, kMaxVocabulary), or a piece longer than kMaxPieceBytes.
   absl::Status Add(std::string_view piece, int64_t id);
   int32_t Find(std::string_view piece) const;  // -1 if unknown
   const std::string& Piece(int32_t id) const;  // empty for unused ids and ids out of range

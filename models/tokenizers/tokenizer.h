@@ -38,8 +38,8 @@ class Tokenizer {
 
   // Returns the token ids of `text`, which may be any bytes: invalid UTF-8 is first replaced by
   // U+FFFD. With add_special_tokens the result includes the tokens that the file's post-processor
-  // adds: eos for T5, nothing for GPT-2. INVALID_ARGUMENT if the file's normalizer makes the text
-  // more than 16 MiB longer, which only a hostile file does.
+  // adds: eos for T5, nothing for GPT-2. Returns INVALID_ARGUMENT if the file's normalizer makes
+  // the text more than 16 MiB longer, which only a hostile file does.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                                       bool add_special_tokens) const = 0;
   // Returns the tokens that Encode would return, each with the bytes of `text` that it covers.

@@ -68,7 +68,7 @@ absl::StatusOr<std::string> SentencePieceOfGguf(const GgufReader& reader) {
 }  // namespace
 
 absl::StatusOr<std::string> EmbeddedSentencePiece(const std::string& file) {
-  // FindModel or FindTokenizer has checked the link if the file is one.
+  // If the file is a symbolic link, FindModel or FindTokenizer has already checked it.
   constexpr bool kFollow = true;
   if (ModelFormatOf(file) == ModelFormat::kGguf) {
     QT_ASSIGN_OR_RETURN(const GgufReader reader, GgufReader::Open(file, kFollow));

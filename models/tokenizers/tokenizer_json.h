@@ -11,12 +11,12 @@
 
 namespace quintet {
 
-// Makes the tokenizer from a whole tokenizer.json. INVALID_ARGUMENT for bad contents; the message
-// names the file (`where`) and the place in it, and says what was expected and what was found.
-// UNIMPLEMENTED for parts that the supported model families do not use. If the settings' class is
-// T5Tokenizer and the file's model is unigram, or the class is GPT2Tokenizer and the model is BPE,
-// little more than the file's vocabulary is used (t5.h, gpt2.h). Otherwise the file is used as
-// saved.
+// Makes the tokenizer from a whole tokenizer.json. Returns INVALID_ARGUMENT for bad contents; the
+// message names the file (`where`) and the place in it, and says what was expected and what was
+// found. Returns UNIMPLEMENTED for parts that the supported model families do not use. If
+// settings.tokenizer_class is kT5 and the file's model is unigram, or the class is kGpt2 and the
+// model is BPE, little more than the file's vocabulary is used (t5.h, gpt2.h). Otherwise every part
+// of the file is used.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseTokenizerJson(nlohmann::json json,
                                                                     const std::string& where,
                                                                     TokenizerSettings settings);

@@ -93,9 +93,9 @@ class FormNormalizer : public Normalizer {
     segment->resize(size);
   }
 
-  // Composes two adjacent starters (characters of combining class 0) if possible, as in Hangul;
-  // returns whether it did. The first one is the only character of `segment`, the second one is
-  // `character`.
+  // Composes two adjacent starters (characters of combining class 0) if possible, for example parts
+  // of a Hangul syllable; returns whether it did. The first one is the only character of `segment`,
+  // the second one is `character`.
   static bool JoinsStarter(const Character& character, std::vector<Character>* segment) {
     return segment->size() == 1 && segment->front().combining == 0 &&
            Join(character, &segment->front());

@@ -1,4 +1,4 @@
-// Written by tools/make_unicode_tables.py; do not edit. Layouts: unicode.cc, which unpacks them.
+// tools/make_unicode_tables.py writes this file; do not edit it. unicode.cc unpacks the tables.
 #include "models/tokenizers/unicode_tables.h"
 
 // clang-format off
@@ -156,7 +156,7 @@ const char kFlagRuns[] =
     "AAECBAABAgQAAQIBAAECCgABAhEABQIDAAECBQABAhEAxAQEDQAjAhoABgIaAAYCGgDmFAYKAIYIAuDNAgAgArogAAYC3gEAAgKCLQAOArE6AA8C7gQA"
     "ohMCngQA4gsCyyYABQLgIADQuisS8AEA";
 
-// Runs of code points with equal sums: cluster break, 16 if pictographic, 32 * conjunct break kind.
+// Table: runs of code points with equal break + (pictographic ? 16 : 0) + 32 * conjunct break.
 const char kGraphemeRuns[] =
     "AAMKAgEDAgEBAxIAXwMhAAkQAQADAwEQAQDRBGRwAJMCZAcAhwJkLQABZAEAAWQCAAFkAgABZAEAOAcGAApkCwABAwEALmQVABBkAQBlZAcHAQABZAYA"
     "AmQCAAFkBAAhBwEAAWQBAB5kGwBbZAsAOmQJAAlkAQAYZAQAAWQJAAFkAwABZAUAK2QDADQHAgAFZAkAKmQYBwFkIAgBABEgJWQBCAFkAQABCANkCAgE"
@@ -639,7 +639,7 @@ const char kLowercaseMappings[] =
     "0gcBAavSBwEBrNIHAQGt0gcBAa7SBwEBr9IHAQGw0gcBAbHSBwEBstIHAQGz0gcBAbTSBwEBtdIHAQG20gcBAbfSBwEBuNIHAQG50gcBAbrSBwEBu9IH"
     "AQG80gcBAb3SBwEBvtIHAQG/0gcBAcDSBwEBwdIHAQHC0gcBAcPSBw==";
 
-// Canonical compositions: the first code point as a delta, the second one, the composite.
+// Canonical compositions (a, b, composite); each a is stored as a minus the previous entry's a.
 const char kCompositions[] =
     "PLgG7kQBuAbgRAG4Bu9EA4AGwAEAgQbBAQCCBsIBAIMGwwEAhAaAAgCGBoICAIcGpgQAiAbEAQCJBqI9AIoGxQEAjAbNAwCPBoAEAJEGggQAowagPQCl"
     "BoA8AKgGhAIBhwaCPACjBoQ8ALEGhjwBgQaGAgCCBogCAIcGigIAjAaMAgCnBscBAYcGijwAjAaOAgCjBow8AKcGkDwArQaSPACxBo48AYAGyAEAgQbJ"

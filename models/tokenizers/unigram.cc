@@ -21,8 +21,8 @@ Trie PieceTrie(const Vocabulary& vocabulary, const std::vector<bool>& unmatched)
 }
 
 // Values that elements of a Path may have instead of a token id. kUnknownCharacter: one character
-// that no piece matches. (The id of the unknown token is not used for this, because the length of a
-// step of the path follows from its id, and the unknown token's spelling has another length.)
+// that no piece matches. (The unknown token's id would not do: from a step's id Encode derives the
+// step's length in bytes, and the unknown token's spelling has another length than the character.)
 // kUnreached: no path ends at this byte.
 constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;

@@ -17,7 +17,7 @@ namespace quintet {
 struct UnigramOptions {
   bool byte_fallback = false;
   std::vector<double> scores;  // [vocab], finite
-  // Pieces that no text matches, e.g. control symbols: [vocab], or empty if there are none.
+  // [vocab] true for pieces that no text matches, e.g. control symbols; empty: there are none.
   std::vector<bool> unmatched;
   double unknown_score = 0;
 };
@@ -29,7 +29,7 @@ inline constexpr size_t kMaxUnigramPieceBytes = 256;
 
 class Unigram : public TokenModel {
  public:
-  // INVALID_ARGUMENT (the message does not name the file) if a piece is longer than
+  // Returns INVALID_ARGUMENT (the message does not name the file) if a piece is longer than
   // kMaxUnigramPieceBytes. `unknown` is the id of the unknown token, >= 0.
   static absl::StatusOr<std::unique_ptr<const TokenModel>> Make(Vocabulary vocabulary,
                                                                 int32_t unknown,
@@ -46,8 +46,8 @@ class Unigram : public TokenModel {
 
   UnigramOptions options_;
   std::vector<uint16_t> piece_bytes_;  // [vocab]
-  // Size of the ring buffer of path scores: a power of two larger than the longest piece and any
-  // character, in bytes.
+  // Size of the ring buffer of path scores: a power of two, greater than the number of bytes of
+  // each piece and of each character.
   size_t window_ = 0;
   Trie trie_;
   BytePieces bytes_;

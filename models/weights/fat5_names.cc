@@ -47,7 +47,7 @@ constexpr NamePair kBlockNames[] = {
     {"layer.2.DenseReluDense.wo", "ff_layer.wo", false, true},
 };
 
-// Names of tensors outside of blocks, equal in both families.
+// Tensors outside of the layers that have the same name in T5 and FAT5.
 constexpr const char* kCommonNames[] = {"shared.weight",
                                         "encoder.final_layer_norm.weight",
                                         "decoder.final_layer_norm.weight",
@@ -77,8 +77,8 @@ bool ParseBlockName(const std::string& name, BlockName* block) {
 
 enum class Direction { kToFat5, kToT5 };
 
-// Returns the name of a tensor in the other family; empty if the source family has no tensor of
-// this name.
+// Converts a tensor's name from T5's to FAT5's or the reverse; returns "" if the source family has
+// no tensor of this name.
 std::string Translate(const std::string& name, Direction direction) {
   for (const char* common : kCommonNames) {
     if (name == common) return name;
@@ -98,7 +98,7 @@ bool IsSecondEmbeddingName(const std::string& name) {
   return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight";
 }
 
-// Keys of config.json with the same meaning in both families.
+// Keys of config.json with the same meaning in T5 and FAT5.
 constexpr const char* kCommonKeys[] = {
     "vocab_size",
     "d_model",
@@ -133,7 +133,7 @@ Json CommonConfig(const Json& source, const ModelConfig& config) {
   for (const char* key : kCommonKeys) {
     if (source.contains(key)) result[key] = source[key];
   }
-  // These keys are always written, because their defaults differ between the two families.
+  // These keys are always written, because their defaults differ between T5 and FAT5.
   result["num_heads"] = config.heads;
   result["layer_norm_epsilon"] = source.value("layer_norm_epsilon", 1e-6);
   result["relative_attention_num_buckets"] = config.bias_buckets;
@@ -169,7 +169,7 @@ std::string ArchitectureName(Head head, const char* prefix) {
   return "";
 }
 
-// UNIMPLEMENTED for heads that use the decoder in T5 but the encoder in FAT5: sequence
+// Returns UNIMPLEMENTED for heads that use the decoder in T5 but the encoder in FAT5: sequence
 // classification and question answering.
 absl::Status CheckHead(Head head) {
   if (head == Head::kSequenceClassification || head == Head::kQuestionAnswering) {

@@ -25,9 +25,9 @@ absl::StatusOr<std::string> T5NameOfFat5(const std::string& name, Head head);
 absl::Status CheckExpressibleAsFat5(const ModelConfig& config);
 absl::Status CheckExpressibleAsT5(const ModelConfig& config);
 
-// Returns the config.json of the converted model. `source` is the parsed file from which `config`
-// was read. `tied` is true if the T5 model has no lm_head.weight (its head is the embedding) and
-// scales its logits by d_model^-0.5.
+// Returns the config.json of the converted model. `source` is the parsed config.json from which
+// `config` was read. `tied`: the T5 model gets no lm_head.weight; its head is the embedding, and
+// its logits are scaled by d_model^-0.5.
 nlohmann::json Fat5ConfigOfT5(const nlohmann::json& source, const ModelConfig& config);
 nlohmann::json T5ConfigOfFat5(const nlohmann::json& source, const ModelConfig& config, bool tied);
 

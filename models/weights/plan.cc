@@ -144,8 +144,8 @@ class Matcher {
     std::sort(names.begin(), names.end());
     const size_t shown = std::min(names.size(), kListedProblems);
     for (size_t i = 0; i < shown; ++i) {
-      // Entries of the list "wrong" consist of a name and more text; their names were made
-      // printable when the entries were created.
+      // Entries of the list "wrong" are sentences that begin with a tensor name; the name was made
+      // printable when the entry was created.
       if (absl::string_view(what) != "wrong") names[i] = Printable(names[i]);
     }
     std::string line = absl::StrCat(

@@ -109,8 +109,8 @@ FireSegments TabulateFire(const PositionParameters& p) {
   out.slope.resize(static_cast<size_t>(heads) * segments);
   out.offset.resize(out.slope.size());
   for (size_t s = 0; s < segments; ++s) {
-    // `inside` is any value of f inside the segment. A hidden unit that is on at `inside` is on in
-    // the whole segment.
+    // `inside`: a value of the network's input f within the segment. A hidden unit that is positive
+    // at `inside` is positive in the whole segment.
     double inside = 0.0;
     if (segments > 1) {
       const double left = s == 0 ? 0.0 : out.knots[s - 1];

@@ -42,7 +42,7 @@ std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
 
 // Returns the position bias of one stack's self-attention; kind kNone for position encodings
 // without a bias. The buffers of its tables are appended to `storage`, which must outlive it.
-// RESOURCE_EXHAUSTED: not enough memory.
+// Returns RESOURCE_EXHAUSTED if there is not enough memory.
 absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
                                                const PositionParameters& parameters,
                                                std::vector<Buffer>* storage);

@@ -117,8 +117,8 @@ int64_t StagingBytes(const PlannedWeight& weight, int64_t rows);
 // Reads rows [begin, end) of a parameter. Calls visit(row, values, scales) for each run of n rows
 // that come from one tensor; `row` is the first row of the run. values: [n, columns] in the file's
 // dtype with any strides. scales: [n] f32; an undefined tensor unless values are i8 or f8. Both
-// tensors are in `staging` and valid only during the call of `visit`. INVALID_ARGUMENT if the file
-// is truncated or contains a NaN or an infinity.
+// tensors are in `staging` and valid only during the call of `visit`. Returns INVALID_ARGUMENT if
+// the file is truncated or contains a NaN or an infinity.
 absl::Status VisitRows(
     const WeightFiles& files, const PlannedWeight& weight, int64_t begin, int64_t end,
     void* staging,

@@ -67,8 +67,8 @@ Tensor DenseOf(void* data, DType dtype, const std::vector<int64_t>& shape) {
                            : Tensor::Dense(data, dtype, {shape[0], shape[1]});
 }
 
-// Returns the dtype in memory of an embedding table: that of the file, but values that were decoded
-// from a block format to f32 take 16 bits unless the matrices are f32.
+// Returns the dtype in memory of an embedding table: that of the file. Exception: a table that is
+// decoded from a block format to f32 gets a 16-bit type, unless options.type is f32.
 DType TableType(const PlannedWeight& weight, const WeightOptions& options) {
   const StoredTensor& values = *weight.pieces[0].values;
   const DType stored = *ToDType(values.type);
@@ -153,7 +153,7 @@ void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, Linear
   }
 }
 
-// Stores rows of an embedding table that were read to another place than the table itself.
+// Copies embedding rows from `values`, to which they were read, to `rows`, a part of the table.
 void StoreRows(const Tensor& values, const Tensor& rows, Device* device) {
   const int64_t bytes = values.elements() * DTypeBytes(rows.dtype);
   const void* source = values.data;
@@ -167,7 +167,7 @@ void StoreRows(const Tensor& values, const Tensor& rows, Device* device) {
   std::memcpy(rows.data, source, static_cast<size_t>(bytes));
 }
 
-// True if the task can read its rows directly into their place.
+// True if the rows of `weight` can be read from the file directly into slot.tensor.
 bool ReadsInPlace(const PlannedWeight& weight, Device* device) {
   return weight.slot.kind == WeightKind::kTable && device == nullptr &&
          weight.slot.tensor->dtype == *ToDType(weight.pieces[0].values->type);

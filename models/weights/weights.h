@@ -83,8 +83,8 @@ struct WeightOptions {
 // the QKV and first feed-forward GEMMs have the activation dtype.
 //
 // INVALID_ARGUMENT lists all tensors that are missing, unexpected or of a wrong shape. Symbolic
-// links are refused unless options.follow_symlinks is true. RESOURCE_EXHAUSTED: not enough host or
-// device memory.
+// links are refused unless options.follow_symlinks is true. Returns RESOURCE_EXHAUSTED if host or
+// device memory is insufficient.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool);
 

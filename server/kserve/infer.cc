@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxIdBytes = 256;
 constexpr int kMaxOutputs = 32, kMaxParameters = 64;
 
-// All inputs that some model has.
+// All inputs that at least one kind of model has.
 constexpr InputTensors::Spec kInputs[] = {
     {"text_input", kserve::TYPE_STRING},
     {"input_ids", kserve::TYPE_INT32},
@@ -43,8 +43,8 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Returns the dimensions of a tensor as those of `expected`, where -1 admits any. A last dimension
-// of 1, and a first one of a single input, may be left out.
+// Returns the dimensions of a tensor, completed to as many as `expected` has (-1: any size). The
+// tensor may lack the last dimension if that is 1, or the first one, which then becomes 1.
 absl::StatusOr<std::vector<int64_t>> Dims(const std::string& name, const InputTensor& tensor,
                                           const std::vector<int64_t>& expected) {
   const auto matches = [&](const std::vector<int64_t>& shape) {
@@ -77,7 +77,7 @@ absl::Status AddText(const std::string& field, absl::string_view text,
   return absl::OkStatus();
 }
 
-// Appends the elements [begin, begin + count) of a tensor as the ids of one input.
+// Appends elements [begin, begin + count) of a tensor to `inputs`, as the token ids of one input.
 absl::Status AddIds(const std::string& field, const InputTensor& tensor, int64_t begin,
                     int64_t count, std::vector<v1::Input>* inputs) {
   inputs->emplace_back();
@@ -120,7 +120,7 @@ absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& m
   return part;
 }
 
-// The elements of a tensor with one element for the request, or the same one for each input.
+// Checks that a tensor has one element, or has one element per input and all of them are equal.
 absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_t batch) {
   QT_RETURN_IF_ERROR(
       Dims(name, tensor, {tensor.elements() == 1 ? 1 : static_cast<int64_t>(batch), 1}).status());
@@ -138,8 +138,8 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
 }  // namespace
 
 int64_t InferTask::MemoryToRead(const kserve::ModelInferRequest& request) {
-  // An element of typed contents may take one byte in the message, eight when it is parsed, and
-  // four as a token id.
+  // An integer of typed contents may take 1 byte in the message, 8 when parsed and 4 as a token id,
+  // all at the same time. Call::Parse has reserved the first two; this is for the third.
   constexpr int64_t kBytesPerByte = 8;
   return request.raw_input_contents_size() > 0
              ? 0
@@ -154,8 +154,9 @@ void InferTask::Read(const kserve::ModelInferRequest& request, const absl::Statu
 }
 
 absl::Status InferTask::Renamed(const absl::Status& status) {
-  return RenamedField(status,
-                      {{"call.model", "model_name"}, {"call.priority", "parameters.priority"}});
+  return RenamedField(status, {{"call.model", "model_name"},
+                               {"call.priority", "parameters.priority"},
+                               {"call.adapter", "parameters.adapter"}});
 }
 
 absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
@@ -175,6 +176,11 @@ absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
     call_.set_priority(value);
     parameters_.erase(priority);
   }
+  if (const auto adapter = parameters_.find("adapter"); adapter != parameters_.end()) {
+    if (!adapter->second.is_string()) return Invalid("parameters.adapter", "must be a string");
+    call_.set_adapter(adapter->second.get<std::string>());
+    parameters_.erase(adapter);
+  }
   QT_RETURN_IF_ERROR(ReadOutputs(request));
   QT_ASSIGN_OR_RETURN(const InputTensors tensors, InputTensors::Read(request, kInputs));
   typed_ = tensors.typed();
@@ -188,7 +194,7 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
     for (const auto& parameter : request.outputs(i).parameters()) {
-      // The client of the package kserve sends what only its HTTP protocol needs.
+      // The Python client kserve sends binary_data, which only its HTTP protocol needs.
       if (parameter.key() == "binary_data") continue;
       return Invalid(field + ".parameters",
                      "are not supported (no shared memory, no classification)");
@@ -343,7 +349,7 @@ absl::StatusOr<std::vector<Request>> InferTask::Prepare(const ModelHost& host,
                                                         const InputLimits& limits) {
   QT_RETURN_IF_ERROR(status_);
   std::vector<Request> requests;
-  // The handler of Classify takes all inputs at once.
+  // One request message of Classify takes all inputs.
   const size_t rows = operation_ == RequestKind::kClassify ? 1 : inputs_.size();
   for (size_t row = 0; row < rows; ++row) {
     absl::StatusOr<std::vector<Request>> more = PrepareRow(row, host, limits);
@@ -449,7 +455,7 @@ void InferTask::Write(const ModelHost& host, const std::vector<Result>& results,
       std::vector<v1::GenerateResponse> responses(results.size());
       for (size_t i = 0; i < results.size(); ++i) WriteGenerate(request, results[i], &responses[i]);
       if (stream_ && empty_final_response_ && IsAllSent(responses[0])) {
-        // The final response has only what no chunk could have, perhaps nothing.
+        // The chunks have contained all texts and ids, so the last response omits both outputs.
         std::erase_if(options.names, [](const std::string& name) {
           return name == "text_output" || name == "output_ids";
         });

@@ -1,5 +1,5 @@
-// One ModelInferRequest: its translation to request messages of quintet.v1, which the handlers of
-// quintet.v1 check and convert (server/handlers.h), and of the engine's results to a
+// Translates a ModelInferRequest to request messages of quintet.v1, which the handlers of
+// quintet.v1 check and convert (server/handlers.h), and the engine's results to a
 // ModelInferResponse. server/KSERVE.md describes the mapping. Independent of gRPC. Not thread-safe.
 //
 // Order of calls: Read, ResponseBound, Prepare, Write. Errors of Read and ResponseBound are kept
@@ -29,15 +29,15 @@ class InferTask {
 
   // Memory, in bytes, that Read takes in addition to the message.
   static int64_t MemoryToRead(const kserve::ModelInferRequest& request);
-  // Reads everything that does not depend on the model. `reserved`: the result of reserving the
-  // memory for it; if it is an error, only the options of the call are read.
+  // Reads the parts of the request that do not depend on the model. `reserved`: the result of
+  // reserving memory for them; if it is an error, only the options of the call are read.
   void Read(const kserve::ModelInferRequest& request, const absl::Status& reserved);
   const v1::CallOptions& call() const { return call_; }
   const std::string& id() const { return id_; }
   CallSize size() const;
 
-  // Chooses the operation and reads its options. Returns an upper bound, in bytes, of the memory
-  // that the response takes, before the inputs are tokenized.
+  // Called before the inputs are tokenized: chooses the operation, reads its options, and returns
+  // an upper bound, in bytes, of the memory that the response takes.
   int64_t ResponseBound(const ModelHost& host, const InputLimits& limits);
 
   // Returns one engine request for each input. Errors name tensors and parameters of the request.
@@ -45,18 +45,18 @@ class InferTask {
   // Upper bound, in bytes, of the memory of the results of `requests` and of the response.
   int64_t ResponseMemory(const std::vector<Request>& requests, const ModelHost& host) const;
 
-  // Replaces the field names of quintet.v1 in an error that does not depend on the inputs.
+  // Replaces the names call.model, call.priority and call.adapter in an error by KServe's names.
   static absl::Status Renamed(const absl::Status& status);
 
-  // Writes the name of the model and the id. `model` is the name of the served model.
+  // Writes the name of the served model, `model`, and the id of the request.
   void WriteHead(const std::string& model, kserve::ModelInferResponse* response) const;
-  // Writes the outputs from the results of all requests; if the response is streamed, what no chunk
-  // had. `info` has usage and timing.
+  // Writes the outputs from the results of all requests. If the response is streamed, writes only
+  // those texts and ids that no chunk contained. `info` has usage and timing.
   void Write(const ModelHost& host, const std::vector<Result>& results, const v1::CallInfo& info,
              kserve::ModelInferResponse* response) const;
-  // Whether a chunk of text or of ids belongs to the outputs.
+  // Whether the outputs of the request include `output`, "text_output" for example.
   bool Wants(absl::string_view output) const;
-  // Writes a chunk of one sequence, and remembers what it had.
+  // Writes a chunk of one sequence, and remembers how much of the sequence the chunk contains.
   void WriteChunk(const std::string& model, const v1::GenerateChunk& chunk,
                   kserve::ModelInferResponse* response);
 
@@ -78,9 +78,9 @@ class InferTask {
 
   absl::StatusOr<std::vector<Request>> PrepareRow(size_t row, const ModelHost& host,
                                                   const InputLimits& limits);
-  // Whether the chunks of a stream had all texts and ids that are outputs.
+  // Whether the chunks of a stream have contained all requested texts and ids.
   bool IsAllSent(const v1::GenerateResponse& response) const;
-  // Replaces the field names of quintet.v1 in an error of the input `row`.
+  // Replaces quintet.v1's field names by those of tensors in an error of input number `row`.
   absl::Status InTermsOfTensors(const absl::Status& status, size_t row) const;
 
   const bool streams_;
@@ -91,7 +91,7 @@ class InferTask {
   std::vector<std::string> outputs_;  // requested, or the default ones once resolved
   std::optional<std::string> sampling_parameters_;
 
-  // Inputs [batch], targets [batch, targets of each], contexts [batch] or empty.
+  // Shapes: inputs_ [batch], targets_ [batch, targets_of_each_], contexts_ [batch] or empty.
   std::vector<v1::Input> inputs_, targets_, contexts_;
   size_t targets_of_each_ = 0;
   bool input_ids_ = false, target_ids_ = false;  // token ids, not text

@@ -39,7 +39,7 @@ const OperationInfo* OfKind(const std::vector<OperationInfo>& operations, Reques
   return nullptr;
 }
 
-// The operation that `name`, the output `index` of a request, belongs to; null: it belongs to all.
+// Returns the operation with the output `name` (outputs[index]), or null if all operations have it.
 absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo>& operations,
                                                  const std::string& name, size_t index,
                                                  const ModelHost& host) {
@@ -159,11 +159,11 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Outputs stand for the first five; the others are inputs or have parameters of their own.
+  // Fields that are no options: requested outputs set the first five; the rest are set elsewhere.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",
-      "priority"};
+      "priority",    "adapter"};
   if (operation_ == RequestKind::kEncode) messages = {&encode_};
   if (operation_ == RequestKind::kScore) messages = {&score_};
   if (operation_ == RequestKind::kClassify) messages = {&classify_};

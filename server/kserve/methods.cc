@@ -59,7 +59,7 @@ class ProbeCall final : public RpcHandler {
   RpcOutput output_;
 };
 
-// A method that returns what is known about one model, without the engine.
+// A method that returns properties of one model and does not use the model's engine.
 template <typename RequestProto, typename ResponseProto>
 class ModelCall final : public UnaryCall<RequestProto, ResponseProto> {
  public:
@@ -106,7 +106,7 @@ class ServerMetadataCall final
   const std::string version_;
 };
 
-// ModelStatistics without a name, and RepositoryIndex: methods about all models.
+// Handler of the methods about all models: RepositoryIndex, and ModelStatistics without a name.
 template <typename RequestProto, typename ResponseProto>
 class ModelsCall : public UnaryCall<RequestProto, ResponseProto> {
  public:

@@ -1,6 +1,6 @@
 // The methods of inference.GRPCInferenceService: KServe v2 (Open Inference Protocol) and the parts
-// of Triton's extension that server/KSERVE.md lists. Every call of a model is a Call (call.h), as
-// those of quintet.v1.
+// of Triton's extension that server/KSERVE.md lists. Every call that uses a model is a Call
+// (call.h), as in quintet.v1.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace quintet {
 inline constexpr char kKserveService[] = "inference.GRPCInferenceService";
 
 struct KserveOptions {
-  // The states that /healthz and /readyz report. Must be thread-safe and outlive the handlers.
+  // Return what /healthz and /readyz report. Must be thread-safe and outlive the handlers.
   std::function<bool()> live, ready;
   // Whether the server has begun to drain.
   std::function<bool()> draining;

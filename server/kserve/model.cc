@@ -84,7 +84,7 @@ void WriteDuration(const ModelMetrics::Totals::Duration& duration, kserve::Stati
   to->set_ns(static_cast<uint64_t>(std::llround(std::max(duration.seconds, 0.0) * 1e9)));
 }
 
-// The state of Triton's repository index, and why it is not READY.
+// Returns the state of a model in Triton's repository index, and the reason if it is not READY.
 std::pair<const char*, const char*> StateOf(const ServedModel::View& view) {
   switch (view.state) {
     case ModelState::kServing:

@@ -13,7 +13,7 @@
 
 namespace quintet {
 
-// The only version of every model that clients can name, whichever version of quintet.v1 serves.
+// The only version of every model in KServe's protocol, whatever its version in quintet.v1 is.
 inline constexpr char kModelVersion[] = "1";
 
 // An input or output of a model.
@@ -22,7 +22,7 @@ struct TensorInfo {
   kserve::DataType type;
   // Dimensions without the batch dimension; -1: variable.
   std::vector<int64_t> dims;
-  // Inputs: whether requests may leave it out. Of text_input and input_ids a request has one, so
+  // For an input: whether requests may omit it. A request has either text_input or input_ids, so
   // both are optional for a model that takes both.
   bool optional = true;
 };
@@ -35,7 +35,7 @@ struct OperationInfo {
 
 // Outputs that every operation has.
 const std::vector<TensorInfo>& CommonOutputs();
-// Whether some model, perhaps one with another head, has an output of this name.
+// Whether at least one kind of model has an output of this name.
 bool IsKnownOutput(absl::string_view name);
 
 // The operations that the model can run, the default one first.
@@ -43,10 +43,10 @@ std::vector<OperationInfo> OperationsOf(const ModelHost& host);
 // The inputs of all operations of the model.
 std::vector<TensorInfo> InputsOf(const ModelHost& host);
 
-// The inputs of one request at most: 64, or the queue limit if that is lower.
+// Returns the maximum number of inputs of a request: 64, or the queue limit if that is lower.
 int MaxBatch(const ModelHost& host);
 
-// NOT_FOUND unless `version` is empty or kModelVersion. `field` names it in the error.
+// Returns NOT_FOUND unless `version` is empty or kModelVersion. The error names the field `field`.
 absl::Status CheckVersion(const std::string& version, const char* field);
 
 void WriteMetadata(const ModelHost& host, kserve::ModelMetadataResponse* response);

@@ -160,7 +160,7 @@ absl::Status SetNumber(const std::string& field, const json& value, const FieldD
   }
 }
 
-// Whether a string value of this option is its plain value, not its JSON form.
+// Whether a string given for this option is the value itself, not JSON text of the value.
 bool IsPlainString(const FieldDescriptor& field, const std::string& value) {
   const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
                     field.message_type() == v1::Input::descriptor();
@@ -205,7 +205,7 @@ absl::Status SetField(const std::string& path, const json& given, const FieldDes
   return absl::OkStatus();
 }
 
-// Names come from clients; only plain ones are quoted in messages.
+// Whether an error message may quote the name `name`, which comes from a client.
 bool IsPlainName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
          std::all_of(name.begin(), name.end(), [](char c) {

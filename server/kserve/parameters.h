@@ -21,14 +21,14 @@ namespace kserve = ::inference;
 
 // The value of a parameter as JSON. A string parameter stays a string.
 nlohmann::json JsonOf(const kserve::InferParameter& parameter);
-// The value of the parameter `name` as a truth value: true, false or these words.
+// Converts `value`, a boolean or the string "true" or "false". Errors name the parameter `name`.
 absl::StatusOr<bool> ReadFlag(const std::string& name, const nlohmann::json& value);
-// The value of the parameter priority: 0 (default), 1 (HIGH), 2 (NORMAL) or 3 (LOW), as Triton's
-// levels, or one of these words.
+// Converts the value of the parameter priority. It is a number as in Triton: 0 (default), 1 (high),
+// 2 (normal) or 3 (low); or one of the strings "high", "normal" and "low".
 absl::StatusOr<v1::Priority> ReadPriority(const nlohmann::json& value);
 
-// The options of one request. Each option belongs to the first of several messages that has a field
-// of its name.
+// Sets the options of one request in several messages. An option sets the field of its name in the
+// first of `messages` whose message type has such a field.
 class ParameterReader {
  public:
   // `messages` must outlive the reader. `hidden` are names of fields that a request may not set.

@@ -13,13 +13,13 @@ namespace {
 
 using Shape = OutputTensors::Shape;
 
-// A row-major matrix of values of rows that may be shorter than the longest one.
+// A row-major matrix in which rows shorter than the longest one are padded.
 template <typename T>
 struct Padded {
   int64_t columns = 0;
   std::vector<T> values;
 
-  // `at(row)` returns the values of a row, any container.
+  // `at(row)` returns a container with the values of that row.
   template <typename At>
   Padded(size_t rows, At at, const T& padding) {
     for (size_t row = 0; row < rows; ++row) {
@@ -65,7 +65,7 @@ std::vector<float> LogProbs(const google::protobuf::RepeatedPtrField<v1::TokenLo
   return values;
 }
 
-// The sequences of all inputs of a generation, [batch, most sequences of an input].
+// The sequences of all inputs of a generation: [batch, maximum number of sequences per input].
 class Sequences {
  public:
   explicit Sequences(const std::vector<v1::GenerateResponse>& responses)
@@ -82,14 +82,14 @@ class Sequences {
   }
 
   size_t size() const { return all_.size(); }
-  // [batch, sequences], or their product if `flat`, followed by `inner`.
+  // Returns the shape [batch, sequences, inner...]; if `flat`, [batch * sequences, inner...].
   Shape ShapeOf(bool flat, Shape inner = {}) const {
     Shape shape = flat ? Shape{static_cast<int64_t>(all_.size())}
                        : Shape{static_cast<int64_t>(batch_), static_cast<int64_t>(each_)};
     shape.insert(shape.end(), inner.begin(), inner.end());
     return shape;
   }
-  // get(sequence) for each; `missing` for those that an input does not have.
+  // Returns get(sequence) for each_ sequences per input; `missing` if an input has fewer of them.
   template <typename T, typename Get>
   std::vector<T> Values(Get get, const T& missing) const {
     std::vector<T> values;
@@ -177,7 +177,7 @@ std::map<std::string, Writer> SequenceWriters(const Sequences& sequences,
   };
 }
 
-// Appends the rows of one encoded input, padded to `rows`.
+// Appends the rows of one encoded input, padded with zeros to `rows` rows.
 void AppendRows(const Result& result, v1::VectorType type, int64_t rows, std::string* to) {
   AppendEmbedding(result, type, to);
   const size_t row_bytes = static_cast<size_t>(result.columns * VectorBytes(type));
@@ -213,8 +213,8 @@ std::vector<float> Probabilities(const Result& result, const ModelConfig& config
   return values;
 }
 
-// Labels of texts or of tokens. Shapes of texts: [batch, labels]; of tokens: [batch, tokens,
-// labels].
+// Writes labels of texts, with the shape [batch, labels], or of tokens, with the shape [batch,
+// tokens, labels].
 class LabelWriter {
  public:
   LabelWriter(const v1::ClassifyResponse& classified, const std::vector<Result>& results,
@@ -279,7 +279,7 @@ class LabelWriter {
 std::map<std::string, Writer> AnswerWriters(const v1::ClassifyResponse& classified,
                                             OutputTensors* to) {
   const int64_t batch = classified.results_size();
-  // [batch, answers], each answer as the values that `get` appends.
+  // Makes a matrix [batch, values]: `get` appends the values of one answer to a row.
   const auto padded = [&classified](auto padding, auto get) {
     using T = decltype(padding);
     return Padded<T>(
@@ -355,7 +355,7 @@ void WriteGeneratedChunk(const v1::GenerateChunk& chunk, const OutputOptions& op
 
 void WriteEncoded(const std::vector<Result>& results, v1::VectorType type,
                   const OutputOptions& options, kserve::ModelInferResponse* response) {
-  // FP16 and BF16 have no typed contents, and one response has contents of one form.
+  // FP16 and BF16 exist only as raw contents. Then all outputs are raw: a response has no mix.
   OutputTensors to(options.typed && TypeOf(type) == kserve::TYPE_FP32, response);
   const int64_t batch = static_cast<int64_t>(results.size());
   int64_t rows = 0;

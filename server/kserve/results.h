@@ -23,7 +23,7 @@ struct OutputOptions {
   std::vector<std::string> names;
   bool flat = false;   // generation: merge the dimensions of batch and sequences
   bool typed = false;  // write typed contents
-  // Generation: parts of sequences, by their index, that text_output and output_ids leave out.
+  // By index of a generated sequence: the part already sent in chunks, which outputs leave out.
   std::map<uint32_t, SentPart> sent = {};
 };
 
@@ -43,7 +43,7 @@ void WriteScored(const std::vector<v1::ScoreResponse>& responses,
 void WriteClassified(const v1::ClassifyResponse& classified, const std::vector<Result>& results,
                      const ModelConfig& config, const OutputOptions& options,
                      kserve::ModelInferResponse* response);
-// Usage and timing of the call as parameters of the response.
+// Writes usage and timing of the call as parameters of the response.
 void WriteInfoParameters(const v1::CallInfo& info, kserve::ModelInferResponse* response);
 
 }  // namespace quintet

@@ -21,7 +21,7 @@ int64_t BytesOf(const v1::GenerateChunk& chunk) {
 
 }  // namespace
 
-// One request. The stream's lock guards its output.
+// One request of the stream. The stream's lock guards the request's output.
 class InferStream::Item final : public Call {
  public:
   Item(CallContext* context, std::shared_ptr<Rpc> rpc, std::shared_ptr<InferStream> stream)
@@ -40,12 +40,12 @@ class InferStream::Item final : public Call {
     }
   }
 
-  // Whether the request was read: only then can an error be sent as a response.
+  // Whether the request could be parsed: only then can an error be sent as its response.
   bool parsed() const { return parsed_; }
   bool ended() const { return ended_; }
   bool has_output() const { return ended_ || !chunks_.empty(); }
-  // Takes the chunk of one sequence, or the last response if there is none. Must have output.
-  // Returns the bytes of the chunk in *chunk_bytes. Throws std::bad_alloc.
+  // Removes and returns the chunk of one sequence or, if no chunk is left, the request's final
+  // response. Requires has_output(). For a chunk, sets *chunk_bytes. Throws std::bad_alloc.
   grpc::ByteBuffer TakeOutput(int64_t* chunk_bytes) {
     if (chunks_.empty()) return std::exchange(last_, {});
     // Round robin over the sequences, so that a fast sequence does not delay the others.
@@ -67,7 +67,7 @@ class InferStream::Item final : public Call {
     return bytes;
   }
   void SetEnded() { ended_ = true; }
-  // Makes the last response one with an error.
+  // Turns the last response into an error response.
   void SetError(const RpcOutcome& outcome) {
     kserve::ModelStreamInferResponse response;
     response.set_error_message(outcome.status.error_message());
@@ -116,7 +116,7 @@ class InferStream::Item final : public Call {
     v1::CallInfo info;
     FillInfo(results, &info);
     {
-      // Chunks that have not been written are part of this response.
+      // Drop the chunks that have not been written: this response contains their text and ids.
       std::lock_guard<std::mutex> lock(stream_->mutex_);
       stream_->unwritten_bytes_ -= DropChunks();
     }
@@ -229,7 +229,7 @@ RpcOutput InferStream::Next() {
   write_posted_ = false;
   written = std::move(written_);
   if (failure_.has_value()) {
-    // Output of other items is dropped; the stream ends when none is in progress.
+    // The stream has failed: all output is dropped, and the stream ends with its last request.
     std::erase_if(items_, [](const auto& item) { return item->ended(); });
     if (items_.empty()) output.end = std::exchange(failure_, RpcOutcome{});
     return output;
@@ -237,7 +237,7 @@ RpcOutput InferStream::Next() {
   const auto next = std::find_if(items_.begin(), items_.end(),
                                  [](const auto& item) { return item->has_output(); });
   if (next != items_.end()) {
-    // Round robin: an item that has had its turn goes to the end.
+    // Round robin: the request whose output was taken moves to the end of items_.
     const std::shared_ptr<Item> item = *next;
     int64_t chunk_bytes = 0;
     output.message = item->TakeOutput(&chunk_bytes);

@@ -1,9 +1,9 @@
 // Handler of the ModelStreamInfer RPC. Each message is a separate Call with one or, if its response
 // is streamed, several responses, which carry the id of the request. Responses of different
 // requests interleave; those of one request are in order, and the last one has the parameter
-// triton_final_response. A request that fails ends with an error_message, and the stream goes on;
-// if the client sent the metadata triton_grpc_error: true, the first failed request ends the stream
-// with its status.
+// triton_final_response. A request that fails ends with an error_message, and the stream continues;
+// but if the client sent the metadata triton_grpc_error: true, the first failed request ends the
+// stream with its status.
 //
 // Chunks that arrive during a write are merged. A client that lets more than 1 MiB of unwritten
 // chunks accumulate is disconnected.
@@ -40,11 +40,11 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   // slows the client down.
   static constexpr size_t kMaxItems = 64;
 
-  // Called by an item that has new chunks; `bytes` more are unwritten than before.
+  // Called when a request has new chunks. `bytes`: by how much the unwritten output has grown.
   void ChunksAdded(int64_t bytes);
   void ItemEnded(const std::shared_ptr<Item>& item, RpcOutcome outcome);
   std::vector<std::shared_ptr<Item>> Items() const;
-  // The stream fails with the status of an item, and not only the item.
+  // Whether `outcome`, the status of a failed request, ends the whole stream or only the request.
   bool EndsStream(const RpcOutcome& outcome) const;
 
   CallContext* const context_;
@@ -52,7 +52,7 @@ class InferStream final : public RpcHandler, public std::enable_shared_from_this
   const bool grpc_errors_;
   mutable std::mutex mutex_;
   // Requests in progress and those whose last response waits to be written, in the order in which
-  // they are looked at for output.
+  // output is taken from them.
   std::deque<std::shared_ptr<Item>> items_;
   std::shared_ptr<Item> written_;  // keeps its memory reserved until the next response is written
   int64_t unwritten_bytes_ = 0;    // of chunks

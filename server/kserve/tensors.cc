@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxInputTensors = 16;
 constexpr int kMaxDims = 3;
-// Far above what a message can hold; keeps products of element counts and sizes in range.
+// Limit on the elements of a tensor, far above what a message can hold, so that sizes fit int64.
 constexpr int64_t kMaxElements = int64_t{1} << 31;
 
 template <typename... Text>
@@ -43,7 +43,7 @@ const Datatype& Find(kserve::DataType type) {
   return *found;
 }
 
-// Returns the datatype of an input, TYPE_INVALID if it is not one that the input admits.
+// Returns the type named `datatype` if an input of type `admitted` may have it, or TYPE_INVALID.
 kserve::DataType AdmittedType(const std::string& datatype, kserve::DataType admitted) {
   if (datatype == DatatypeName(admitted)) return admitted;
   if (admitted == kserve::TYPE_INT32 && datatype == DatatypeName(kserve::TYPE_INT64)) {
@@ -212,7 +212,7 @@ absl::Status InputTensors::Add(const kserve::ModelInferRequest& request, int ind
     return Invalid(field + ".name", "must be one of ", Names(specs));
   }
   for (const auto& parameter : proto.parameters()) {
-    // The client of the package kserve sends the length that only its HTTP protocol needs.
+    // The Python client kserve sends a length, which only its HTTP protocol needs.
     if (parameter.key() == "binary_data_size") continue;
     return Invalid(field + ".parameters", "are not supported (no shared memory)");
   }

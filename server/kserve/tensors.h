@@ -21,10 +21,10 @@ namespace kserve = ::inference;
 // The protocol's name of a datatype of ModelConfig: "INT32" for TYPE_INT32, "BYTES" for
 // TYPE_STRING.
 const char* DatatypeName(kserve::DataType type);
-// Bytes of one element; 0 for TYPE_STRING, whose elements vary.
+// Size of one element in bytes; 0 for TYPE_STRING, whose elements differ in size.
 int64_t DatatypeBytes(kserve::DataType type);
 
-// One input of a request, a view of the message. Its shape, datatype and contents fit together.
+// One input of a request, a view of the message. Its shape, datatype and contents are consistent.
 class InputTensor {
  public:
   kserve::DataType type() const { return type_; }
@@ -87,8 +87,8 @@ class OutputTensors {
   void Uint64(const char* name, const Shape& shape, absl::Span<const uint64_t> values);
   void Fp32(const char* name, const Shape& shape, absl::Span<const float> values);
   void Fp64(const char* name, const Shape& shape, absl::Span<const double> values);
-  // `raw` holds the elements, little-endian. FP16 and BF16 have no typed form: of them only raw
-  // contents may be written.
+  // `raw` holds the elements, little-endian. FP16 and BF16 may be written only as raw contents,
+  // because InferTensorContents (the typed contents) has no field for them.
   void Raw(const char* name, kserve::DataType type, const Shape& shape, std::string raw);
 
  private:
@@ -101,7 +101,7 @@ class OutputTensors {
 // Adds a parameter to a response and returns its value, which the caller sets.
 kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferResponse* response);
 
-// The elements of BYTES in raw form: each preceded by its length, a little-endian uint32.
+// Returns the raw form of a BYTES tensor: each element after its length, a little-endian uint32.
 std::string RawStrings(absl::Span<const std::string> values);
 
 }  // namespace quintet

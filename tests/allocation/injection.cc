@@ -20,8 +20,8 @@ std::atomic<int64_t> g_left{0};
 thread_local int t_exempt = 0;
 
 // Returns whether the caller is the destructor of nlohmann::json, in which no allocation may fail:
-// it allocates a list of the values to destroy and is noexcept, so a failure would end the process.
-// Only loading uses the library.
+// the destructor allocates a list of the values to destroy and is noexcept, so a failure would end
+// the process. Of the tested code, only loading a model uses nlohmann::json.
 bool InJsonDestructor() {
   ++t_exempt;
   void* frames[8];

@@ -1,4 +1,4 @@
-// Tokens chosen on a GPU compared with those chosen on the CPU, in f32.
+// Compares the tokens chosen on a GPU with those chosen on the CPU, in f32.
 #include "tests/catch.h"
 #include "tests/engine/async_scheduling.h"
 
@@ -103,7 +103,7 @@ TEST_CASE("on a GPU, large padded batches choose the same tokens as the CPU") {
   }
 }
 
-// So many steps have the same shape that most of them are launched as one CUDA graph, which
+// Many steps have the same shape. Therefore most steps are launched as one CUDA graph each, which
 // contains the decoder step and the sampling that follows it.
 TEST_CASE("on a GPU, steps captured as one graph choose the same tokens as steps captured as two") {
   auto device = Device::Open(0);

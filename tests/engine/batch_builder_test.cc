@@ -8,8 +8,8 @@
 namespace quintet {
 namespace {
 
-// A request in a random step. Each of its sequences has one new token and one list of KV cache
-// slots.
+// A request in a randomly generated decoder step. Each of its sequences has one new token and one
+// list of KV cache slots.
 struct TestGroup {
   uint64_t owner;
   std::vector<int32_t> source_slots;

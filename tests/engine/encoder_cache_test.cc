@@ -9,6 +9,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kWidth = 8;
+constexpr int32_t kNoAdapter = -1;
 
 std::vector<float> StatesOf(const std::vector<int32_t>& ids) {
   std::vector<float> states;
@@ -18,7 +19,7 @@ std::vector<float> StatesOf(const std::vector<int32_t>& ids) {
 }
 
 bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
-  const Tensor found = cache->Find(ids).states;
+  const Tensor found = cache->Find(ids, kNoAdapter).states;
   if (!found.defined()) return false;
   const std::vector<float> expected = StatesOf(ids);
   REQUIRE(found.dim[0] == static_cast<int64_t>(ids.size()));
@@ -29,7 +30,8 @@ bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
 
 void Insert(EncoderCache* cache, const std::vector<int32_t>& ids) {
   const std::vector<float> states = StatesOf(ids);
-  cache->Insert(ids, Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
+  cache->Insert(ids, kNoAdapter,
+                Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
 }
 
 TEST_CASE("encoder cache: returns inserted states, evicts the least recently used") {
@@ -49,13 +51,26 @@ TEST_CASE("encoder cache: returns inserted states, evicts the least recently use
   CHECK(cache.hits() == 3);
 }
 
+TEST_CASE("encoder cache: an input with another adapter is another entry") {
+  EncoderCache cache(1200);
+  const std::vector<int32_t> ids = {4, 5};
+  Insert(&cache, ids);
+  CHECK_FALSE(cache.Find(ids, 0).states.defined());
+  const std::vector<float> states(2 * kWidth, 7.0f);
+  cache.Insert(ids, 0, Tensor::F32(states.data(), {2, kWidth}));
+  const Tensor found = cache.Find(ids, 0).states;
+  REQUIRE(found.defined());
+  CHECK(found.f32()[0] == 7.0f);
+  CHECK(Holds(&cache, ids));
+}
+
 TEST_CASE("encoder cache: ignores entries above its capacity, and everything when it is off") {
   EncoderCache cache(1200);
   Insert(&cache, std::vector<int32_t>(100, 3));
   CHECK(cache.used_bytes() == 0);
   EncoderCache off(0);
   Insert(&off, {1});
-  CHECK_FALSE(off.Find({1}).states.defined());
+  CHECK_FALSE(off.Find({1}, kNoAdapter).states.defined());
   CHECK(off.queries() == 0);
 }
 

@@ -1,4 +1,4 @@
-// Shared by the engine's tests: recording sinks, requests for the fake model, reference results.
+// Helpers for the engine's tests: recording sinks, requests for the fake model, reference results.
 #pragma once
 
 #include <memory>

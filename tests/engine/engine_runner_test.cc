@@ -155,7 +155,7 @@ TEST_CASE("Calls of many threads share the engine and get their own results") {
   const auto input = [](int32_t thread, int32_t i) {
     return std::vector<int32_t>{2 + thread, 2 + i};
   };
-  // Computed before the threads start, because Catch2's assertions are not thread-safe.
+  // Compute the expected results before the threads start: Catch2's assertions need one thread.
   std::vector<std::vector<Result>> expected(kThreads);
   for (int32_t thread = 0; thread < kThreads; ++thread) {
     for (int32_t i = 0; i < kCalls; ++i) expected[thread].push_back(test.Alone(input(thread, i)));

@@ -1,4 +1,4 @@
-// Results of every kind of request compared with the fake model's own functions.
+// Compares the results of every kind of request with the fake model's own functions.
 #include <algorithm>
 #include <cmath>
 
@@ -287,8 +287,8 @@ TEST_CASE("score: sliding window and bidirectional prefix change what tokens att
     request.prefix_lm = true;
     const Result bidirectional = RunAlone(options, request, nullptr);
     request.prefix_lm = false;
-    // The fake model behaves like a single layer: bidirectional attention within the prompt does
-    // not change the scores of the targets. tests/models/gpt2_test.cc covers more layers.
+    // The fake model acts like one layer: keys and values do not depend on the mask, so the mask of
+    // the prompt does not change the targets' scores. tests/models/gpt2_test.cc tests more layers.
     CHECK(SameResult(bidirectional, RunAlone(options, request, nullptr)));
   }
 }
@@ -314,7 +314,7 @@ TEST_CASE("score: options that the model does not support are refused with a rea
   CHECK_THAT(message(false, 0, true), Catch::Matchers::StartsWith("prefix_lm: only causal"));
 }
 
-// Checks log-probabilities of a result's tokens against the raw logits after each history.
+// Checks each token's log-probability in `result` against the raw logits of the tokens before it.
 void CheckLogProbs(const FakeModel& functions, const Request& request, const Result& result) {
   for (const GeneratedSequence& sequence : result.sequences) {
     REQUIRE(sequence.logprobs.size() == sequence.token_ids.size());

@@ -1,5 +1,5 @@
-// The engine under random traffic: results must not depend on which requests share a step, and
-// nothing may be lost.
+// Tests the engine under random traffic: results must not depend on which requests share a step,
+// and no request, page or token may be lost.
 #include <atomic>
 #include <map>
 #include <random>
@@ -82,6 +82,7 @@ Request RandomRequest(std::mt19937* random, const Model& model) {
   }
   if (kind < 2) request.stream = false;
   request.priority = static_cast<Priority>((*random)() % 3);
+  if (model.adapters() > 0) request.adapter = static_cast<int32_t>((*random)() % 4) - 1;
   return request;
 }
 
@@ -152,7 +153,7 @@ Request BeamsAhead(Request request, const Model& model, std::mt19937* random) {
 }
 
 struct TraceOptions {
-  FakeOptions fake;
+  FakeOptions fake{.adapters = 3};
   EngineLimits limits;
   int requests = 150;
   int threads = 1;

@@ -28,6 +28,15 @@ uint64_t Unpack(const float* in) {
 
 constexpr uint64_t kNoHistory = 7, kNoSource = 11;
 
+// Returns `hash` mixed with `adapter`, the adapter of a sequence; -1 (no adapter): `hash` itself.
+uint64_t Adapted(uint64_t hash, int32_t adapter) {
+  return adapter < 0 ? hash : Mix(hash, static_cast<uint64_t>(adapter));
+}
+
+int32_t AdapterOf(absl::Span<const int32_t> adapters, size_t i) {
+  return adapters.empty() ? -1 : adapters[i];
+}
+
 }  // namespace
 
 FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
@@ -59,6 +68,8 @@ void FakeModel::BeginEncode(const EncodeBatch& batch) {
   const auto copy = [](absl::Span<const int32_t> from, std::vector<int32_t>* to) {
     to->assign(from.begin(), from.end());
   };
+  CheckAdapters(batch.adapters, offsets.size() - 1);
+  copy(batch.adapters, &encode_adapters_);
   copy(batch.positions, &encode_positions_);
   copy(batch.lower_begin, &lower_begin_);
   copy(batch.upper_end, &upper_end_);
@@ -86,7 +97,7 @@ bool FakeModel::EncodeSlice(int64_t work) {
     for (size_t i = 0; i < source.size(); ++i) {
       const uint64_t state = options_.causal
                                  ? CausalStateOf(encode_offsets_[s], encode_offsets_[s + 1], i)
-                                 : EncoderStateOf(source, i);
+                                 : EncoderStateOf(source, i, AdapterOf(encode_adapters_, s));
       Pack(state, &encoder_states_[(encode_offsets_[s] + i) * kWidth]);
     }
   }
@@ -108,7 +119,19 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
   // itself and to those at the positions before it.
   const int32_t position = encode_positions_.empty() ? at : encode_positions_[begin + row];
   Expect(both_ways_ || position + 1 >= static_cast<int32_t>(history.size()), "position of a row");
-  return StateOf({}, history);
+  const auto next =
+      std::upper_bound(encode_offsets_.begin(), encode_offsets_.end(), static_cast<int32_t>(begin));
+  const auto input = static_cast<size_t>(next - encode_offsets_.begin()) - 1;
+  uint64_t hash = Adapted(kNoHistory, AdapterOf(encode_adapters_, input));
+  for (const int32_t token : history) hash = Mix(hash, token);
+  return Mix(hash, kNoSource);
+}
+
+void FakeModel::CheckAdapters(absl::Span<const int32_t> adapters, size_t count) {
+  Expect(adapters.empty() || adapters.size() == count, "adapters");
+  for (const int32_t adapter : adapters) {
+    Expect(adapter >= -1 && adapter < options_.adapters, "index of an adapter");
+  }
 }
 
 Tensor FakeModel::EncodedRows(absl::Span<const int32_t> rows) {
@@ -127,7 +150,8 @@ Tensor FakeModel::EncodedStates() const {
 }
 
 void FakeModel::ProjectCross(const Tensor& states, int64_t position,
-                             absl::Span<const int32_t> slots) {
+                             absl::Span<const int32_t> slots, absl::Span<const int32_t> adapters) {
+  CheckAdapters(adapters, slots.size());
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");
   // `states` may be a part of the encoder batch and hold the rows of several of its sequences.
@@ -141,7 +165,8 @@ void FakeModel::ProjectCross(const Tensor& states, int64_t position,
       at = row - next[-1];
       Expect(i > 0 || at == position, "position of the first state");
     }
-    slots_.at(slots[i]) = {true, at, 0, Unpack(states.f32() + i * kWidth)};
+    const uint64_t state = Unpack(states.f32() + i * kWidth);
+    slots_.at(slots[i]) = {true, at, 0, Adapted(state, AdapterOf(adapters, i))};
   }
 }
 
@@ -156,7 +181,7 @@ uint64_t FakeModel::ReadSource(const DecodeBatch& batch, size_t group) {
 }
 
 uint64_t FakeModel::ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length) {
-  uint64_t hash = kNoHistory;
+  uint64_t hash = Adapted(kNoHistory, AdapterOf(batch.adapters, sequence));
   for (int64_t t = 0; t < length; ++t) {
     const Slot& slot = slots_.at(batch.slots[sequence * batch.slots_stride + t]);
     Expect(!slot.source && slot.position == t && slot.before == hash,
@@ -194,6 +219,7 @@ Tensor FakeModel::Decode(const DecodeBatch& given) {
     Expect(batch.group_offsets[group - 1] < batch.group_offsets[group],
            "a group without sequences");
   }
+  CheckAdapters(batch.adapters, n);
   std::vector<uint64_t> states(batch.tokens.size());
   std::set<int32_t> written;
   int32_t latest = -1;  // slot of the row before
@@ -272,8 +298,9 @@ void FakeModel::Classify(const Tensor& states, const Tensor& logits) {
   }
 }
 
-uint64_t FakeModel::EncoderStateOf(const std::vector<int32_t>& source, int64_t row) {
-  uint64_t hash = 3;
+uint64_t FakeModel::EncoderStateOf(const std::vector<int32_t>& source, int64_t row,
+                                   int32_t adapter) {
+  uint64_t hash = Adapted(3, adapter);
   for (int32_t token : source) hash = Mix(hash, token);
   return Mix(hash, row);
 }

@@ -19,6 +19,7 @@ struct FakeOptions {
   int64_t labels = 3;
   int64_t max_positions = 0;
   float eos_bonus = 0.0f;  // added to the logit of token 1
+  int64_t adapters = 0;    // number of adapters; each changes all hashes of its sequences
   // A simulated clock, in microseconds. It advances by encode_us per unit of encoder work (see
   // Model::EncodeSlice), project_us per row of states that is projected to keys and values,
   // decode_us per decoder call, and token_us per token of a decoder call.
@@ -36,12 +37,13 @@ class FakeModel : public Model {
  public:
   FakeModel(const FakeOptions& options, ThreadPool* pool);
 
+  int64_t adapters() const override { return options_.adapters; }
   void BeginEncode(const EncodeBatch& batch) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncodedStates() const override;
   Tensor EncodedRows(absl::Span<const int32_t> rows) override;
-  void ProjectCross(const Tensor& states, int64_t position,
-                    absl::Span<const int32_t> slots) override;
+  void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
+                    absl::Span<const int32_t> adapters) override;
   Tensor Decode(const DecodeBatch& batch) override;
   Tensor next_tokens() const override {
     return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
@@ -63,7 +65,8 @@ class FakeModel : public Model {
   // returns the hash of the state after `history` given `source`; LogitsOf returns the logits of a
   // hash.
   static uint64_t StateOf(const std::vector<int32_t>& source, const std::vector<int32_t>& history);
-  static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row);
+  static uint64_t EncoderStateOf(const std::vector<int32_t>& source, int64_t row,
+                                 int32_t adapter = -1);
   std::vector<float> LogitsOf(uint64_t state) const;
   std::vector<float> LabelsOf(uint64_t state) const;
 
@@ -88,6 +91,7 @@ class FakeModel : public Model {
   }
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
+  void CheckAdapters(absl::Span<const int32_t> adapters, size_t count);
   uint64_t CausalStateOf(size_t begin, size_t end, size_t row);
 
   FakeOptions options_;
@@ -96,7 +100,7 @@ class FakeModel : public Model {
   std::vector<int32_t> chosen_, parents_;
   std::vector<int32_t> slot_tokens_, step_slots_, step_lens_;  // the history of the latest Decode
   int64_t step_stride_ = 0;
-  std::vector<int32_t> encode_tokens_, encode_offsets_;
+  std::vector<int32_t> encode_tokens_, encode_offsets_, encode_adapters_;
   std::vector<int32_t> encode_positions_, lower_begin_, upper_end_;  // arrays of the encode batch
   bool both_ways_ = false;
   int64_t encode_left_ = -1;  // work units; -1: no batch

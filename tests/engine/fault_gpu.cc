@@ -1,5 +1,5 @@
-// Requests when the GPU runs out of memory or fails while they run. A separate program, because
-// after a fault its process cannot use the GPU any more.
+// Tests how requests end when the GPU runs out of memory or fails while they run. A separate
+// program, because after a fault its process cannot use the GPU any more.
 #include <memory>
 #include <optional>
 
@@ -12,8 +12,8 @@ namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
 
-// Opens the first GPU; null if there is none. ctest recognises a skipped test by the word
-// "skipped".
+// Opens the first GPU. If there is none, prints a warning that begins with "skipped" and returns
+// null; ctest then counts the test as skipped.
 std::unique_ptr<Device> OpenGpu() {
   auto device = Device::Open(0);
   if (device.ok()) return *std::move(device);

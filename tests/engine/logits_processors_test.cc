@@ -17,7 +17,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 std::vector<float> Apply(const DecodingOptions& options, std::vector<int32_t> history,
                          std::vector<float> row) {
   const LogitsProcessors processors(options);
-  // The token array also holds tokens of another request, in front of those of this one.
+  // The token array also holds tokens of another request, in front of the tested request's.
   std::vector<int32_t> tokens{5, 5, 5};
   const auto base = static_cast<int32_t>(tokens.size());
   tokens.insert(tokens.end(), processors.tokens().begin(), processors.tokens().end());

@@ -41,7 +41,7 @@ struct Case {
   }
 };
 
-// Checks that the options are refused with a message that begins with the field's name.
+// Checks that the changed options are refused with a message that begins with `field`.
 void Refused(const char* field, const std::function<void(Case*)>& change) {
   Case c;
   change(&c);

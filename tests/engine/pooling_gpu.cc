@@ -1,4 +1,4 @@
-// Embeddings pooled on a GPU compared with those that the host pools from the same hidden states.
+// Compares embeddings pooled on a GPU with those that the host pools from the same hidden states.
 #include <random>
 #include <vector>
 
@@ -9,8 +9,8 @@
 namespace quintet {
 namespace {
 
-// Encode requests with every kind of pooling, of inputs of 1 to 40 tokens, some with a prompt. The
-// last kind, `modules`, has more poolings than the shortest inputs have tokens.
+// Returns encode requests with every kind of pooling, for inputs of 1 to 40 tokens, some with a
+// prompt. Requests with `modules` use several poolings each, more than a short input has tokens.
 std::vector<Request> RandomEmbeddings(const ModelConfig& config, const SentenceModules* modules,
                                       int count) {
   constexpr Pooling kKinds[] = {Pooling::kMean,    Pooling::kFirst,       Pooling::kLast,

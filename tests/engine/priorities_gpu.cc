@@ -1,5 +1,5 @@
-// Requests of several priorities on a GPU with async scheduling and captured graphs: a request that
-// is skipped in some steps gets the tokens that it gets alone.
+// Tests requests of several priorities on a GPU with async scheduling and captured graphs: a
+// request that is skipped in some steps must get the same tokens as when it runs alone.
 #include <memory>
 #include <random>
 #include <vector>
@@ -22,7 +22,7 @@ struct TokensSink : ResponseSink {
   std::vector<std::vector<int32_t>> sequences;
 };
 
-// Returns random requests. Most are greedy; their steps are scheduled asynchronously.
+// Returns random requests that async scheduling supports: most are greedy, the others have 4 beams.
 std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   std::mt19937 random(5);
   std::vector<Request> requests(count);
@@ -41,8 +41,8 @@ std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   return requests;
 }
 
-// Runs the requests in a new engine and returns their tokens. Submits one more request in every
-// second step.
+// Runs the requests in a new engine and returns their tokens. Submits them one by one, a request
+// before every second step.
 std::vector<std::vector<std::vector<int32_t>>> Serve(Model* model, std::vector<Request> requests) {
   auto engine = Engine::Create(model, nullptr, EngineLimits());
   REQUIRE(engine.ok());

@@ -1,4 +1,4 @@
-// Requests of several priorities at once: higher ones keep their pace and lower ones make progress.
+// Tests mixed requests of several priorities: high ones keep their pace, low ones make progress.
 // (Equal results are tested in engine_traces_test.cc, whose traffic has all priorities.)
 #include "engine/scheduler.h"
 #include "tests/catch.h"
@@ -72,15 +72,15 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
     // With async scheduling, HIGH waits for one more step, which was already enqueued when it
     // arrived.
     CHECK(TimingOf(high).total_us <= 24 + (async_scheduling ? 2 : 1));
-    // NORMAL takes 60 steps for its tokens, and is skipped in 18 of the 24 steps of HIGH. LOW runs
-    // in every fourth step until NORMAL has ended, then in every step.
+    // NORMAL needs 60 steps for its own tokens. In addition it is skipped in 18 of the 24 steps in
+    // which HIGH runs. LOW runs in every fourth step until NORMAL has ended, then in every step.
     CHECK(TimingOf(normal).total_us >= 60 + 17);
     CHECK(TimingOf(normal).total_us <= 60 + 19);
     const int64_t shared = TimingOf(normal).total_us, own = 60 - shared / 4;
     CHECK(TimingOf(low).total_us >= shared + own - 3);
     CHECK(TimingOf(low).total_us <= shared + own + 3);
-    // At most three decoder calls computed nothing that was used: async scheduling continues when
-    // running requests are left out of steps and return.
+    // A request that is skipped in some steps must not waste steps that were enqueued ahead: in
+    // total at most three decoder calls computed results that were not used.
     CHECK(scene.model.decodes <= TimingOf(low).total_us + 3);
     CHECK(scene.observer.gaps == 59 + 59 + 23);
   }

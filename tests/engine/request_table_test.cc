@@ -65,7 +65,7 @@ TEST_CASE("request table: the queue is bounded by requests until they start") {
   for (int i = 0; i < 3; ++i) scene.Add(1);
   CHECK(scene.table.CheckOpen().code() == absl::StatusCode::kResourceExhausted);
   CHECK(CodeOf(scene.table.Add(MakeJob(1), 0)) == absl::StatusCode::kResourceExhausted);
-  // A job that was taken from the table counts as queued until it starts.
+  // A job that TakeArrivals has removed from the request table counts as queued until OnStarted.
   scene.Take();
   CHECK_FALSE(scene.table.CheckOpen().ok());
   scene.table.OnStarted(*scene.jobs[0]);

@@ -40,8 +40,8 @@ TEST_CASE("scheduler: requests start by priority, then by arrival") {
   CHECK(scheduler.waiting() == 0);
 }
 
-// Returns the ids of queued requests of all classes in the order of their admission at `now`. An id
-// is 100 * class + number.
+// Queues requests of all classes and returns their ids in the order in which Admit, called at time
+// `now`, admits them. Ids count from 0 for LOW, from 100 for NORMAL and from 200 for HIGH requests.
 std::vector<uint64_t> OrderAt(int64_t now, int64_t low_arrival, int64_t normal_arrival) {
   Scheduler scheduler(kCapacity);
   for (uint64_t i = 0; i < 3; ++i) scheduler.Add(Queued(i, Priority::kLow, low_arrival, 4));
@@ -76,9 +76,9 @@ TEST_CASE("scheduler: shares are counted by dominant resource, not by requests")
   const auto place = [&](uint64_t id) {
     return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
-  // A HIGH request takes 1 % of the scheduler's capacity, a LOW request 8 % (its pages). The order
-  // of admission must be: one HIGH request, the first LOW request, eight HIGH requests, the second
-  // LOW request.
+  // A request's share is its largest fraction of any resource of the scheduler: 1 % for a HIGH
+  // request, 8 % for a LOW one (8 of 100 pages). The order of admission must be: one HIGH request,
+  // the first LOW request, eight HIGH requests, the second LOW request.
   CHECK(place(1) == 1);
   CHECK(place(2) == 1 + 9);
 }
@@ -113,8 +113,8 @@ TEST_CASE("scheduler: every budget is a limit") {
   }
 }
 
-// Simulates a server with random arrivals. Each admitted request holds its part of the budget for a
-// random time.
+// Simulates a server with random arrivals. Each admitted request holds its KV cache pages and its
+// sequences for a random time.
 struct Simulation {
   explicit Simulation(int seed) : random(seed), scheduler({40, 60, 16}) {}
 
@@ -154,8 +154,8 @@ struct Simulation {
     REQUIRE(encode <= 40);
     REQUIRE(free.pages >= 0);
     REQUIRE(free.sequences >= 0);
-    // If nothing runs and nothing was admitted now, no request may be waiting: the first one would
-    // fit into the free budget.
+    // If no request runs and Admit has just admitted none, the queue must be empty: with all
+    // resources free, its first request would fit.
     if (admitted.empty() && running.empty()) REQUIRE(waiting.empty());
     REQUIRE(scheduler.waiting() == static_cast<int64_t>(waiting.size()));
   }
@@ -188,7 +188,7 @@ TEST_CASE("scheduler: random traces stay within the budgets and starve no reques
 
 // Simulates an engine under constant load. In each class either Load::waiting requests are queued
 // at all times, which saturates the engine, or Load::per_second requests arrive on average. Each
-// admitted request holds its part of the budget for up to kLongest microseconds.
+// admitted request holds its KV cache pages and sequences for up to kLongest microseconds.
 struct Saturated {
   static constexpr AdmissionBudget kWhole{64, 128, 16};
   static constexpr int64_t kLongest = 2 * kSecond;
@@ -311,7 +311,7 @@ TEST_CASE("scheduler: many small requests of lower classes start in time") {
 TEST_CASE("scheduler: HIGH requests wait briefly while overdue LOW ones share admissions") {
   for (int seed = 0; seed < 10; ++seed) {
     for (const int64_t largest : {1, 4, 16}) {
-      // LOW alone exceeds the capacity, so its requests wait longer than their target.
+      // LOW alone exceeds the capacity, so its requests wait longer than kWaitTargetMicros.
       Saturated low(seed, {{{500, 0, largest}, {0, 0, 1}, {0, 0.5, 1}}});
       low.Run(300);
       CHECK(low.longest_wait[kLowClass] > Scheduler::kWaitTargetMicros[kLowClass]);
@@ -340,8 +340,8 @@ TEST_CASE("priority throttle: lower classes are skipped for three steps and run 
   PriorityThrottle throttle;
   CHECK(LowestOfSteps(&throttle, {kLow, kHigh, kNormal, kLow}, {}, 6) ==
         std::vector<Priority>{kHigh, kHigh, kHigh, kLow, kHigh, kHigh});
-  // The two steps for which LOW has just been skipped still count after the set of running classes
-  // has changed: LOW is skipped for only one more step.
+  // LOW has just been skipped in two steps. The throttle still counts these two after the set of
+  // running classes has changed, and reaches its limit of three with one more step that skips LOW.
   CHECK(LowestOfSteps(&throttle, {kLow, kNormal}, {}, 3) ==
         std::vector<Priority>{kNormal, kLow, kNormal});
   CHECK(LowestOfSteps(&throttle, {kLow, kLow}, {}, 5) == std::vector<Priority>(5, kLow));

@@ -22,8 +22,8 @@ std::string CaseDirectory(const char* golden_case) {
   return root + "/" + golden_case;
 }
 
-// Returns the expected log-probability of every token of every target. Each target directly follows
-// the prompt and does not attend to other targets.
+// Returns the log-probability that the reference `dense` gives to every token of every target. Each
+// target directly follows the prompt and does not attend to other targets.
 std::vector<std::vector<double>> Expected(const DenseGpt2& dense, const Request& request) {
   const int64_t prompt = static_cast<int64_t>(request.input.size());
   const auto sees = [&](int64_t q, int64_t k) {

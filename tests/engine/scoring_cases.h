@@ -1,4 +1,4 @@
-// Compares a causal model's scores from the engine with a dense reference, on any backend.
+// Compares the engine's scores of a causal model, on any backend, with plain loops (DenseGpt2).
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// A golden GPT-2 model for scoring on `device` (null: the CPU).
+// Loads the GPT-2 model of a case in tests/golden/cases, for scoring on `device` (null: the CPU).
 std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Device* device,
                                   ThreadPool* pool);
 
@@ -16,12 +16,12 @@ std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Devi
 // and together more rows than a block of rows on any backend. `seed` selects the tokens.
 Request ScoreRequestFor(const ModelConfig& config, int seed);
 
-// Runs all requests at once in one engine and returns their results.
+// Runs all requests together in one engine and returns their results.
 std::vector<Result> ScoreAll(Model* model, std::vector<Request> requests);
 
-// Returns the largest error of any token's log-probability, over these attention masks: causal;
-// windows shorter than a target and longer than a tile; bidirectional within the prompt. Fails the
-// test if another mask gives the same scores as the causal one.
+// Returns the largest error of any token's log-probability, over four attention masks: causal; a
+// window shorter than a target; a window longer than a tile; bidirectional within the prompt. Fails
+// the test if one of the last three gives the same scores as the causal mask.
 double LargestScoreError(const char* golden_case, WeightType type, Device* device);
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// Scores of GPT-2 on a GPU against the dense reference.
+// Compares scores of GPT-2 on a GPU with DenseGpt2, plain loops in double on the CPU.
 #include "tests/catch.h"
 #include "tests/engine/scoring_cases.h"
 

@@ -1,4 +1,4 @@
-// Running streams keep their pace during encoding and prefill, measured by the fake model's clock.
+// Tests that streams keep their pace during encoding and prefill, by the fake model's clock.
 #include "engine/step_pace.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Fuzz target: the JSON of the HTTP API. Any bytes are the body of a request; byte 0 selects the
-// route. Every body must give either the messages of RPCs, which parse and whose errors can be said
-// in JSON, or a clear error. Responses of the shape that the RPCs would have become the JSON or the
-// events of the answer, which must be valid.
+// route. Every body must give either messages of RPCs, which must parse, or an error, which must
+// become JSON on one line with a 4xx status. From the messages the test makes up successful
+// responses of the RPCs; translated back, they must give valid JSON or server-sent events.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -66,7 +66,7 @@ void CheckRefusal(const absl::Status& status, ErrorStyle style) {
   for (const char c : *response.body) QT_CHECK(c != '\n' && c != '\r');
 }
 
-// Runs the checks of a Generate call, whose options have the most forms.
+// Checks that a Generate message gives engine requests or an error that blames the client.
 void CheckGenerate(const grpc::ByteBuffer& message) {
   const auto proto = Parsed<v1::GenerateRequest>(message);
   if (!CheckCallOptions(proto.call()).ok() || !Context().models->Find(proto.call().model()).ok())
@@ -136,7 +136,7 @@ v1::ClassifyResponse Classified(const v1::ClassifyRequest& request) {
 
 absl::Status NoLimit(int64_t) { return absl::OkStatus(); }
 
-// The response of a method to a message. Unset: the message is an error.
+// Returns a made-up response of `rpc` to its request message; unset if `rpc` would return an error.
 std::optional<grpc::ByteBuffer> ResponseTo(const Translation::RpcOfRequest& rpc) {
   const ModelHost& host = *Binding().host;
   InputLimits limits;

@@ -20,7 +20,7 @@
 namespace quintet {
 namespace {
 
-// Answers on the I/O thread, at once or as a stream of three parts.
+// Answers on the I/O thread with a stream of three parts: the first immediately, the others later.
 class Stream final : public HttpHandler {
  public:
   explicit Stream(std::shared_ptr<HttpExchange> exchange) : exchange_(std::move(exchange)) {
@@ -90,7 +90,7 @@ std::string ReadToEnd(int fd) {
 void Run(uint8_t pieces, std::string_view bytes) {
   const int fd = Connect();
   const size_t piece = pieces < 128 ? bytes.size() : pieces - 127;
-  // At most 16 pieces, so that an input takes microseconds.
+  // Sends `bytes` in at most 16 parts, so that one fuzz input takes only microseconds.
   for (size_t at = 0, sent = 0; at < bytes.size(); ++sent) {
     const size_t size = std::min(sent < 15 ? piece : bytes.size(), bytes.size() - at);
     const ssize_t put = send(fd, bytes.data() + at, size, MSG_NOSIGNAL);

@@ -21,8 +21,8 @@ InputLimits LimitsOf(const ModelHost& host) {
   return limits;
 }
 
-// Checks an error as the client sees it: a status code for client errors, and a printable message
-// without paths.
+// Checks an error as the client sees it: its code must be INVALID_ARGUMENT or FAILED_PRECONDITION,
+// and its message must be printable and must not contain paths.
 void CheckRefusal(const absl::Status& status) {
   QT_CHECK(absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status));
   for (const char c : status.message()) {

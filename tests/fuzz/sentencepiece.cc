@@ -1,5 +1,5 @@
-// Fuzz target: any bytes as a spiece.model. Its last 256 bytes, which hold pieces and rules, are
-// also used as a text to encode.
+// Fuzz target: any bytes as a spiece.model. Its last 256 bytes, which may contain some of its own
+// vocabulary pieces and normalization rules, are also used as a text to encode.
 #include <algorithm>
 #include <string>
 

@@ -1,5 +1,5 @@
 // Models for fuzzers of requests: the shipped model, and tiny models without tokenizers for the
-// code paths that it does not reach.
+// code paths that the shipped model does not reach.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// Returns one of the models, which are loaded at the first call.
+// Returns one of three models: number `which` % 3. The first call loads all three.
 const ModelHost& ServedModel(uint8_t which);
 
 }  // namespace quintet

@@ -1,4 +1,4 @@
-// Fuzz target: any bytes as a text encoder in one safetensors file, with scales and markers.
+// Fuzz target: any bytes as a safetensors file of a T5 text encoder, which may be quantized.
 #include "tests/fuzz/weight_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -31,7 +31,7 @@ void ReadEverything(const WeightFiles& files) {
     if (tensor.bytes > kMostBytes) continue;
     std::vector<char> bytes(static_cast<size_t>(tensor.bytes));
     QT_CHECK(MayFail(files.Read(tensor, 0, tensor.bytes, bytes.data())));
-    // A part from the middle equals that part of the whole.
+    // Reading a range in the middle of a tensor must give the same bytes as reading all of it.
     const int64_t size = StoredTypeBytes(tensor.type), values = tensor.bytes / size;
     const int64_t begin = values / 3 * size, part = (values - values / 3) / 2 * size;
     std::vector<char> middle(static_cast<size_t>(part));

@@ -22,8 +22,8 @@ struct Pending {
   std::shared_ptr<ResultCollector> sink;
 };
 
-// Converts the recorded rows of FAT5's greedy generation loop (start token 0, EOS 1) to the form of
-// the other decodes. The loop overwrites the last column of its output with EOS. That id is not a
+// Converts the recorded output of FAT5's greedy generation loop (start token 0, EOS 1) to a
+// GoldenDecode. The loop overwrites the last column of its output with EOS. That id is not a
 // prediction; therefore it is not compared.
 GoldenDecode GreedyAsDecode(const GoldenCase& c) {
   GoldenDecode decode;

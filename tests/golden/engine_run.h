@@ -1,5 +1,5 @@
-// An engine for golden tests that accepts all requests of a case at once, and a sink that stores
-// the result of a request.
+// An engine for golden tests that accepts all requests of a golden case together, and a sink that
+// stores the result of a request.
 #pragma once
 
 #include <memory>

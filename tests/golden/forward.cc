@@ -56,9 +56,9 @@ class CaseRunner {
  public:
   CaseRunner(const GoldenCase& c, Model* model) : case_(c), model_(*model), runner_(model) {}
 
-  // Computes the outputs of rows [begin, end) of the case. Each call of the model encodes at most
-  // about `work` units (a unit is one token in one layer) and decodes at most `piece` tokens of a
-  // row, so small values split the computation into slices.
+  // Computes the outputs of the golden case for its input rows [begin, end). Each call of the model
+  // encodes at most about `work` units (a unit is one token in one layer) and decodes at most
+  // `piece` tokens of a row, so small values split the computation into slices.
   absl::StatusOr<Outputs> Run(size_t begin, size_t end, int64_t work, int64_t piece) {
     const TokenRows inputs(case_.inputs.begin() + begin, case_.inputs.begin() + end);
     const ModelConfig& config = model_.config();
@@ -99,8 +99,8 @@ class CaseRunner {
     return rows;
   }
 
-  // Returns the position of each row whose hidden state is classified: the last EOS in T5 and FAT5,
-  // the last token in GPT-2.
+  // Returns, for each input row, the position whose hidden state the classifier reads: the last EOS
+  // in T5 and FAT5, the last token in GPT-2.
   absl::StatusOr<std::vector<size_t>> PooledPositions(const TokenRows& rows) const {
     std::vector<size_t> positions;
     const auto& eos = model_.config().eos_ids;
@@ -122,7 +122,7 @@ class CaseRunner {
   RowRunner runner_;
 };
 
-// Whether a checkpoint with this configuration can compute the outputs of a case of this kind.
+// Whether a model with `config` can compute the outputs of a golden case of `kind` ("qa", ...).
 bool KindFits(const std::string& kind, const ModelConfig& config) {
   if (kind == "encoder") return config.has_encoder();
   if (kind == "seqcls") return config.head == Head::kSequenceClassification;
@@ -223,8 +223,8 @@ ModelLimits LimitsFor(const GoldenCase& c) {
   const auto pages = [&](int64_t tokens) {
     return (tokens + limits.page_size - 1) / limits.page_size;
   };
-  // If a task head uses the decoder, the decoder reads a shifted copy of the inputs. The cache then
-  // needs decoder pages for c.inputs, too.
+  // If a task head uses the decoder, the decoder reads a shifted copy of the golden case's inputs.
+  // The KV cache then needs decoder pages for the inputs, too.
   const int64_t tensors = PagesFor(c.inputs, c.inputs, limits.page_size) +
                           PagesFor(c.decoder_inputs, {}, limits.page_size);
   const int64_t request = pages(longest) + beams * (pages(prompt + new_tokens + 1) + 2);

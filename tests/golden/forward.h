@@ -20,13 +20,13 @@ struct TensorResult {
 using Outputs = std::map<std::string, std::vector<float>>;
 
 // Returns the error (TensorResult::error) of each output for which the case has a golden tensor.
-// INVALID_ARGUMENT if the shapes do not match.
+// Returns INVALID_ARGUMENT if the shapes do not match.
 absl::StatusOr<std::vector<TensorResult>> CompareOutputs(const GoldenCase& c,
                                                          const Outputs& outputs);
 
-// Runs all input rows of the case in one packed call, then each row alone in small slices. INTERNAL
-// if `same_bits` and the bits of a row's outputs differ between the two runs; INVALID_ARGUMENT if
-// the tensors of the case do not fit the model; NOT_FOUND if there is no tensor to compare.
+// Runs all input rows of the case in one packed call, then each row alone in small slices. Returns
+// INTERNAL if `same_bits` is set and the bits of a row's outputs differ between the two runs;
+// INVALID_ARGUMENT if the case's tensors do not fit the model; NOT_FOUND if no output is recorded.
 absl::StatusOr<std::vector<TensorResult>> CheckForward(const GoldenCase& c, bool same_bits,
                                                        Model* model);
 

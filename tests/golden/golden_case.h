@@ -49,7 +49,7 @@ struct GoldenCase {
   std::map<std::string, Bf16Errors> bf16;  // by tensor; empty without bf16.json
 };
 
-// Errors: NOT_FOUND or INVALID_ARGUMENT; the message names the file and the field.
+// Returns NOT_FOUND or INVALID_ARGUMENT with a message that names the file and the field.
 absl::StatusOr<GoldenCase> ReadGoldenCase(const std::string& directory);
 
 }  // namespace quintet

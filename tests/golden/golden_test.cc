@@ -96,7 +96,7 @@ void DescribeRounded(const DecodeResult& result, std::string* line) {
                   static_cast<size_t>(result.equal) + different, " are those of fp32");
 }
 
-// Runs a case. *line gets the text to print after the name of the case.
+// Runs a golden case. *line gets the text to print after the name of the case.
 bool RunCase(const std::string& directory, const Setting& setting, ThreadPool* pool,
              std::string* line) {
   const auto failed = [line](const absl::Status& status) {
@@ -164,8 +164,8 @@ int RunAll(const std::string& root, const Setting& setting) {
   return failures == 0 ? 0 : 1;
 }
 
-// Reads the setting from the environment. Returns a nonzero exit code if it is invalid or if there
-// is no GPU.
+// Sets *setting from QUINTET_DEVICE and QUINTET_DTYPE. Returns a nonzero exit code if one of these
+// variables is invalid, or if it selects a GPU and there is none.
 int Read(Setting* setting) {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);

@@ -7,8 +7,8 @@
 namespace quintet {
 
 // Tolerance of length-normalized beam scores: the larger of an absolute limit and a limit relative
-// to the recorded score. A score is the sum of n log-probabilities / n^length_penalty. With a
-// penalty of -1 it is n times as large as the sum, and so is its f32 rounding error.
+// to the recorded score. A score is the sum of n log-probabilities / n^length_penalty. A penalty of
+// -1 multiplies the sum by n, and with it the sum's f32 rounding error.
 constexpr double kScoreTolerance = 1e-4;
 constexpr double kRelativeScoreTolerance = 2e-6;
 

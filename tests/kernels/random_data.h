@@ -13,8 +13,8 @@ class RandomData {
  public:
   explicit RandomData(uint32_t seed) : engine_(seed) {}
 
-  // Uniform in [-1, 1). Computed from the raw output of the random engine, because the standard
-  // distributions differ between standard libraries.
+  // Returns a number uniform in [-1, 1), computed from the raw output of the random engine, because
+  // the standard distributions differ between standard libraries.
   float Value() { return static_cast<float>(engine_() >> 8) * 0x1p-23f - 1.0f; }
   // Uniform in [0, n).
   int64_t Below(int64_t n) { return static_cast<int64_t>(engine_()) % n; }

@@ -35,8 +35,8 @@ class TestBackend {
   // Like Put, but copies `count` bytes, which are elements of `dtype`, without conversion.
   Tensor PutBytes(const void* bytes, int64_t count, DType dtype,
                   std::initializer_list<int64_t> dims);
-  // Copies ids, positions and other small index arrays to a pinned buffer: pinned host memory with
-  // a copy on the device (kernels/runtime/stream.h).
+  // Copies ids, positions and other small index arrays to a pinned host buffer and to the device
+  // buffer that belongs to it (kernels/runtime/stream.h). Returns the host buffer.
   Tensor Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims);
   template <typename T>
   absl::Span<const T> Plan(const std::vector<T>& values) {

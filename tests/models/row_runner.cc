@@ -27,7 +27,7 @@ std::vector<float> RowRunner::Encode(const TokenRows& rows, int64_t work) {
     tokens.insert(tokens.end(), row.begin(), row.end());
     source_offsets_.push_back(static_cast<int32_t>(tokens.size()));
   }
-  model_->BeginEncode({.tokens = tokens, .offsets = source_offsets_});
+  model_->BeginEncode({.tokens = tokens, .offsets = source_offsets_, .adapters = adapters_});
   while (!model_->EncodeSlice(work)) {
   }
   return ReadAll(model_->EncodedStates());
@@ -63,7 +63,9 @@ std::vector<std::vector<int32_t>> RowRunner::ProjectSources() {
   for (size_t i = 0; i + 1 < source_offsets_.size(); ++i) {
     const int32_t begin = source_offsets_[i], end = source_offsets_[i + 1];
     slots.push_back(TakeSlots(end - begin));
-    model_->ProjectCross(model_->EncodedStates().Rows(begin, end), 0, slots.back());
+    std::vector<int32_t> adapters;
+    if (!adapters_.empty()) adapters.assign(slots.back().size(), adapters_[i]);
+    model_->ProjectCross(model_->EncodedStates().Rows(begin, end), 0, slots.back(), adapters);
   }
   return slots;
 }
@@ -86,7 +88,7 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
 
   for (size_t done = 0; done < longest; done += static_cast<size_t>(piece)) {
     std::vector<int32_t> tokens, offsets = {0}, kv_lens, slot_table, groups = {0}, source_table;
-    std::vector<int32_t> source_lens, output_rows;
+    std::vector<int32_t> source_lens, output_rows, adapters;
     std::vector<int64_t> target;  // row of `states` for each token
     for (size_t r = 0; r < rows.size(); ++r) {
       const size_t end = std::min(done + static_cast<size_t>(piece), rows[r].size());
@@ -98,6 +100,7 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
       }
       offsets.push_back(static_cast<int32_t>(tokens.size()));
       kv_lens.push_back(static_cast<int32_t>(end));
+      if (!adapters_.empty()) adapters.push_back(adapters_[r]);
       slot_table.insert(slot_table.end(), slots[r].begin(), slots[r].end());
       slot_table.resize(kv_lens.size() * longest, -1);
       if (sources.empty()) continue;
@@ -115,6 +118,7 @@ std::vector<float> RowRunner::Decode(const TokenRows& rows, int64_t piece) {
                                        .source_slots = source_table.data(),
                                        .source_slots_stride = static_cast<int64_t>(longest_source),
                                        .source_lens = source_lens,
+                                       .adapters = adapters,
                                        .output_rows = output_rows});
     const std::vector<float> values = ReadAll(out);
     for (size_t i = 0; i < target.size(); ++i) {

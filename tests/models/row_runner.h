@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -21,11 +22,15 @@ class RowRunner {
  public:
   explicit RowRunner(Model* model) : model_(model) {}
 
+  // Sets the adapter of each row for all following calls: an index in LoadOptions::adapters, or -1
+  // for none. With an empty list, the initial value, no row has an adapter.
+  void set_adapters(std::vector<int32_t> adapters) { adapters_ = std::move(adapters); }
+
   // Encodes all rows as one batch, in slices of about `work` units (one unit is one token through
   // one layer). Returns their hidden states, packed, [total, d_model].
   std::vector<float> Encode(const TokenRows& rows, int64_t work);
-  // Decodes all rows, at most `piece` tokens of each row per call. Returns their hidden states,
-  // packed, [total, d_model]. In models with an encoder, row i attends to row i of the last Encode.
+  // Decodes all rows (token sequences), at most `piece` tokens of each per Model::Decode. Returns
+  // all hidden states, packed, [total, d_model]. Row i attends to row i of the last Encode, if any.
   std::vector<float> Decode(const TokenRows& rows, int64_t piece);
   // Logits returns [rows, vocab], Classify returns [rows, labels]. Both take packed hidden states
   // [rows, d_model].
@@ -39,6 +44,7 @@ class RowRunner {
   std::vector<std::vector<int32_t>> ProjectSources();
 
   Model* model_;
+  std::vector<int32_t> adapters_;
   std::vector<int32_t> source_offsets_;
   int64_t next_page_ = 0;  // pages used by the current Decode, taken from the last page downwards
 };

@@ -91,7 +91,7 @@ TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decode
   std::vector<int32_t> slots(kRows);
   std::iota(slots.begin(), slots.end(), 32);
   int64_t before = model->stream().gemms();
-  model->ProjectCross(model->EncodedStates(), 0, slots);
+  model->ProjectCross(model->EncodedStates(), 0, slots, {});
   CHECK(model->stream().gemms() - before == 1);
 
   before = model->stream().gemms();
@@ -171,7 +171,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
     runner.Encode({source}, kAll);
     std::vector<int32_t> source_slots(37);
     std::iota(source_slots.rbegin(), source_slots.rend(), 200);
-    model->ProjectCross(model->EncodedStates(), 0, source_slots);
+    model->ProjectCross(model->EncodedStates(), 0, source_slots, {});
     const std::vector<int32_t> source_lens = {37};
     const std::vector<int32_t> one = {0, 1}, prefix = {0, 17, 23}, prefix_offsets = {0, 3},
                                three = {3};
@@ -220,7 +220,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
     std::fill(cache.as<float>(), cache.as<float>() + 64 * cache.page_elements(), 0.0f);
     std::vector<int32_t> slots(299);
     std::iota(slots.begin(), slots.end(), 0);
-    model->ProjectCross(model->EncodedStates().Rows(401, 700), 0, slots);
+    model->ProjectCross(model->EncodedStates().Rows(401, 700), 0, slots, {});
     std::vector<std::vector<float>> expected;
     for (int64_t i = 0; i < 19; ++i) expected.push_back(page(i));
     CHECK(*std::max_element(expected[18].begin(), expected[18].end()) > 0);
@@ -229,7 +229,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
     const Tensor kept = Tensor::F32(states.data(), {700, d_model}).Rows(401, 700);
     for (const auto& [begin, end] : {std::pair{0, 130}, {130, 131}, {131, 299}}) {
       model->ProjectCross(kept.Rows(begin, end), begin,
-                          absl::MakeConstSpan(slots).subspan(begin, end - begin));
+                          absl::MakeConstSpan(slots).subspan(begin, end - begin), {});
     }
     for (int64_t i = 0; i < 19; ++i) CHECK(page(32 + i) == expected[static_cast<size_t>(i)]);
   }
@@ -272,13 +272,13 @@ TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the sam
         LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", nullptr}}).directory(), &pool));
   const nlohmann::json resaved = {{"scale_decoder_outputs", false}, {"tie_word_embeddings", true}};
   CHECK(v1_1 == LogitsOf(Variant("t5-v1_1", resaved).directory(), &pool));
-  // Without scale_decoder_outputs, logits are scaled unless tie_word_embeddings is false, whether
-  // or not the files contain lm_head.weight.
+  // If the config lacks scale_decoder_outputs, logits are scaled unless tie_word_embeddings is
+  // false. Whether the files contain lm_head.weight makes no difference.
   const nlohmann::json no_scale_key = {{"scale_decoder_outputs", nullptr},
                                        {"tie_word_embeddings", true}};
   CHECK(LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool) ==
         LogitsOf(Variant("t5-v1_1", no_scale_key).directory(), &pool));
-  // The scale changes the logits; hence the comparisons above would detect a wrong scale.
+  // The scale changes the logits; hence comparisons of logits detect a wrong scale.
   CHECK(v1_1 != LogitsOf(Variant("t5-v1_1", {{"scale_decoder_outputs", true}}).directory(), &pool));
 }
 
@@ -323,7 +323,7 @@ TEST_CASE("T5: no call of the forward pass allocates") {
       model->BeginEncode({.tokens = tokens, .offsets = offsets});
       while (!model->EncodeSlice(50)) {
       }
-      model->ProjectCross(model->EncodedStates().Rows(100, 300), 0, source_slots);
+      model->ProjectCross(model->EncodedStates().Rows(100, 300), 0, source_slots, {});
       const Tensor states = model->Decode({.tokens = prompt,
                                            .offsets = prompt_offsets,
                                            .kv_lens = kv_lens,

@@ -132,7 +132,7 @@ def test_flags_and_variables_beat_sections(tmp_path):
         ("max-queue = true", r":4: models\.g2p\.max-queue: .*expected a whole number from 1"),
         ("max-queue = [1]", r":4: models\.g2p\.max-queue: expected a string in quotes, a number"),
         ("[models.other]", r":4: \[models\.other\]: no model of this name is served; served: g2p"),
-        ("[models.g2p.more]", r":4: expected \[models\.NAME\] or \[models\.NAME\.prompts\]"),
+        ("[models.g2p.more]", r":4: expected \[models\.NAME\], \[models\.NAME\.prompts\] or "),
         ("[unknown]\nx = 1", r":5: unknown\.x: no such subcommand"),
     ],
 )

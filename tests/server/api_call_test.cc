@@ -1,4 +1,4 @@
-// Tests a request to the HTTP API without sockets: allocations that fail at every place.
+// Tests ApiCall, a request of the HTTP API, without sockets; each run fails a different allocation.
 #include "server/api_call.h"
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace quintet {
 namespace {
 
-// Plays the HTTP server's side of one request.
+// Simulates the HTTP server for one request.
 class FakeExchange final : public HttpExchange {
  public:
   explicit FakeExchange(HttpRequest request) : request_(std::move(request)) {}

@@ -1,5 +1,5 @@
-// Tests of the HTTP API of a running server: clients that stop reading or go away at any moment,
-// and the end of the server.
+// Tests of the HTTP API of a running server: clients that stop reading or disconnect at any moment,
+// and the shutdown of the server.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -35,7 +35,7 @@ class ApiServer {
       options->http_api_listen = absl::StrCat("127.0.0.1:", port_);
       options->models[0].decoding.max_new_tokens = 200'000;
       options->client_timeouts.write_us = 600'000'000;
-      // Only planned: the stub allocates nothing.
+      // The 8 GiB of KV cache only count in the memory plan: the stub model allocates nothing.
       options->models[0].limits.cache_bytes = int64_t{8} << 30;
     });
   }

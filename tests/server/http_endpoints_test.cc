@@ -159,7 +159,7 @@ std::vector<double> ProbeTimesMs(int port, int probes) {
   return times;
 }
 
-// Keeps `count` slow connections open: a connection that the server closes is replaced at once.
+// Keeps `count` slow connections open: replaces a connection as soon as the server closes it.
 // With `drip` each connection sends ten bytes per second, otherwise nothing.
 class SlowClients {
  public:

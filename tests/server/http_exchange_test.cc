@@ -1,5 +1,5 @@
 // Tests handlers of the HTTP server that answer later, from other threads: complete responses,
-// streams, clients that go away, and the end of the server.
+// streams, clients that disconnect, and the shutdown of the server.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Records what the server tells the handler of one exchange.
+// The HttpHandler of one request. It records which of its functions the server has called.
 struct Recorder final : public HttpHandler {
   explicit Recorder(std::shared_ptr<HttpExchange> its_exchange)
       : exchange(std::move(its_exchange)) {}

@@ -524,10 +524,10 @@ TEST_CASE("http server: without free file descriptors it closes the connection t
   CHECK(server.Answers());
 }
 
-// Makes memory allocations of the server's I/O thread fail, in many rounds. In each round the
-// thread makes server.skip successful allocations, then one allocation fails, or 20 in a row; skip
-// grows by one per round. A round begins when the server responds to /arm. During a round the test
-// opens connections, sends requests of every kind and waits until the connections end.
+// Makes memory allocations of the server's I/O thread fail, in two series of rounds. In each round
+// the thread makes server.skip successful allocations; then one allocation fails (first series), or
+// 20 in a row (second series). skip grows by one per round. A round begins when the server responds
+// to /arm; then the test opens connections, sends requests of every kind and waits until they end.
 TEST_CASE("http server: a failed allocation closes at most one connection", "[http]") {
   HttpServer::Options options = AnyPort();
   options.request_timeout = options.idle_timeout = milliseconds(1'000);
@@ -552,8 +552,8 @@ TEST_CASE("http server: a failed allocation closes at most one connection", "[ht
       }
       failed = FailedAllocations() > before;
       failures += FailedAllocations() - before;
-      // After a single failed allocation the server must work again by now. Several failures may
-      // also close the connections that follow.
+      // After a round with one failed allocation the server must answer again. In rounds of 20
+      // failures this is not checked: the last failures may close the connection of the check.
       if (count == 1 && failed) {
         INFO("allocation " << server.skip);
         CHECK(server.Answers());

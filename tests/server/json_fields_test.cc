@@ -25,7 +25,7 @@ json Body(const std::string& text) {
   return *std::move(body);
 }
 
-// Reads one member as decoding options and returns the error, "" for none.
+// Reads the decoding options in the JSON object `text`; returns the error message, "" if none.
 std::string DecodingError(const std::string& text) {
   const json body = Body(text);
   JsonFields fields(body);
@@ -77,7 +77,7 @@ TEST_CASE("JSON sets every field of DecodingOptions by its name", "[json]") {
     fields.ReadDecoding(&found);
     CHECK(fields.status().ok());
     CHECK(MessageDifferencer::Equals(found, expected));
-    // A value of another type is an error that begins with the name.
+    // A field with a value of the wrong type gives an error that begins with the field's name.
     const json wrong = {{name, json::object()}};
     JsonFields refused(wrong);
     refused.ReadDecoding(&found);

@@ -1,4 +1,4 @@
-// Tests of the start, the drain and the end of a server.
+// Tests of the start, the drain and the shutdown of a server.
 #include <atomic>
 #include <chrono>
 #include <csignal>

@@ -151,8 +151,8 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   Stream stalled(*stub, request);
   stalled.ReadOne();
   for (int i = 0; i < 5; ++i) CHECK(Generate(server.stub(), Endless(20)).ok());
-  // The 16 sequences of the stalled call produce 1 to 2 MB of chunks, more than the server buffers
-  // for one call, so this call must be cancelled.
+  // The 16 sequences of the stalled call produce 1 to 2 MB of chunks. That is more than the server
+  // buffers for one call, so the server must cancel the stalled call.
   const auto cancelled = [&] {
     return server.Metric(
                "quintet_requests_finished_total{engine=\"0\",model_name=\"g2p\",reason="
@@ -161,7 +161,7 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   CHECK(Eventually(cancelled));
   CHECK(stalled.ReadAll().error_code() == grpc::StatusCode::CANCELLED);
   CHECK(Eventually([&] { return AtRest(server); }));
-  // A stream of the same size completes without an error if its client reads the chunks.
+  // If its client reads the chunks, a stream of 16 * 11'000 tokens completes without an error.
   request.mutable_decoding()->set_max_new_tokens(11'000);
   Stream reading(*stub, request);
   CHECK(reading.ReadAll().ok());

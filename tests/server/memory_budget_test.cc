@@ -35,9 +35,9 @@ TEST_CASE("A full budget rejects a reservation without changing", "[memory_budge
   MemoryReservation first(&budget, a), second(&budget, b), third(&budget, c), fourth(&budget, a);
   REQUIRE(first.Resize(650).ok());
   REQUIRE(second.Resize(250).ok());
-  // The budget of 1000 bytes has 100 free bytes. The limit of one connection, 750 bytes, would
-  // allow connection `a`, which has 650, 100 more as well. A reservation of 101 bytes must
-  // therefore fail for every connection.
+  // The budget of 1000 bytes has 100 bytes left. Connection `a` holds 650 bytes, also 100 below its
+  // limit: one connection may hold 750 bytes. A reservation of 101 bytes must therefore fail for
+  // every connection.
   CHECK(absl::IsResourceExhausted(third.Resize(101)));
   CHECK(absl::IsResourceExhausted(fourth.Resize(101)));
   CHECK(third.bytes() == 0);

@@ -16,7 +16,7 @@
 namespace quintet {
 namespace {
 
-// Native names of the histograms that a Generate call fills.
+// Names of the histograms that a Generate call fills, without the prefix quintet_.
 const char* const kFilled[] = {"time_to_first_token_seconds",
                                "inter_token_latency_seconds",
                                "request_time_per_output_token_seconds",
@@ -107,10 +107,12 @@ TEST_CASE("GPU memory is one gauge per use", "[metrics]") {
   CHECK(kinds().empty());  // no GPU memory is exported on a CPU
   metrics.Loaded({.version = 1, .page_size = 16, .pages = 8});
   CHECK(kinds().empty());
-  MemoryPlan plan{.model = {.weights = 5, .cache = 4, .workspace = 3}, .search = 2, .runtime = 1};
+  MemoryPlan plan{.model = {.weights = 5, .cache = 4, .workspace = 3, .adapters = 6},
+                  .search = 2,
+                  .runtime = 1};
   metrics.Loaded({.version = 2, .page_size = 16, .pages = 8, .gpu = &plan});
-  const std::map<std::string, double> planned = {
-      {"cache", 4}, {"runtime", 1}, {"search", 2}, {"weights", 5}, {"workspace", 3}};
+  const std::map<std::string, double> planned = {{"adapters", 6}, {"cache", 4},   {"runtime", 1},
+                                                 {"search", 2},   {"weights", 5}, {"workspace", 3}};
   CHECK(kinds() == planned);
   plan.search = 7;
   metrics.Loaded({.version = 3, .page_size = 16, .pages = 8, .gpu = &plan});

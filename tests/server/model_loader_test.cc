@@ -1,5 +1,5 @@
 // Tests of loading, replacing and unloading models while they are used, with stub models whose
-// loading fails or lacks memory as a test wants.
+// loading fails or lacks memory if a test requires it.
 #include "server/model_loader.h"
 
 #include <atomic>
@@ -278,7 +278,7 @@ TEST_CASE("A second operation on a model is refused while one is in progress", "
   }
   CHECK(absl::IsNotFound(loader.Do(&ModelLoader::Unload, "c").status));
   CHECK(absl::IsInvalidArgument(loader.Do(&ModelLoader::Unload, "").status));
-  // A configuration that removes the model is applied afterwards; a newer one brings it back.
+  // The removal of model "a" waits until "a" is loaded; a later configuration adds "a" again.
   std::promise<std::vector<ModelChange>> removed, restored;
   const HostOptions a = loader.models[0];
   loader.models.erase(loader.models.begin());

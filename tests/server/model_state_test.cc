@@ -89,7 +89,7 @@ TEST_CASE("An idle model accepts calls, which load it", "[model_state]") {
   CHECK(model.version() == 2);
 }
 
-// What can be observed of a model.
+// The values that the public getters of a ModelLifecycle return.
 struct Observed {
   explicit Observed(const ModelLifecycle& model)
       : state(model.state()),
@@ -119,12 +119,12 @@ void CheckInvariants(const ModelLifecycle& model) {
   CHECK((model.version() != 0) == IsOneOf(state, {S::kServing, S::kReplacing}));
   CHECK(model.busy() == IsOneOf(state, {S::kLoading, S::kReplacing, S::kDraining}));
   CHECK(model.accepts() == (model.version() != 0 || model.calls_wait()));
-  // Calls wait only for a load that is in progress, will follow, or that they start.
+  // Calls wait only for a load: in progress, after draining, or to be started by the next call.
   if (model.calls_wait()) CHECK(IsOneOf(state, {S::kLoading, S::kDraining, S::kIdle}));
   if (state == S::kIdle) CHECK(model.calls_wait());
   CHECK(model.version() <= model.last_version());
   CHECK(model.retired() >= 0);
-  // All versions that were loaded are freed, retired or serve.
+  // Every version that was loaded either has been freed, is retired, or serves.
   CHECK(model.retired() + (model.version() != 0 ? 1 : 0) <=
         static_cast<int64_t>(model.last_version()));
   if (state == S::kDraining) CHECK(model.retired() > 0);
@@ -216,7 +216,7 @@ TEST_CASE("From every state a model can serve again", "[model_state]") {
           break;
       }
     }
-    // Operations in progress end, versions are freed.
+    // Until a version serves, repeat: end the draining or load in progress, or begin a load.
     for (int step = 0; step < 200 && model.version() == 0; ++step) {
       if (model.retired() > 0) model.Freed();
       if (model.state() == ModelState::kLoading) model.Loaded();

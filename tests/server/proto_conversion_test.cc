@@ -82,8 +82,8 @@ TEST_CASE("a decoding option set to its type's zero is set", "[proto_conversion]
 
 TEST_CASE("the decoding options of the proto and of a request have the same names",
           "[proto_conversion]") {
-  // VisitRequestFields does not visit these four fields, because DecodingFromProto and the handlers
-  // read them directly.
+  // VisitRequestFields does not visit the four fields below, because DecodingFromProto and the
+  // handlers read them directly.
   std::set<std::string> names{"decoder_prefix", "return_text", "return_token_ids",
                               "skip_special_tokens"};
   DecodingRequest request;

@@ -32,7 +32,7 @@ namespace {
 
 using grpc::ByteBuffer;
 
-// Plays gRPC's side of one RPC. The reactor starts operations; each call of Step completes one of
+// Simulates gRPC for one RPC. The reactor starts operations; each call of Step completes one of
 // them.
 class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
  public:
@@ -142,8 +142,8 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     if (done_) violations_.push_back("an operation after OnDone");
   }
 
-  // Each function below delivers one kind of event. It first claims the operation under the lock;
-  // hence two threads cannot deliver the same event twice.
+  // Each function below delivers one kind of event. Under the lock it first checks that the event
+  // is still pending and removes it (Claim); hence two threads cannot deliver the same event twice.
   void Message() {
     if (!Claim([&] {
           if (reading_ == nullptr || messages_.empty()) return false;
@@ -425,8 +425,8 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   rpc.reset();
   stream.Bind(raw);
   std::mt19937_64 random(1);
-  // The first item fails on the executor while the next read is in flight. After that, this read
-  // completes with a message.
+  // The first request message fails on the executor while the next read is in flight. After that,
+  // this read completes with a message.
   REQUIRE(Eventually([&] {
     stream.Step(&random);
     return !stream.status().ok();

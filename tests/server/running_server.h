@@ -27,10 +27,10 @@ class RunningServer {
   v1::Inference::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const ServerOptions& options() const { return options_; }
-  // Reload has the effect of SIGHUP, Terminate that of SIGTERM. Both functions return at once.
+  // Reload has the effect of SIGHUP, Terminate that of SIGTERM. Neither waits for the effect.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
-  // Has the effect of a second Ctrl-C: the server skips the rest of its drain.
+  // Has the effect of a second Ctrl-C: the server ends its drain immediately.
   void Hurry() { signals_.skip_drain = true; }
   // Returns the body of an HTTP GET on the HTTP port, or "" if there is no response.
   std::string Get(const std::string& path) const;

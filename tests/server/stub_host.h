@@ -1,4 +1,4 @@
-// What the methods of a server need, with a stub model and without sockets.
+// The objects that the methods of a server need, with a stub model and without sockets.
 #pragma once
 
 #include <memory>

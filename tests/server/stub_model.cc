@@ -32,13 +32,14 @@ class StubModel : public Model {
   Tensor EncodedRows(absl::Span<const int32_t> rows) override {
     return EncodedStates().Rows(0, static_cast<int64_t>(rows.size()));
   }
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>) override {}
+  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>,
+                    absl::Span<const int32_t>) override {}
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);
     // Simulate a step of control_->step_us by sleeping in short slices. While the process is
-    // suspended, the time of a sleep goes on; a suspension can therefore shorten the step, but at
-    // most by one slice.
+    // suspended, the time of a sleep continues to count; a suspension can therefore shorten the
+    // step, but at most by one slice.
     constexpr int64_t kSliceUs = 10'000;
     for (int64_t left = control_->step_us; left > 0; left -= kSliceUs) {
       Sleep(std::min(left, kSliceUs));

@@ -18,7 +18,7 @@ struct Scene {
   void Push(int64_t now_us, Priority priority, int64_t cost_bytes) {
     queue.Push(now_us, {priority, cost_bytes}, [this, name = pushed++] { latest = name; });
   }
-  // Removes and runs the next task. Returns the name of the task, or -1 if there is none.
+  // Removes and runs the next task. Returns its number in the order of Push; -1: there is no task.
   int Pop(bool short_only = false) {
     const TaskQueue::Task task = queue.Pop(short_only);
     if (task == nullptr) return -1;

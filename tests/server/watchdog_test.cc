@@ -12,7 +12,7 @@ constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
 // A Watchdog with a timeout of 3 s. The test sets its clock and the heartbeat counters of the
 // engines that it watches.
 struct Scene {
-  // Advances the clock by `us` microseconds at once, then ticks once.
+  // Advances the clock by `us` microseconds in one step, then ticks once.
   int64_t Tick(int64_t us) {
     now += us;
     return watchdog.Tick(heartbeats);

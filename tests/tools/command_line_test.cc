@@ -88,7 +88,7 @@ TEST_CASE("usage errors exit with 2 and a message") {
   }
 }
 
-// Runs the binary with `command`, which may contain shell redirections. Returns the exit code.
+// Runs `quintet COMMAND` in a shell; `command` may have redirections. Returns the exit code.
 int ExitUnder(const std::string& command) {
   const std::string line = std::string("timeout 60 ") + QUINTET_BINARY + " " + command;
   const int status = std::system(line.c_str());

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For each folder, the other folders whose headers it may include.
+// Maps each folder to the other folders whose headers its files may include.
 const std::map<std::string, std::vector<std::string>>& Allowed() {
   static const auto* const allowed = new std::map<std::string, std::vector<std::string>>{
       {"kernels", {}},
@@ -40,14 +40,14 @@ const std::map<std::string, std::vector<std::string>>& Families() {
 }
 
 // A file may include only its own family (subfolder) and those before it in Families(). The two
-// files of Device::Open may also include later families, because Device::Open creates the
+// files that implement Device::Open may also include later families, because it creates the
 // per-device state of the ops: cuBLASLt and the measured GEMM choices.
 bool MayIncludeLaterFamilies(const std::string& path) {
   return path == "kernels/runtime/device.cu" || path == "kernels/runtime/device_cuda.h";
 }
 
+// A family is a subfolder of a library, or "" for the files directly in the library's folder.
 // Returns whether a file of family `from` may include a file of family `to` in the same library.
-// The family "" stands for files directly in the library's folder.
 bool InOrder(const std::vector<std::string>& families, const std::string& from,
              const std::string& to) {
   const auto place = [&](const std::string& family) {

@@ -76,7 +76,7 @@ TEST_CASE("errors of sections of models name line, key and what was expected") {
       {"[models.]", "f:1: expected a key of letters"},
       {"[models.\"\"]", "f:1: expected [models.NAME]"},
       {"[models.a/b]", "f:1: expected ] at the end of the section's name; quote a name"},
-      {"[models.a.b]", "f:1: expected [models.NAME] or [models.NAME.prompts]"},
+      {"[models.a.b]", "f:1: expected [models.NAME], [models.NAME.prompts] or "},
       {"[models.a", "f:1: expected ]"},
       {"[models.a] x", "f:1: unexpected text after the value: x"},
       {"[models.\"a]", "f:1: the string does not end on its line"},

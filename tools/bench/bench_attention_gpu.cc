@@ -193,8 +193,8 @@ struct MaskFamily {
   std::function<MaskColumn(int64_t j, int64_t n)> column;
 };
 
-// Returns the measured families of masks (causal, window, documents, ...). `part` is their common
-// parameter: the length in tokens of a window, document, answer or block.
+// Returns the families of masks that this benchmark measures (causal, window, documents, ...).
+// `part` is their common parameter: the length in tokens of a window, document, answer or block.
 std::vector<MaskFamily> MaskFamilies(int64_t part) {
   const auto begin = [part](int64_t j) { return j / part * part; };
   const auto end = [begin, part](int64_t j, int64_t n) { return std::min(begin(j) + part, n); };

@@ -64,7 +64,7 @@ size_t MultiplyAdds(int64_t rounds, float* out) {
   return hn::Lanes(d);
 }
 
-// Sums n floats as fast as they can be read from memory. Its time gives the memory bandwidth.
+// Sums n floats as fast as they can be read from memory; used to measure the memory bandwidth.
 float ReadAll(const float* x, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t lanes = hn::Lanes(d);
@@ -112,7 +112,7 @@ std::vector<float> Random(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Copies the values to a Buffer: like the workspace of a model, it may be allocated in huge pages.
+// Copies the values to a Buffer, because it can use huge pages, as the workspace of a model does.
 Buffer InBuffer(const std::vector<float>& values) {
   Buffer buffer = *Buffer::Allocate(static_cast<int64_t>(values.size()) * 4);
   std::copy(values.begin(), values.end(), buffer.as<float>());
@@ -124,8 +124,8 @@ struct Peaks {
   double read_bytes = 0;  // per second from main memory
 };
 
-// Returns the time of one call in seconds: the median of seven batches of calls that take about 20
-// ms each. With `cpu_time` this is CPU time of the calling thread, otherwise wall time.
+// Returns the time of one call in seconds: the median of seven batches. A batch has as many calls
+// as take about 20 ms. With `cpu_time` this is CPU time of the calling thread, otherwise wall time.
 double Measure(bool cpu_time, const std::function<void()>& call) {
   call();
   int64_t calls = 1;
@@ -168,8 +168,8 @@ const char* TypeName(WeightType type) {
   return type == WeightType::kF32 ? "f32" : type == WeightType::kBF16 ? "bf16" : "i8";
 }
 
-// As long as it exists, one spinning thread per core keeps all cores busy, as a compilation on the
-// same machine would.
+// While an object of this class exists, one spinning thread per core keeps all cores busy, as a
+// compilation on the same machine would.
 class BusyCores {
  public:
   BusyCores() {

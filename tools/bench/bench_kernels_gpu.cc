@@ -38,8 +38,8 @@ void BenchRmsNorm(GpuBench& bench, DType x_type, int64_t rows, int64_t d) {
   bench.Clear();
 }
 
-// Measures an embedding lookup: T5's, or with positions GPT-2's. Successive calls read different
-// rows of the table.
+// Measures an embedding lookup: GPT-2's, which also adds position embeddings, if `with_positions`
+// is true, otherwise T5's. Successive calls read different rows of the table.
 void BenchEmbedding(GpuBench& bench, DType y_type, int64_t rows, int64_t d, bool with_positions) {
   const std::string name = std::string("embedding bf16 to ") + DTypeName(y_type) + " " +
                            By({rows, d}) + (with_positions ? " with positions" : "");

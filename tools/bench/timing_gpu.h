@@ -115,8 +115,8 @@ class GpuBench {
 // Joins sizes to a text: {32, 128} gives "32x128".
 std::string By(std::initializer_list<int64_t> sizes);
 
-// The main function of the GPU benchmarks: parses --filter, --json and --commit, measures the
-// ceilings, and calls `cases`. `what` is the title in --help. Returns the exit code.
+// The main function of the GPU benchmarks: parses --filter, --json and --commit, measures the peak
+// rates (Ceilings), calls `cases`. `what` is the title in --help. Returns the exit code.
 int RunGpuBench(int argc, char** argv, const char* what,
                 const std::function<void(GpuBench&)>& cases);
 

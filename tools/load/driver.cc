@@ -192,8 +192,8 @@ void Driver::SendBatchIfIdle() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_.empty()) return;
     while (!waiting_.empty() && static_cast<int64_t>(batch.size()) < pacing_.static_batch) {
-      // The measurement window begins when the first measured request is sent, not at its scheduled
-      // time, which under overload may be long before the end of the warm-up batches.
+      // Open the measurement window when the first measured request is sent. Its scheduled time may
+      // be much earlier: under overload, long before the warm-up batches have ended.
       if (waiting_.front().measured) OpenWindow(MonotonicMicros());
       batch.push_back(Register(std::move(waiting_.front())));
       waiting_.pop_front();

@@ -1,5 +1,5 @@
-// A load target that runs an engine in this process, so that a server's performance can be compared
-// with that of its engine alone.
+// Load generator target: an engine in this process, without a server. With it, a server's
+// performance can be compared with that of its engine alone.
 #pragma once
 
 #include <cstdint>

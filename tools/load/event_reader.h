@@ -11,12 +11,12 @@ namespace quintet {
 
 class EventReader {
  public:
-  // Appends a piece of the stream, which may end anywhere.
+  // Appends the next bytes of the stream; `piece` may end anywhere, even within a character.
   void Append(absl::string_view piece) { unread_.append(piece.data(), piece.size()); }
   // Returns the data of the next complete event, valid until the next call; unset: there is none
   // yet. Comments, and fields other than data, are skipped.
   std::optional<absl::string_view> Next();
-  // Number of bytes of events that are not complete.
+  // Number of bytes appended so far that belong to events which are not complete yet.
   size_t unread_bytes() const { return unread_.size() - begin_ + data_.size(); }
   void Clear();
 

@@ -1,5 +1,5 @@
-// Load targets that call a running server with asynchronous gRPC calls, all on one completion
-// queue: what gRPC's protocols share, and the target of quintet.v1.
+// Load generator targets: a running server, reached by asynchronous gRPC calls, all on one
+// completion queue. Contains the parts that all gRPC protocols share, and the target of quintet.v1.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class GrpcTarget : public ServerTarget {
   // Waits until all connections are open and fills info() by GetModelInfo of quintet.v1.
   absl::Status ReadInfo();
 
-  // Creates a call and passes its queue and `arguments` to its Start. Poll gets it back from the
-  // queue and deletes it when it has ended.
+  // Creates a call and passes `arguments` and the completion queue to its Start. Poll takes the
+  // call's events from the queue and deletes the call when it has ended.
   template <typename Call, typename... Arguments>
   void Start(uint64_t id, Arguments&&... arguments) {
     auto* call = new Call(id);
@@ -57,7 +57,7 @@ class GrpcTarget : public ServerTarget {
   grpc::CompletionQueue queue_;
 };
 
-// Converts the status of a call, with its google.rpc details.
+// Converts the status of a call, with its google.rpc details, to a request's outcome (RequestEnd).
 RequestEnd GrpcEnd(const grpc::Status& status, int64_t input_tokens, int64_t output_tokens);
 // Returns "address: message" with the code of `status`.
 absl::Status StatusOfServer(const std::string& address, const grpc::Status& status);

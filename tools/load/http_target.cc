@@ -37,9 +37,9 @@ using nlohmann::json;
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxEventBytes = 16 << 20, kMaxBodyBytes = 256 << 20;
-// A server may close a connection that has been idle for longer; `quintet serve` after 75 s.
+// Connections idle for longer are not reused: servers close them (`quintet serve` after 75 s).
 constexpr int64_t kMaxIdleUs = 30'000'000;
-// The server ends a request at its deadline. The client waits for that, but no longer than this.
+// How much time the client gives the server to end a request whose deadline has passed.
 constexpr int64_t kDeadlineMarginUs = 1'000'000;
 constexpr int kHandlersPerPoll = 256;
 
@@ -66,7 +66,7 @@ absl::StatusCode CodeOfStatus(int status) {
                                        : absl::StatusCode::kInternal;
 }
 
-// The code of an error in the middle of a stream, whose event has no status.
+// Returns the status code for the reason in a stream's error event; such events have no code.
 absl::StatusCode CodeOfReason(absl::string_view reason) {
   if (reason == kReasonQueued || reason == kReasonIdle) return absl::StatusCode::kDeadlineExceeded;
   if (reason == kReasonOutOfMemory) return absl::StatusCode::kResourceExhausted;
@@ -114,7 +114,7 @@ class HttpTarget final : public ServerTarget {
 
  private:
   class Connection;
-  // A response that is not part of the load.
+  // The response to a GET request that Fetch sends; the load generator's requests are POST.
   struct Fetched {
     std::optional<RequestEnd> end;
     std::string body;
@@ -128,12 +128,12 @@ class HttpTarget final : public ServerTarget {
   explicit HttpTarget(const ServerTargetOptions& options) : options_(options) {}
   absl::Status Resolve();
   absl::Status ReadInfo();
-  // Sends a GET and waits for its response, at most until `until_us`. `end` is unset if there is
-  // none.
+  // Sends a GET and waits for its response, at most until `until_us`. `end` of the result is unset
+  // if no response has arrived.
   std::shared_ptr<const Fetched> Fetch(const std::string& target, int64_t until_us);
   std::string Head(const char* method, const std::string& target) const;
   std::string Post(const PlannedRequest& planned) const;
-  // Sends a request on an idle connection or on a new one. Only for the thread that calls Poll.
+  // Sends a request on an idle or new connection. Only the thread of Poll may call it.
   void Begin(uint64_t id, std::string request, std::shared_ptr<Fetched> fetched);
   void EndLateRequests();
 
@@ -171,7 +171,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
                           self->Write();
                         });
   }
-  // Ends the request `serial`, if it is the current one, because the server does not answer.
+  // Ends request number `serial`, if it is still in progress, with DEADLINE_EXCEEDED.
   void EndLate(uint64_t serial) {
     if (!parser_.has_value() || serial_ != serial) return;
     end_.code = absl::StatusCode::kDeadlineExceeded;
@@ -184,7 +184,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
 
   void Write() {
     asio::async_write(socket_, asio::buffer(request_),
-                      // After an error there may be a response that explains it.
+                      // Even after a write error there may be a response that explains the error.
                       [self = shared_from_this()](error_code, size_t) { self->Read(); });
   }
   void Read() {
@@ -245,7 +245,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
     TakeUsage(event, &end_);
     int64_t tokens = 0;
     for (const json& choice : Member(event, "choices")) {
-      // The last event of a choice holds what was not streamed.
+      // Skip the last event of a choice (finish_reason is set): its ids had no event of their own.
       const json& ids = Member(choice, "token_ids");
       if (ids.is_array() && Member(choice, "finish_reason").is_null()) {
         tokens += static_cast<int64_t>(ids.size());
@@ -262,7 +262,7 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
     }
     Finish(parser_->keep_alive() && input_.empty());
   }
-  // Ends the request because the connection has failed.
+  // Ends the request with UNAVAILABLE because its connection has failed.
   void Lose() {
     if (!parser_.has_value()) return;
     end_.code = absl::StatusCode::kUnavailable;
@@ -335,7 +335,7 @@ absl::Status HttpTarget::ReadInfo() {
   const std::string target =
       options_.model.empty() ? "/info" : absl::StrCat("/info?model=", options_.model);
   std::shared_ptr<const Fetched> fetched;
-  // UNAVAILABLE without a body: nothing listens yet.
+  // Try again while no server listens: the result is then UNAVAILABLE without a body.
   while (true) {
     fetched = Fetch(target, until_us);
     const bool absent =

@@ -1,5 +1,5 @@
-// A load target that calls POST /v1/completions of the HTTP API (server/HTTP.md), for server-sent
-// events or whole answers. Each request in flight has a connection, which later ones use again.
+// Load generator target: POST /v1/completions of the HTTP API (server/HTTP.md), with server-sent
+// events or whole responses. Each request in flight has a connection, which later requests reuse.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace quintet {
 
-// Returns the end of a request whose response has this status and JSON body. `retry` is whether the
-// response has a Retry-After header.
+// Returns the outcome of a request (RequestEnd) whose response has this status and JSON body.
+// `retry`: whether the response has a Retry-After header.
 RequestEnd HttpEnd(int status, const std::string& body, bool retry);
 
 absl::StatusOr<std::unique_ptr<ServerTarget>> ConnectHttp(const ServerTargetOptions& options);

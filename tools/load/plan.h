@@ -1,4 +1,4 @@
-// Generates from a seed the arrival times and the contents of the requests of a load.
+// Generates the requests of a load test from a seed: their arrival times and their contents.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace quintet {
 struct TokenRange {
   int64_t low = 0, high = 0;  // inclusive
 };
-// Parses a range of token counts: "8:128", or "64" for exactly 64 tokens. INVALID_ARGUMENT, which
-// names `flag`, unless the values are whole numbers with 1 <= low <= high <= 2^20.
+// Parses a range of token counts: "8:128", or "64" for exactly 64 tokens. Returns INVALID_ARGUMENT,
+// which names `flag`, unless the values are whole numbers with 1 <= low <= high <= 2^20.
 absl::StatusOr<TokenRange> ParseTokenRange(const std::string& flag, const std::string& text);
 
 struct LoadShape {

@@ -18,8 +18,8 @@ namespace quintet {
 struct GoodputLimits {
   std::optional<double> ttft_ms, tpot_ms, e2e_ms;
 };
-// Parses limits such as {"ttft:75", "tpot:20"}. INVALID_ARGUMENT if a name is unknown or repeated,
-// or if a value is not a positive number.
+// Parses limits such as {"ttft:75", "tpot:20"}. Returns INVALID_ARGUMENT if a name is unknown or
+// repeated, or if a value is not a positive number.
 absl::StatusOr<GoodputLimits> ParseGoodput(const std::vector<std::string>& limits);
 
 // Returns true if the request ended with OK and stayed within `limits`.

@@ -24,7 +24,7 @@ struct ServerTargetOptions {
   LoadPriority priority = LoadPriority::kNormal;
 };
 
-// What a server says about the model that it serves.
+// What the server reports about the model to which the load generator sends its requests.
 struct ServerInfo {
   nlohmann::ordered_json conditions;  // "model", "version", "dtype", ..., for reports
   int64_t vocab = 0;
@@ -42,8 +42,8 @@ struct Protocol {
   const char* name;         // "grpc", for --protocol
   const char* description;  // "quintet.v1 over gRPC"
   bool retries;             // supports ServerTargetOptions::attempts
-  // Connects and reads the ServerInfo. DEADLINE_EXCEEDED or UNAVAILABLE: no server answers. Other
-  // errors are those of the server.
+  // Connects and reads the ServerInfo. Returns DEADLINE_EXCEEDED or UNAVAILABLE if no server
+  // answers, and otherwise the errors of the server.
   absl::StatusOr<std::unique_ptr<ServerTarget>> (*connect)(const ServerTargetOptions& options);
 };
 // All protocols.

@@ -32,10 +32,10 @@ struct Shape {
   int64_t knots = 9;        // knots of the FIRE network
 };
 
-// A dtype, and the number of unused elements after each row of the inputs (gap): 8 keeps rows
-// aligned for vector loads, 3 does not. Layouts returns the combinations to test on a backend. With
-// QUINTET_BRIEF_TESTS it returns only one gap for each 16-bit dtype, and leaves out f32 for half of
-// the seeds; `seed` selects the gap, too.
+// A dtype, and the number of unused elements after each row of the inputs (gap): with a gap of 8
+// rows stay aligned for vector loads, with 3 they do not. Layouts returns the combinations to test
+// on a backend. With QUINTET_BRIEF_TESTS it returns f32 only for half of the seeds, and each 16-bit
+// dtype with only one of the two gaps, which depends on `seed`.
 struct Layout {
   DType dtype;
   int64_t gap;

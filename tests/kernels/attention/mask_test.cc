@@ -117,8 +117,8 @@ std::vector<Family> Families() {
   };
 }
 
-// The column mask that a family defines for every sequence of a Problem, as the vectors that an
-// Attention call takes, and the summaries of its tiles.
+// The mask of one Family for all sequences of a Problem, as arguments of an Attention call: for
+// each key the ranges of queries that do not see the key, and the summaries of the mask's tiles.
 struct Columns {
   Columns(const Family& family, const Problem& p) {
     for (int32_t n : p.shape.kv_lens) {

@@ -65,8 +65,8 @@ TEST_CASE("a damaged file of GEMM plans is rejected completely") {
   CHECK(refused(std::string(GemmAlgorithmChoices::kMostTextBytes + 1, '\n')));
 }
 
-// A text with a valid checksum can still contain GEMM algorithm numbers that do not exist. Merge
-// must reject it.
+// A text of GEMM choices with a valid checksum can still contain algorithm numbers that do not
+// exist. Merge must reject it.
 TEST_CASE("GEMM plans out of range are rejected") {
   const auto with = [](const GemmAlgorithmChoices::Key& key, int choice) {
     GemmAlgorithmChoices choices;

@@ -70,12 +70,12 @@ struct Scatter {
   std::vector<int64_t> row_offset, chunk_offset;
 };
 
-// The bias of a case may be f32 or have the dtype of y. Cases with an even number of rows use f32,
-// the others the dtype of y.
+// The bias of a test case may be f32 or have the dtype of y. Test cases with an even number of rows
+// use f32, the others the dtype of y.
 DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
-// Runs Linear for the case and returns y. Fails the test if Linear writes to the element after the
-// end of y.
+// Runs Linear for the test case `c` and returns y. Fails the test if Linear writes to the element
+// after the end of y.
 std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
                        TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
@@ -193,8 +193,8 @@ void Check(const Case& c, TestBackend& backend) {
     rounding = std::max(rounding, RoundingError(operand));
   }
   // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
-  // round each dequantized weight. This error is relative to the magnitude of the k terms of the
-  // sum, which can be much larger than the sum.
+  // round each dequantized weight. The tolerance for this rounding grows with the magnitude of the
+  // k terms of the sum, which can be much larger than the magnitude of the sum.
   const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
   if (backend.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
     rounding = std::max(rounding, RoundingError(operand));
@@ -207,7 +207,7 @@ void Check(const Case& c, TestBackend& backend) {
         2e-6 * std::max(1.0, std::sqrt(static_cast<double>(c.k) / 1000)) + 4 * rounding);
 }
 
-// Checks the case on every backend with every weight type. The shape of the case decides whether x
+// Checks test case `c` on every backend with every weight type. The shape of `c` decides whether x
 // and y are f32 or have the 16-bit dtype that activations may have with that weight type. Testing
 // every combination would be slow: autotuning a new GEMM shape takes a GPU tens of milliseconds.
 void CheckEverywhere(Case c) {
@@ -296,9 +296,9 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
   CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
 }
 
-// Checks the case on a GPU with 16-bit weights, x of the same type, and y of that type or f32. On
-// the CPU everything is f32. There, large cases (those that compare only a sample of the columns,
-// sample > 1) are skipped, since they target the tiles of GPU kernels.
+// Checks test case `c` on a GPU with 16-bit weights, x of the same type, and y once of that type
+// and once f32. On the CPU everything is f32. There, large cases (those that compare only a sample
+// of y's columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
 void CheckHalfOperands(Case c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {
@@ -508,7 +508,7 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
       double worst = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double expected = Activate(activation, x[i]);
-        // The error may be relative to the input instead of the result: for negative x, 1 + erf(x)
+        // The error is relative to the result or, if larger, to x / 4: for negative x, 1 + erf(x)
         // loses precision by cancellation, as it does in the reference models.
         const double unit = std::max(std::fabs(expected), std::fabs(x[i]) * 0.25) * 0x1p-24;
         worst = std::max(worst, std::fabs(y[i] - expected) / std::max(unit, 1e-38));
@@ -554,8 +554,8 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   std::vector<float> back(values.size());
   w.Unpack(0, Tensor::F32(back.data(), {n, k}));
   CHECK(back == expected);
-  // A GEMM with i8 weights may also use, for each output channel, the sum of its quantized weights,
-  // which packing computes. If packing computed a wrong sum, the GEMM below returns wrong results.
+  // Some kernels for i8 weights also use the sum of each output channel's quantized weights, which
+  // packing computes. If packing computed a wrong sum, the GEMM below would return wrong results.
   Case c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
   const Inputs in = MakeInputs(c);

@@ -1,4 +1,4 @@
-// GEMMs with a fused input norm, and GEMMs whose epilogue stores keys and values in the cache.
+// GEMMs with a fused input norm, and GEMMs whose epilogue stores keys and values in the KV cache.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -124,7 +124,7 @@ class Problem {
   const std::vector<float> x_, w_, bias_;
 };
 
-// Checks the case with both 16-bit weight types on a GPU. Does nothing on a CPU, which has no
+// Checks test case `c` with both 16-bit weight types on a GPU. Does nothing on a CPU, which has no
 // separate path for many rows.
 void Check(Case c) {
   ForEachBackend([&](TestBackend& backend) {
@@ -176,8 +176,8 @@ TEST_CASE("gated 16-bit GEMMs of about a hundred rows equal the reference", "[li
            .gap = 8,
            .bias = rows % 2 == 1});
   }
-  // In the first two cases the last tile and the last block of k are partial. The third case has
-  // too few columns for the kernel that runs the others.
+  // In the first two checks the last tile and the last block of k are partial. The third check has
+  // too few columns for the kernel that the other two use.
   Check({.rows = 128, .columns = 4004, .k = 1000, .gated = true, .activation = Activation::kSilu});
   Check({.rows = 101, .columns = 5200, .k = 712, .gated = true, .activation = Activation::kTanh});
   Check({.rows = 128, .columns = 2816, .k = 1024, .gated = true});

@@ -1,5 +1,5 @@
-// Split RMSNorm: the epilogue of the first GEMM writes its rows times gamma and their sums of
-// squares; the second GEMM scales its results by the norm.
+// Split RMSNorm between two GEMMs: the epilogue of the first GEMM writes its output rows times
+// gamma and their sums of squares; the second GEMM divides its results by the root mean squares.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -13,7 +13,7 @@ namespace quintet {
 namespace {
 
 // Reference: rotary position embedding as defined in the code of FAT5. Computed in double, except
-// the angle, which that code also rounds to float.
+// that the rotation angle is rounded to float, as in the code of FAT5.
 std::vector<double> Reference(const std::vector<float>& x, int64_t heads, int64_t dim,
                               const std::vector<int32_t>& positions, const RotaryArgs& args) {
   std::vector<double> y(x.begin(), x.end());

@@ -34,8 +34,8 @@ class FakeRecorder {
 
 using Cache = GraphCache<std::string>;
 
-// Requests the graph of `key` once; the cache may capture it at this use. Returns the number of the
-// graph to launch, or 0 if there is none.
+// Calls cache->Use once for `key`; that call may capture the graph. Returns the number of the graph
+// to launch, or 0 if there is none.
 int Use(Cache* cache, const std::string& key, FakeRecorder* recorder) {
   const CudaGraph* graph = cache->Use(key, [&] { return recorder->Capture(); });
   return graph == nullptr ? 0 : static_cast<const FakeGraph*>(graph)->number;

@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 // If a value is closer than this to the threshold that decides about a token (relative distance),
-// rounding may change the decision. Large enough for the rounding errors of a sum of half a million
-// f32 exponentials.
+// rounding may change the decision. This bound covers the rounding errors of a sum of half a
+// million f32 exponentials.
 constexpr double kNear = 2e-7;
 
 struct Item {

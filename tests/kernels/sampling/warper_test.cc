@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Applies the sampling filters (temperature, top-k, top-p, ...) to one row of logits at a time: a
-// Warper that brings its own scratch memory.
+// Applies the sampling filters (temperature, top-k, top-p, ...) to one row of logits at a time with
+// a Warper, for which it allocates the scratch memory.
 struct OwnWarper {
   absl::Span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
@@ -42,7 +42,7 @@ std::vector<size_t> Descending(const std::vector<float>& row) {
   return order;
 }
 
-// Reference: the warpers as implemented in Hugging Face, with full sorts and filtered rows.
+// Reference: the warpers as in Hugging Face. Each sorts the row and sets rejected logits to -inf.
 std::vector<float> ReferenceWarp(std::vector<float> row, const WarpOptions& o) {
   const size_t n = row.size(), keep = o.keep;
   for (float& x : row) x /= o.temperature;

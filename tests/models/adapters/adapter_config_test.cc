@@ -73,7 +73,7 @@ TEST_CASE("layers_to_transform counts in the list that layers_pattern names") {
   file["layers_pattern"] = "block";
   CHECK(MustParse(file).Targets(kQuery));
   CHECK(!MustParse(file).Targets("encoder.block.0.layer.0.SelfAttention.q"));
-  // Without layers_pattern, PEFT takes the last number of the name: here that of `layer`.
+  // Without layers_pattern, PEFT uses the last number in a name: in kQuery the 0 of `layer.0`.
   file.erase("layers_pattern");
   CHECK(!MustParse(file).Targets(kQuery));
   file["layers_to_transform"] = 0;

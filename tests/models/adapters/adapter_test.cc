@@ -140,7 +140,7 @@ TEST_CASE("An adapter is read with its scale, and merging adds scale B A") {
       }
     }
   }
-  // A block of rows gives the same values.
+  // Applying the adapter to only a block of rows, here one row, gives the same values.
   std::vector<float> block(static_cast<size_t>(columns), 0.5f);
   MergedParameter(*adapter, f.module.parameter).Apply(5, 1, columns, block.data());
   CHECK(std::equal(block.begin(), block.end(), values.begin() + 5 * columns));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -53,9 +54,11 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
   return difference == 0.0 ? 0.0 : difference / largest;
 }
 
-ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model) {
+ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
+                           std::vector<int32_t> adapters) {
   const ModelConfig& config = model->config();
   RowRunner runner(model);
+  runner.set_adapters(std::move(adapters));
   ForwardOutputs out;
   std::vector<float> states;
   if (config.has_encoder()) states = runner.Encode(record.inputs, 1 << 20);
@@ -68,8 +71,8 @@ ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model) {
     out.logits = runner.Classify(states);
     return out;
   }
-  // T5's sequence classifier reads the decoder's state of the last token, eos, of the input shifted
-  // right.
+  // T5's sequence classifier gives the decoder the input shifted right, and reads the decoder's
+  // hidden state of the last token, eos.
   TokenRows shifted = record.inputs;
   for (auto& row : shifted) {
     row.pop_back();

@@ -30,10 +30,12 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
 struct ForwardOutputs {
   std::vector<float> states, logits;  // as in RecordedAdapter
 };
-// Runs a model over the inputs and targets of a record.
-ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model);
+// Runs a model over the inputs and targets of `record`. `adapters`: the adapter of each input, an
+// index in LoadOptions::adapters or -1 for none; if `adapters` is empty, no input has one.
+ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
+                           std::vector<int32_t> adapters = {});
 
-// Limits that are large enough for every record.
+// Limits that are large enough for every RecordedAdapter.
 ModelLimits RecordedLimits();
 
 }  // namespace quintet

@@ -3,8 +3,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "models/adapters/adapter.h"
 #include "models/convert/convert.h"
+#include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/verify_merge.h"
 #include "nlohmann/json.hpp"
@@ -69,10 +71,141 @@ TEST_CASE("A merged adapter gives PEFT's outputs") {
     if (!record.states.empty()) {
       CHECK(RelativeDifference(merged.states, record.states) < 1e-4);
     }
-    // Without the adapter they differ, so the comparison means something.
+    // Without the adapter the outputs differ; hence the checks above fail if it is not merged.
     const ForwardOutputs plain = RunModel(record, record.base, &pool);
     CHECK(RelativeDifference(plain.logits, record.logits) > 0.03);
   }
+}
+
+// Whether adapter `name` changes no LM or classifier head. (One that does must be merged.)
+bool RunsUnmerged(const std::string& name) {
+  return name == "flan-all" || name == "kohya" || name == "t5-qv" || name == "umt5-regex";
+}
+
+// Writes a copy of the adapter in `record` to `directory`, without factors for the LM head.
+void WriteWithoutHead(const RecordedAdapter& record, const std::string& directory) {
+  TestTensors kept = ReadTensorFile(record.path + "/adapter_model.safetensors");
+  std::erase_if(kept, [](const auto& named) { return absl::StrContains(named.first, "lm_head"); });
+  std::filesystem::create_directory(directory);
+  WriteTensors(directory, kept, "adapter_model.safetensors");
+  nlohmann::json config = nlohmann::json::parse(FileBytes(record.path + "/adapter_config.json"));
+  nlohmann::json targets = nlohmann::json::array();
+  for (const nlohmann::json& target : config["target_modules"]) {
+    if (target != "lm_head") targets.push_back(target);
+  }
+  config["target_modules"] = targets;
+  WriteBytes(directory + "/adapter_config.json", config.dump());
+}
+
+TEST_CASE("An adapter that is not merged gives what the merged one gives") {
+  ThreadPool pool(2);
+  for (const std::string name : {"gpt2-conv", "t5-layers"}) {
+    INFO(name);
+    const RecordedAdapter record(name);
+    ScratchDirectory scratch;
+    const std::string path = scratch / "adapter";
+    WriteWithoutHead(record, path);
+    MustMerge(record.base, MustRead(path, record.base), scratch / "merged", DType::kF32);
+    const ForwardOutputs merged = RunModel(record, scratch / "merged", &pool);
+    LoadOptions options = {.limits = RecordedLimits()};
+    options.adapters = {{"a", path}};
+    const auto model = Model::Load(record.base, options, &pool);
+    INFO(model.status());
+    REQUIRE(model.ok());
+    const std::vector<int32_t> adapters(std::max(record.inputs.size(), record.targets.size()), 0);
+    const ForwardOutputs outputs = RunRecorded(record, model->get(), adapters);
+    CHECK(RelativeDifference(outputs.logits, merged.logits) < 1e-4);
+    CHECK(RelativeDifference(RunRecorded(record, model->get()).logits, merged.logits) > 0.01);
+  }
+}
+
+TEST_CASE("An adapter that is not merged gives PEFT's outputs, other rows those of the base") {
+  ThreadPool pool(2);
+  for (const std::string& name : RecordedAdapterNames()) {
+    INFO(name);
+    const RecordedAdapter record(name);
+    LoadOptions options = {.limits = RecordedLimits()};
+    options.adapters = {{"first", record.path}, {"second", record.path}};
+    const auto model = Model::Load(record.base, options, &pool);
+    if (!RunsUnmerged(name)) {
+      CHECK(absl::IsUnimplemented(model.status()));
+      CHECK(absl::StrContains(model.status().message(), "adapter first: "));
+      CHECK(absl::StrContains(model.status().message(), "convert --adapter"));
+      continue;
+    }
+    INFO(model.status());
+    REQUIRE(model.ok());
+    CHECK((*model)->adapters() == 2);
+    const size_t rows = record.inputs.size();
+    const ForwardOutputs base = RunRecorded(record, model->get());
+    const ForwardOutputs adapted = RunRecorded(record, model->get(), std::vector<int32_t>(rows, 1));
+    CHECK(RelativeDifference(adapted.logits, record.logits) < 1e-4);
+    if (!record.states.empty()) CHECK(RelativeDifference(adapted.states, record.states) < 1e-4);
+    CHECK(base.logits == RunModel(record, record.base, &pool).logits);
+    CHECK(RelativeDifference(base.logits, record.logits) > 0.03);
+    // In a mixed batch a row has the same bits as if all rows had, or all lacked, the adapter.
+    std::vector<int32_t> mixed(rows);
+    for (size_t r = 0; r < rows; ++r) mixed[r] = static_cast<int32_t>(r % 3) - 1;
+    const ForwardOutputs both = RunRecorded(record, model->get(), mixed);
+    const TokenRows& outputs = record.targets.empty() ? record.inputs : record.targets;
+    const size_t width = base.logits.size() / static_cast<size_t>(TotalTokens(outputs));
+    size_t at = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      const ForwardOutputs& expected = mixed[r] < 0 ? base : adapted;
+      for (const size_t end = at + outputs[r].size() * width; at < end; ++at) {
+        REQUIRE(both.logits[at] == expected.logits[at]);
+      }
+    }
+  }
+}
+
+TEST_CASE("An adapter that is not merged is as exact as the merged one, for each type of weights") {
+  ThreadPool pool(2);
+  for (const char* name : {"flan-all", "t5-qv"}) {
+    const RecordedAdapter record(name);
+    ScratchDirectory scratch;
+    MustMerge(record.base, MustRead(record.path, record.base), scratch / "merged", DType::kF32);
+    for (const WeightType type : {WeightType::kF32, WeightType::kI8, WeightType::kBF16}) {
+      if (!WeightTypeSupported(type)) continue;
+      INFO(name << " " << WeightTypeName(type));
+      LoadOptions options = {.weights = type, .limits = RecordedLimits()};
+      const auto merged = Model::Load(scratch / "merged", options, &pool);
+      options.adapters = {{"a", record.path}};
+      const auto model = Model::Load(record.base, options, &pool);
+      REQUIRE((merged.ok() && model.ok()));
+      const std::vector<int32_t> adapters(record.inputs.size(), 0);
+      const ForwardOutputs outputs = RunRecorded(record, model->get(), adapters);
+      const double error = RelativeDifference(outputs.states, record.states);
+      const double of_merged =
+          RelativeDifference(RunRecorded(record, merged->get()).states, record.states);
+      CHECK(error < 2 * of_merged + 1e-5);
+      const double of_base =
+          RelativeDifference(RunRecorded(record, model->get()).states, record.states);
+      CHECK(error < 0.5 * of_base);
+      const auto planned = Model::Measure(record.base, options, &pool);
+      REQUIRE(planned.ok());
+      CHECK(planned->adapters > 0);
+      CHECK(planned->adapters == (*model)->memory().adapters);
+      CHECK(planned->workspace == (*model)->memory().workspace);
+    }
+  }
+}
+
+TEST_CASE("Names of adapters are checked") {
+  const auto status = [](const std::vector<AdapterSource>& sources) {
+    return CheckAdapterNames(sources);
+  };
+  CHECK(status({{"a", "x"}, {"b", "x"}}).ok());
+  CHECK(absl::StrContains(status({{"a", "x"}, {"a", "y"}}).message(), "a is given twice"));
+  CHECK(absl::IsInvalidArgument(status({{"", "x"}})));
+  CHECK(absl::IsInvalidArgument(status({{"a\n", "x"}})));
+  CHECK(absl::IsInvalidArgument(status({{"\xff", "x"}})));
+  CHECK(absl::IsInvalidArgument(status({{std::string(kMaxAdapterNameBytes + 1, 'a'), "x"}})));
+  CHECK(absl::IsInvalidArgument(status(std::vector<AdapterSource>(kMaxAdapters + 1))));
+  const std::vector<AdapterSource> two = {{"a", "x"}, {"b", "y"}};
+  CHECK(*FindAdapter(two, "b") == 1);
+  CHECK(absl::IsNotFound(FindAdapter(two, "c").status()));
+  CHECK(absl::StrContains(FindAdapter(two, "c").status().message(), "it has: a, b"));
 }
 
 TEST_CASE("The check of a merge passes for the merged model and fails for others") {

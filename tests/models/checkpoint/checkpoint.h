@@ -44,7 +44,7 @@ using TestTensors = std::map<std::string, TestTensor>;
 
 // Returns all tensors of a checkpoint, converted to f32. Integer scalars are converted, too.
 TestTensors ReadTensors(const std::string& directory);
-// Returns all tensors of one safetensors file in the same way.
+// Returns all tensors of one safetensors file, converted to f32; integer scalars, too.
 TestTensors ReadTensorFile(const std::string& path);
 // Writes or replaces directory/model.safetensors.
 void WriteTensors(const std::string& directory, const TestTensors& tensors,

@@ -28,7 +28,7 @@ class GgufBuilder {
     return Key(name, 8, Text(text));
   }
   GgufBuilder& Key(const std::string& name, uint32_t number) { return Key(name, 4, Bytes(number)); }
-  // An array of `count` elements of a type, given as bytes.
+  // Adds a key with an array of `count` elements of the type `element`, given as bytes.
   GgufBuilder& Array(const std::string& name, uint32_t element, uint64_t count,
                      const std::string& values) {
     return Key(name, 9, Bytes(element) + Bytes(count) + values);
@@ -40,7 +40,7 @@ class GgufBuilder {
                       const std::string& data) {
     return Described(name, dims, type, data_.size(), data);
   }
-  // The same with another offset.
+  // Like Tensor, but writes `offset`, even a wrong one, to the header as the offset of the data.
   GgufBuilder& Described(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
                          uint64_t offset, const std::string& data) {
     tensors_ += Text(name) + Bytes(static_cast<uint32_t>(dims.size()));
@@ -53,7 +53,7 @@ class GgufBuilder {
   }
 
   std::string File() const { return File(tensor_count_, key_count_); }
-  // A file that states these counts.
+  // Returns the content of the file. Its header has the two given counts, even if they are wrong.
   std::string File(uint64_t tensor_count, uint64_t key_count) const {
     std::string file =
         "GGUF" + Bytes(version) + Bytes(tensor_count) + Bytes(key_count) + keys_ + tensors_;

@@ -21,7 +21,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-// Written by tools/format_oracle.py with the gguf package.
+// Returns the path of a test file that tools/format_oracle.py wrote with the gguf package.
 std::string Recorded(const std::string& name) {
   return std::string(QUINTET_SOURCE_DIR "/tests/data/formats/") + name;
 }
@@ -132,7 +132,7 @@ TEST_CASE("Weights loaded from GGUF equal those of the decoded checkpoint", "[gg
     const ModelWeights file = load("t5-encoder.gguf"), directory = load("t5-encoder");
     CHECK(file.parameters == directory.parameters);
     if (type == WeightType::kF32) CHECK(DifferenceOfWeights(file, directory).empty());
-    // The embedding, in a block format, takes 16 bits unless the matrices are f32.
+    // With f32 matrices, an embedding in a block format is loaded as f32, with i8 matrices as bf16.
     CHECK(file.embedding.dtype == (type == WeightType::kF32 ? DType::kF32 : DType::kBF16));
     ModelConfig copy = *ReadModelConfig(Recorded("t5-encoder.gguf"));
     const auto described =

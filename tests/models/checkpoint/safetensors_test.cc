@@ -298,7 +298,7 @@ TEST_CASE("The error for a directory of pickle files says how to convert them", 
   }
 }
 
-// Two shards, a and b, with an index that can be replaced.
+// Two shard files, a and b. Open writes an index file for them and opens the checkpoint.
 class Shards {
  public:
   Shards() {

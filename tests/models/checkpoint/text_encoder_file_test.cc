@@ -68,8 +68,8 @@ struct Quantized {
   TestTensors values;
 };
 
-// Stores the matrices of linear layers as e4m3 with the scale 0.03, or with scales by row, under
-// the name `scale`; all other tensors as bf16.
+// Stores the matrices of linear layers as e4m3 and all other tensors as bf16. The tensor LAYER +
+// `scale` holds the scale of a matrix, 0.03, or one scale per row if `by_row`.
 Quantized QuantizeEncoder(const std::string& scale, bool by_row) {
   Quantized result;
   for (const auto& [name, tensor] : Encoder("t5-v1_1")) {

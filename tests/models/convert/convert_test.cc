@@ -78,7 +78,7 @@ std::vector<std::string> AllCases() {
   return names;
 }
 
-// Copies the checkpoint of a case, so that a test can modify it.
+// Copies the checkpoint of a golden case, so that a test can modify it.
 std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   const std::string target = scratch / "source";
   fs::create_directory(target);
@@ -89,7 +89,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   return target;
 }
 
-// Rewrites the tensors of a checkpoint into `shards` files, after `edit` has changed their bytes.
+// Rewrites a checkpoint's tensors as `shards` files. First calls `edit` for each tensor's bytes.
 void Rewrite(const std::string& directory, int shards,
              const std::function<void(const StoredTensor&, std::vector<char>*)>& edit = nullptr) {
   nlohmann::json index;
@@ -194,8 +194,8 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       const auto end = row + static_cast<size_t>(a.k());
       float most = 0;
       for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
-      // The tolerance is half the distance between neighbouring e4m3 values: they have 3 mantissa
-      // bits, or are subnormal relative to the scale of the row.
+      // The tolerance is half the distance between neighbouring e4m3 values: relative to the value
+      // (3 mantissa bits), or if larger that of subnormals, which depends on the row's scale.
       for (size_t i = row; i < end; ++i) {
         const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
         worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);

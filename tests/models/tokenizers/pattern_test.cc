@@ -62,7 +62,7 @@ TEST_CASE("Errors for unsupported patterns quote the pattern and the file", "[pa
 }
 
 TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]") {
-  // Literals of up to 16 bytes and longer ones are searched by two different functions.
+  // One function finds literals of up to 16 bytes, another one finds longer literals.
   for (const size_t size : {1, 2, 16, 17, 18, 300, 5000}) {
     CAPTURE(size);
     const std::string literal = std::string(size - 1, 'a') + "b";
@@ -82,8 +82,8 @@ TEST_CASE("Literals of any length match leftmost and do not overlap", "[pattern]
 }
 
 TEST_CASE("Nested repetition takes linear time", "[pattern]") {
-  // Each of these takes exponential or cubic time in a backtracking engine, so this test would not
-  // finish there.
+  // Each of these patterns takes exponential or cubic time in a backtracking engine, so this test
+  // would not finish there.
   const std::string as(20000, 'a');
   CHECK(Matches("(?:a*)*b", as).empty());
   CHECK(Matches("(?:a|a)*b", as).empty());

@@ -56,8 +56,8 @@ TEST_CASE("Files that the protobuf library writes are read", "[tokenizer]") {
 }
 
 TEST_CASE("Unknown fields are skipped, and the last one of several counts", "[tokenizer]") {
-  // Fields 9 of the types varint, 64 bits, bytes and 32 bits; then piece "a" of type 4, then 2, and
-  // a field 1 that is a number.
+  // The unknown field 9 with each of the types varint, 64 bits, bytes and 32 bits; a piece with two
+  // texts ("x", then "a") and two types (4, then 2); and a field 1 that is a number, not a piece.
   const std::string bytes(
       "\x48\x96\x01\x49"
       "12345678"

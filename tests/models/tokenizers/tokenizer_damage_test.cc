@@ -1,4 +1,4 @@
-// Damaged tokenizer files must give a clear error and never a crash. Also run under sanitizers.
+// Damaged tokenizer files must give a clear error, never a crash. Sanitizers run this test, too.
 #include <cstring>
 #include <string>
 #include <vector>

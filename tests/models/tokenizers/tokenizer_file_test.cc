@@ -18,7 +18,7 @@ using Catch::Matchers::ContainsSubstring;
 
 std::string Data(const std::string& name) { return QUINTET_SOURCE_DIR "/tests/data/" + name; }
 
-// Compares the ids of a tokenizer with the recorded ids of a folder; returns the number of cases.
+// Compares a tokenizer's ids for the texts recorded in a folder; returns the number of texts.
 int CheckCases(const Tokenizer& tokenizer, const std::string& kind) {
   int cases = 0;
   std::ifstream lines(Data("tokenizers/" + kind + "/cases.jsonl"));
@@ -90,7 +90,7 @@ TEST_CASE("A SentencePiece file that is written is read as the same", "[tokenize
   CHECK(again->byte_fallback);
 }
 
-// A GGUF file with these tokenizer keys.
+// Writes the builder's GGUF file and loads the tokenizer in it.
 absl::Status Load(const GgufBuilder& builder) {
   TemporaryDirectory directory;
   WriteBytes(directory / "model.gguf", builder.File());

@@ -32,7 +32,7 @@ TEST_CASE("A spiece.model gives the tokens of transformers' T5Tokenizer", "[toke
   CHECK(Pieces(*tokenizer, tokenizer->Encode("wagner", true).value()) ==
         std::vector<std::string>{"\u2581", "w", "a", "g", "n", "e", "r", "</s>"});
   // User-defined symbols (here AE1 and ER0) are matched before the rest of the text is split into
-  // pieces. The space before a symbol gives no piece.
+  // pieces. The space before such a symbol becomes no piece.
   CHECK(
       Pieces(*tokenizer, tokenizer->Encode("W AE1 G N ER0", true).value()) ==
       std::vector<std::string>{"\u2581", "W", "AE1", "\u2581", "G", "\u2581", "N", "ER0", "</s>"});

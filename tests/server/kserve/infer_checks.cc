@@ -35,7 +35,7 @@ void CheckRequest(const Request& request, const ModelHost& host) {
   }
 }
 
-// A result of the shape that the engine returns for `request`.
+// Returns a result of the shape that the engine returns for `request`.
 Result ResultOf(const Request& request, const ModelHost& host) {
   Result result;
   result.input_tokens = static_cast<int64_t>(request.input.size());
@@ -77,7 +77,7 @@ int64_t TypedValues(const kserve::InferTensorContents& contents) {
          contents.bytes_contents_size();
 }
 
-// Checks that each output has the elements of its shape, all in one form.
+// Checks the element count of each output. All outputs or none must be in raw_output_contents.
 void CheckResponse(const kserve::ModelInferResponse& response) {
   const bool raw = response.raw_output_contents_size() > 0;
   if (raw) QT_CHECK_EQ(response.raw_output_contents_size(), response.outputs_size());

@@ -1,6 +1,6 @@
-// Checks of InferTask that hold for every request: it gives either requests that the engine can
-// run, and from any results a response whose tensors are consistent, or an error that a client may
-// see. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
+// Checks InferTask with any request. It must return an error that is fit for clients, or requests
+// that the engine can run; from results of these requests it must make a response whose tensors are
+// consistent. Aborts if a check fails. Used by a unit test with random requests and by a fuzzer.
 #pragma once
 
 #include "inference/grpc_inference.pb.h"
@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// The status of the translation, and the number of engine requests.
+// What InferTask returned: the status (OK or its error), and the number of engine requests.
 struct CheckedInfer {
   absl::Status status;
   size_t requests = 0;

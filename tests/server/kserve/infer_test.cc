@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-// Models with and without a tokenizer, of several heads.
+// Returns models with and without a tokenizer, and with different task heads.
 const std::vector<const ModelHost*>& Hosts() {
   static const auto* const hosts = [] {
     auto* loaded = new std::vector<const ModelHost*>;
@@ -64,12 +64,12 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
   REQUIRE(requests->size() == 2);
   CHECK((*requests)[0].input.size() == (*requests)[1].input.size() + 1);  // a piece per letter
   CHECK((*requests)[1].decoding.num_beams == 3);
-  // Padded to the larger one.
+  // The smaller result is padded to the size of the larger one.
   CHECK(task.ResponseMemory(*requests, *Hosts()[0]) ==
         2 * PaddedResponseBytes(*requests, *Hosts()[0]));
 }
 
-// A request id is used if it is one of quintet.v1; any other id is only returned.
+// The request's id becomes the request id of quintet.v1 if valid there; else it is only returned.
 TEST_CASE("an id that is no request id is still returned", "[kserve]") {
   InferTask task(false);
   task.Read(Parsed(R"(id: "no/request id")"), absl::OkStatus());
@@ -90,7 +90,7 @@ TEST_CASE("memory that cannot be reserved is the error of the request", "[kserve
   CHECK(absl::IsResourceExhausted(task.Prepare(*Hosts()[0], {}).status()));
 }
 
-// Makes random requests: tensors and parameters with known names, often valid, with some parts
+// Builds random requests: tensors and parameters with known names, often valid, with some parts
 // replaced by extreme values.
 class RandomRequests {
  public:
@@ -99,7 +99,7 @@ class RandomRequests {
   kserve::ModelInferRequest Next() { return Below(2) == 0 ? Plain() : Wild(); }
 
  private:
-  // Often valid.
+  // Builds a simple request, which is often valid.
   kserve::ModelInferRequest Plain() {
     kserve::ModelInferRequest request;
     auto* input = request.add_inputs();
@@ -120,7 +120,7 @@ class RandomRequests {
     return request;
   }
 
-  // With everything that a request can have.
+  // Builds a request of random tensors, outputs and parameters; sizes may be extreme.
   kserve::ModelInferRequest Wild() {
     kserve::ModelInferRequest request;
     const bool raw = Below(2) == 0;

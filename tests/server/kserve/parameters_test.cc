@@ -122,7 +122,7 @@ TEST_CASE("values of a wrong type are refused with the name of the option", "[ks
         CHECK(absl::IsInvalidArgument(status));
         CHECK(status.message().substr(0, 13 + name.size()) == "parameters." + name + ": ");
       } else if (value.type() != valid.type()) {
-        // Only these types have a second form.
+        // If a value of another type than the valid one is accepted, it has one of these types.
         CHECK((value.is_number() || value.is_string() || value.is_array() || value.is_boolean()));
       }
     }

@@ -13,13 +13,13 @@
 namespace quintet {
 namespace {
 
-// A load target that completes one request per Poll: the one that was sent first among those that
-// are open. It streams two messages (2 tokens, then 1 token) and then the result; it rejects every
-// tenth request instead. Each event is reported with a time shortly before the report.
+// A LoadTarget, as a fake server. Each Poll ends one open request, the one that was sent first: it
+// reports two batches of tokens (2, then 1) and the result, but for every tenth request only an
+// error. Each event is reported with a time shortly before the report.
 class OneByOne : public LoadTarget {
  public:
-  // Completes no request until `hold_until_open` requests have been open at once or `hold_us`
-  // microseconds have passed.
+  // Completes no request until `hold_until_open` requests have been open at the same time or
+  // `hold_us` microseconds have passed.
   explicit OneByOne(size_t hold_until_open = 0, int64_t hold_us = 0)
       : hold_until_open_(hold_until_open), release_us_(MonotonicMicros() + hold_us) {}
 
@@ -105,7 +105,7 @@ TEST_CASE(
   CHECK(target.most_open_ > 8);
   const int64_t start_us = record.outcomes[0].scheduled_us - same.Next().at_us;
   for (size_t i = 1; i < 100; ++i) {
-    // The target completes the oldest request first, so the outcomes are in the order of the plan.
+    // OneByOne ends requests in the order of sending, so the outcomes have the LoadPlan's order.
     CHECK(record.outcomes[i].scheduled_us == start_us + same.Next().at_us);
     CHECK(record.outcomes[i].sent_us >= record.outcomes[i].scheduled_us);
     CHECK(record.outcomes[i].measured == (i >= 10));

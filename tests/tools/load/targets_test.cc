@@ -1,5 +1,5 @@
-// Tests of the load targets with the shipped model: a real server through each of its protocols,
-// and an engine in this process.
+// Tests of the targets of the load generator, with the model deploy/models/g2p: a real server
+// through each of its protocols, and an engine in this process.
 #include <algorithm>
 #include <functional>
 #include <string>

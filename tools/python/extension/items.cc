@@ -276,6 +276,7 @@ absl::StatusOr<Request> Item::Prepare() {
   Request request;
   request.kind = options_->kind;
   request.deadline_us = deadline_us_;
+  request.adapter = options_->adapter;
   const std::optional<Embedding>& embedding = options_->embedding;
   QT_ASSIGN_OR_RETURN(request.input,
                       IdsOf(*options_->session, input_, options_->add_special_tokens,

@@ -12,6 +12,7 @@
 #include "kernels/runtime/cores.h"
 #include "models/checkpoint/dtype_names.h"
 #include "models/checkpoint/find_model.h"
+#include "models/loaded_adapters.h"
 #include "nanobind/stl/pair.h"
 #include "nanobind/stl/shared_ptr.h"
 #include "nanobind/stl/unique_ptr.h"
@@ -26,8 +27,8 @@ namespace {
 constexpr int64_t kTickUs = 50'000;                    // between checks for signals
 constexpr int kDebug = 10, kInfo = 20, kWarning = 30;  // levels of Python's logging
 
-// A session and the threads that run it. Calls and other users share its ownership, so it is
-// destroyed with the last of them.
+// A session and the threads that run it. Calls and other users share the ownership of this object,
+// so it is destroyed with the last of them.
 struct Loaded {
   std::unique_ptr<Session> session;
   std::unique_ptr<EngineRunner> runner;
@@ -43,8 +44,8 @@ void CheckProcess(pid_t pid) {
       "model in this process, or start it with multiprocessing's \"spawn\" method"));
 }
 
-// A queue of numbers that identify asynchronous calls which have results. One thread of each model
-// waits for them.
+// A queue of asynchronous calls, by id (`token`), that have new results or chunks. Each AsyncModel
+// has one queue, on which one Python thread waits.
 class Notifier {
  public:
   void Post(int64_t token) {
@@ -52,8 +53,8 @@ class Notifier {
     ready_.push_back(token);
     wake_.notify_one();
   }
-  // Waits until a call has results and returns the numbers of all such calls. Returns an empty list
-  // after Close.
+  // Waits until the queue has an id or Close is called. Removes all ids from the queue and returns
+  // them; an empty list means that the queue is closed.
   std::vector<int64_t> Wait() {
     const nb::gil_scoped_release release;
     std::unique_lock lock(mutex_);
@@ -86,7 +87,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// Takes the place of an input that has a wrong type or value. Its result is that error.
+// Takes the place of an input that has a wrong type or value. Ends with the error `error`.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -162,8 +163,8 @@ class PythonCall {
     return nb::make_tuple(chunk_list, results);
   }
 
-  // As Pop, for a call whose results are rows of Array: returns the number of inputs that have
-  // finished. The row of a failed input is NaN.
+  // Like Pop, for a call whose results are rows of Array: returns the number of finished inputs.
+  // The row of a failed input is NaN.
   int64_t PopRows(int64_t least) {
     const int64_t before = popped_;
     for (const std::unique_ptr<WorkItem>& item : TakeFinished(least, nullptr)) {
@@ -191,7 +192,7 @@ class PythonCall {
   }
 
  private:
-  // Returns the number of an input for error messages; -1, no number, if the call has one input.
+  // Returns the number of an input for error messages, or -1 (no number) if the call has one input.
   int64_t Number(int64_t index) const { return options_->one ? -1 : index; }
 
   std::vector<std::unique_ptr<WorkItem>> ReadItems(const nb::list& inputs, nb::object extras) {
@@ -211,7 +212,7 @@ class PythonCall {
     return items;
   }
 
-  // Each input has a row of its own, and each row an input.
+  // Throws unless `good`, which says that there is exactly one row for each input.
   void CheckRows(bool good) const {
     if (good) return;
     ThrowValue(absl::StrCat("inputs: their number changed during the call, from ",
@@ -219,8 +220,8 @@ class PythonCall {
                             "; pass a list that nobody changes, or an iterator"));
   }
 
-  // Returns the items that have finished. Waits for `least` of them or all, or for a chunk; the
-  // wait ends early if a signal's handler raises. Raises the error that ended the call before.
+  // Waits until `least` items (or all, if fewer are left) have finished, or a chunk arrives.
+  // Returns the finished items. Raises the error that ended the call, or that of a signal handler.
   std::vector<std::unique_ptr<WorkItem>> TakeFinished(int64_t least,
                                                       std::vector<TokenChunk>* chunks) {
     CheckProcess(loaded_->pid);
@@ -271,7 +272,7 @@ class PythonCall {
   absl::Status failed_;
 };
 
-// Sets *to to the option `name` of Model.begin, if the dict contains it.
+// Sets *to to the value of the option `name` of Model.begin, if the dict contains that option.
 template <typename T>
 void Set(const nb::dict& options, const char* name, T* to) {
   if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
@@ -341,6 +342,10 @@ class PythonModel {
     call->session = loaded->session.get();
     call->kind = KindOf(kind);
     ReadOptions(options, call.get());
+    if (options.contains("adapter")) {
+      const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
+      call->adapter = ValueOrThrow(FindAdapter(loaded->session->flags.adapters, name));
+    }
     OkOrThrow(CheckHead(call->kind, loaded->session->config));
     if (call->kind == RequestKind::kEncode) {
       const Session& session = *loaded->session;
@@ -434,13 +439,16 @@ class PythonModel {
       for (const auto& [name, prompt] : session.modules->prompts) prompt_names.push_back(name);
     }
     info["prompt_names"] = prompt_names;
+    std::vector<std::string> adapters;
+    for (const AdapterSource& adapter : session.flags.adapters) adapters.push_back(adapter.name);
+    info["adapters"] = adapters;
     info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
     info["threads"] = session.flags.threads;
     info["load_seconds"] = session.load_seconds;
     return info;
   }
 
-  // Returns the number of inputs that a call should have in flight.
+  // Returns the number of inputs that one call should keep in flight.
   int64_t window() const {
     return RequestsInFlight(Get()->session->model->limits().max_step_sequences);
   }
@@ -532,7 +540,7 @@ class PythonModel {
   std::vector<std::pair<int, std::string>> messages_;
 };
 
-// `options`: the values of quintet.options.LoadOptions that are not None, checked.
+// `options`: the LoadOptions (quintet/options.py) that are not None; Python has checked them.
 void InitModel(PythonModel* self, const std::string& path, const nb::dict& options) {
   SessionOptions session = {.model = path};
   std::string device, dtype;
@@ -545,6 +553,11 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   Set(options, "cache_memory", &session.cache_mib);
   Set(options, "max_memory", &session.max_memory_mib);
   Set(options, "ignore_generation_fields", &session.ignore_generation_fields);
+  if (options.contains("adapters")) {
+    for (const auto& [name, adapter] : nb::cast<nb::dict>(nb::object(options["adapters"]))) {
+      session.adapters.push_back({nb::cast<std::string>(name), nb::cast<std::string>(adapter)});
+    }
+  }
   constexpr int64_t kMost = int64_t{1} << 24;
   CheckRange("max_num_seqs", session.max_running, 0, 4096);
   CheckRange("max_input_tokens", session.max_input_tokens, 1, kMost);

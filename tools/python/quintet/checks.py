@@ -4,6 +4,7 @@ the wrong type and InvalidArgumentError for any other wrong value."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from typing import Any
 
@@ -78,6 +79,18 @@ def text_or_none(name: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value if value is None else text(name, value)
     raise TypeError(f"{name}: expected a str or None, got {type(value).__name__}")
+
+
+def paths_by_name(name: str, value: Any) -> dict[str, str] | None:
+    """The check of a mapping from names to paths, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: expected a mapping or None, got {type(value).__name__}")
+    for key, path in value.items():
+        if not isinstance(key, str) or not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"{name}: expected names (str) and paths, got {key!r}: {path!r}")
+    return {text(name, key): os.fspath(path) for key, path in value.items()}
 
 
 def one_of(*choices: str) -> Callable[[str, Any], str]:

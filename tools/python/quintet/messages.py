@@ -162,7 +162,7 @@ Options = Mapping[str, Any]
 
 def _call(base: Options, options: Options) -> Any:
     """The pb.CallOptions of a request. `base`: those that all requests of a client share."""
-    names = ("add_special_tokens", "truncate", "request_id")
+    names = ("adapter", "add_special_tokens", "truncate", "request_id")
     given = {name: options[name] for name in names if options.get(name) is not None}
     return pb.CallOptions(**base, **given)
 
@@ -456,6 +456,7 @@ def read_info(answer: Any) -> results.ModelInfo:
         max_input_tokens=answer.limits.max_input_tokens,
         max_num_seqs=answer.limits.max_running_sequences,
         prompt_names=list(answer.prompt_names),
+        adapters=list(answer.adapters),
         limits=results.Limits(
             **{name: getattr(answer.limits, name) for name in results.Limits.__slots__}
         ),
@@ -476,6 +477,7 @@ def read_models(answer: Any) -> list[results.ServedModel]:
             family=model.family,
             head=model.head,
             tasks=list(model.tasks),
+            adapters=list(model.adapters),
             parameters=model.parameters,
             max_input_tokens=model.max_input_tokens,
             max_new_tokens=model.max_new_tokens,

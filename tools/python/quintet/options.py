@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
@@ -133,6 +134,14 @@ class DetokenizeOptions(_OutputOptions, RequestOptions, total=False):
 
 
 class _InputOptions(TokenizeOptions, total=False):
+    adapter: Annotated[
+        str | None,
+        Option(
+            None,
+            checks.text_or_none,
+            "name of a LoRA adapter of the model (info().adapters); None: the model as it is",
+        ),
+    ]
     truncate: Annotated[
         bool,
         Option(False, checks.flag, "cuts inputs longer than max_input_tokens instead of failing"),
@@ -289,6 +298,15 @@ class LoadOptions(TypedDict, total=False):
             checks.text,
             'type of the GEMM weights: "f32", "bf16", "f16", "int8", "fp8", or "auto": f32 on a '
             "CPU, bf16 on a GPU, and the type of a converted directory",
+        ),
+    ]
+    adapters: Annotated[
+        Mapping[str, str | os.PathLike[str]] | None,
+        Option(
+            None,
+            checks.paths_by_name,
+            "LoRA adapters to load beside the model, by the names that the option adapter of calls "
+            "takes: directories of PEFT, or safetensors files of kohya's format",
         ),
     ]
     threads: Annotated[

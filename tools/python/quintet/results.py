@@ -199,6 +199,7 @@ class ModelInfo:
     max_input_tokens: int
     max_num_seqs: int  # sequences decoded concurrently
     prompt_names: list[str]  # values of encode's `prompt_name`
+    adapters: list[str]  # values of the option `adapter`
     limits: Limits | None = None  # of a Client: those of the server
 
 
@@ -213,6 +214,7 @@ class ServedModel:
     family: str  # t5, mt5, umt5, flash_t5 or gpt2
     head: str
     tasks: list[str]  # methods that the model supports: generate, encode, score, classify
+    adapters: list[str]  # values of the option `adapter`
     parameters: int
     max_input_tokens: int
     max_new_tokens: int  # 0: the model cannot generate

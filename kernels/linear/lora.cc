@@ -1,0 +1,62 @@
+#include "kernels/linear/lora.h"
+
+#include "kernels/cpu_ops.h"
+#include "kernels/cuda_ops.h"
+#include "kernels/runtime/dispatch.h"
+
+namespace quintet {
+namespace {
+
+void CheckOutputs(const AddLoraArgs& a) {
+  const LoraWeight& w = *a.weight;
+  const int64_t rows = a.x.dim[0];
+  if (a.scatter.base != nullptr) {
+    QT_CHECK(!a.y.defined() && a.kv.cache == nullptr && !a.overwrite);
+    QT_CHECK_GT(a.scatter.chunk, 0);
+    QT_CHECK_EQ(w.part_columns % a.scatter.chunk, 0);
+    return;
+  }
+  QT_CHECK_EQ(a.y.rank, 2);
+  QT_CHECK_EQ(a.y.dim[0], rows);
+  QT_CHECK_EQ(a.y.dim[1], w.n());
+  QT_CHECK(a.y.stride[1] == 1 || w.n() == 1);
+  QT_CHECK(a.y.dtype == DType::kF32 || a.y.dtype == w.dtype);
+  if (a.kv.cache == nullptr) return;
+  QT_CHECK(!a.overwrite && a.y.dtype == a.kv.cache->dtype);
+  QT_CHECK_EQ(3 * a.kv.cache->heads * a.kv.cache->head_dim, w.n());
+  QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
+}
+
+void CheckShapes(const AddLoraArgs& a, const Stream& stream) {
+  const LoraWeight& w = *a.weight;
+  const int64_t rows = a.x.dim[0];
+  QT_CHECK(w.table != nullptr && w.parts > 0 && w.max_rank > 0);
+  QT_CHECK_EQ(a.x.rank, 2);
+  QT_CHECK(a.x.dtype == DType::kF32 || a.x.dtype == w.dtype);
+  QT_CHECK(stream.backend() != Backend::kCpu || w.dtype == DType::kF32);
+  QT_CHECK_EQ(a.x.dim[1], w.k);
+  QT_CHECK(a.x.stride[1] == 1 || w.k == 1);
+  QT_CHECK_EQ(static_cast<int64_t>(a.adapters.size()), rows);
+  for (const Tensor* gamma : {&a.norm_gamma, &a.norm_beta}) {
+    if (!gamma->defined()) continue;
+    QT_CHECK(gamma->dtype == DType::kF32 && gamma->is_dense() && a.x.dtype == DType::kF32);
+    QT_CHECK_EQ(gamma->dim[0], w.k);
+  }
+  QT_CHECK(a.norm_gamma.defined() || !a.norm_beta.defined());
+  QT_CHECK_GE(a.scratch.elements(), LoraScratchBytes(w, rows));
+  CheckOutputs(a);
+}
+
+}  // namespace
+
+void AddLora(const AddLoraArgs& args, Stream& stream) {
+  CheckShapes(args, stream);
+  Dispatch<cpu::AddLora, cuda::AddLora>(stream)(args, stream);
+}
+
+// One f32 for each row of x and row of an a.
+int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows) {
+  return rows * weight.parts * weight.max_rank * int64_t{sizeof(float)};
+}
+
+}  // namespace quintet

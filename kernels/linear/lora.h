@@ -1,0 +1,65 @@
+// Corrections of a GEMM by LoRA adapters (Hu et al. 2021). Each row of x uses one adapter, which
+// may differ from row to row, or none. For a row with adapter t, each part p of the outputs gets
+//   y[c] += sum over i of (x . a[i]) * b[i, c],   a, b: the factors of adapter t for part p
+// where x . a[i] is the dot product of the row and row i of a. A part is a range of output columns
+// that is one linear module of the original model: the queries, the keys or the values of a QKV
+// GEMM, the gate or the up half of a gated weight.
+//
+// CPU: everything is f32; sums run in an order that does not depend on the other rows. GPU: the
+// factors have the dtype of activations, sums are f32.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/base/tensor.h"
+#include "kernels/linear/linear.h"
+#include "kernels/runtime/stream.h"
+
+namespace quintet {
+
+// The factors of one adapter for one part of a weight, in memory of the stream's backend. The
+// adapter's scale is multiplied into b.
+struct LoraPart {
+  const void* a = nullptr;  // [rank, k]
+  const void* b = nullptr;  // CPU: [rank, part_columns]; GPU: [part_columns, rank]
+  // The rank; 0 if the adapter does not change this part. On a GPU it is rounded up to a multiple
+  // of kLoraRankMultiple, and the additional rows of `a` and columns of `b` are 0.
+  int64_t rank = 0;
+};
+constexpr int64_t kLoraRankMultiple = 16;
+
+// The factors of all adapters for one weight W [n, k]. Its n rows are `parts` modules (such as q, k
+// and v) of part_columns rows each.
+struct LoraWeight {
+  // The table, in memory of the stream's backend, has entry [t * stride + p] for adapter t, part p.
+  const LoraPart* table = nullptr;
+  int64_t stride = 0;
+  int64_t parts = 0, part_columns = 0, k = 0;
+  int64_t max_rank = 0;  // maximum of all adapters and parts
+  DType dtype = DType::kF32;
+
+  int64_t n() const { return parts * part_columns; }
+};
+
+struct AddLoraArgs {
+  Tensor x;  // [rows, k] f32 or of the factors' dtype, unit last stride
+  // Norm of x, f32, computed first: LayerNorm if norm_beta is set, RMSNorm if only norm_gamma is.
+  Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
+  float norm_eps = 0.0f;
+  const LoraWeight* weight = nullptr;
+  // [rows] the adapter of each row; -1: none. On a GPU a pinned host array with a device copy.
+  absl::Span<const int32_t> adapters;
+  // The outputs, placed as in LinearArgs and incremented there: with `kv`, keys and values in the
+  // cache and other columns in y; with `scatter`, all columns in scatter.base.
+  Tensor y;  // [rows, n] f32 or of the factors' dtype, unit last stride
+  ScatterOutput scatter;
+  KvOutput kv;
+  bool overwrite = false;  // y = the correction, 0 in rows without an adapter
+  Tensor scratch;          // LoraScratchBytes bytes as [bytes] i8
+};
+// Checks the shapes (QT_CHECK) and adds the adapters' terms to the outputs. Zero rows are allowed.
+void AddLora(const AddLoraArgs& args, Stream& stream);
+int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows);
+
+}  // namespace quintet

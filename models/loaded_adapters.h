@@ -1,0 +1,60 @@
+// The LoRA adapters of a loaded model, in the layout and the memory that AddLora reads
+// (kernels/linear/lora.h). Immutable after loading.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/linear/lora.h"
+#include "kernels/runtime/buffer.h"
+#include "kernels/runtime/stream.h"
+#include "models/config/config.h"
+#include "models/model.h"
+#include "models/weights/weights.h"
+
+namespace quintet {
+
+constexpr size_t kMaxAdapters = 1024;  // of one model
+constexpr size_t kMaxAdapterNameBytes = 256;
+
+// INVALID_ARGUMENT: more than kMaxAdapters adapters, a name twice, or a name that is empty, longer
+// than kMaxAdapterNameBytes, not UTF-8, or contains a control character.
+absl::Status CheckAdapterNames(absl::Span<const AdapterSource> sources);
+// Returns the index of the adapter `name` in `sources`. NOT_FOUND: there is none; the message names
+// those that there are.
+absl::StatusOr<int32_t> FindAdapter(absl::Span<const AdapterSource> sources,
+                                    const std::string& name);
+
+class LoadedAdapters {
+ public:
+  // No adapters.
+  LoadedAdapters() = default;
+  // Reads the adapters and copies their factors to memory of the stream's backend, converted to
+  // `dtype` (that of activations). `weights` must outlive this object and keep its address. If
+  // `describe` is true, no memory is allocated for factors; bytes() and the sizes in LoraWeight are
+  // set nevertheless. Errors: those of ReadAdapter, with the adapter's name; UNIMPLEMENTED: an
+  // adapter changes a head; RESOURCE_EXHAUSTED: not enough memory.
+  static absl::StatusOr<LoadedAdapters> Load(absl::Span<const AdapterSource> sources,
+                                             const ModelConfig& config, const ModelWeights& weights,
+                                             DType dtype, bool follow_symlinks, bool describe,
+                                             const Stream& stream);
+
+  int64_t size() const { return size_; }
+  // Size in bytes of the factors and of the table with their addresses.
+  int64_t bytes() const { return bytes_; }
+  // The factors for a weight of the model; null if no adapter changes this weight.
+  const LoraWeight* Find(const LinearWeight* weight) const;
+  const std::unordered_map<const LinearWeight*, LoraWeight>& weights() const { return weights_; }
+
+ private:
+  int64_t size_ = 0, bytes_ = 0;
+  std::unordered_map<const LinearWeight*, LoraWeight> weights_;
+  std::vector<Buffer> factors_;  // of each adapter
+  Buffer table_;                 // LoraPart [size_, parts of all weights]
+};
+
+}  // namespace quintet

@@ -1,0 +1,101 @@
+// Adapters that are not merged, on a GPU: outputs differ from PEFT's no more than those of the
+// merged model in the same type of weights, also where calls are launched as CUDA graphs, and rows
+// without an adapter are those of the base model.
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "models/adapters/adapter.h"
+#include "models/convert/convert.h"
+#include "models/model.h"
+#include "tests/catch.h"
+#include "tests/models/adapters/recorded_adapter.h"
+#include "tests/models/scratch_directory.h"
+
+namespace quintet {
+namespace {
+
+std::string MustMerge(const RecordedAdapter& record, const std::string& target) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(record.base);
+  REQUIRE(config.ok());
+  const absl::StatusOr<Adapter> adapter = ReadAdapter(record.path, *config);
+  REQUIRE(adapter.ok());
+  ConvertOptions options;
+  options.source = record.base;
+  options.target = target;
+  options.dtype = DType::kF32;
+  options.adapter = &*adapter;
+  REQUIRE(Convert(options).ok());
+  return target;
+}
+
+std::unique_ptr<Model> MustLoad(const std::string& directory, const LoadOptions& options,
+                                ThreadPool* pool) {
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, options, pool);
+  INFO(directory << ": " << model.status());
+  REQUIRE(model.ok());
+  return *std::move(model);
+}
+
+// The first row's outputs, or those of the others, of packed `all`.
+std::vector<float> PartOf(const std::vector<float>& all, const TokenRows& rows, bool first) {
+  const size_t width = all.size() / static_cast<size_t>(TotalTokens(rows));
+  const auto end = static_cast<std::ptrdiff_t>(rows[0].size() * width);
+  return first ? std::vector<float>(all.begin(), all.begin() + end)
+               : std::vector<float>(all.begin() + end, all.end());
+}
+
+// The outputs that are compared: the encoder's states if all inputs have some, else the logits.
+const std::vector<float>& Compared(const ForwardOutputs& outputs) {
+  return outputs.states.empty() ? outputs.logits : outputs.states;
+}
+
+TEST_CASE("Adapters on a GPU are as exact as merged ones") {
+  auto device = Device::Open(0);
+  if (!device.ok()) {  // ctest recognises a skipped test by the word "skipped"
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  ThreadPool pool(2);
+  for (const char* name : {"flan-all", "kohya", "t5-qv", "umt5-regex"}) {
+    const RecordedAdapter record(name);
+    ScratchDirectory scratch;
+    const std::string merged_directory = MustMerge(record, scratch / "merged");
+    for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
+                                  WeightType::kI8, WeightType::kF8}) {
+      INFO(name << " " << WeightTypeName(type));
+      LoadOptions options = {.weights = type, .device = device->get(), .limits = RecordedLimits()};
+      const auto base_model = MustLoad(record.base, options, &pool);
+      const auto merged_model = MustLoad(merged_directory, options, &pool);
+      options.adapters = {{"first", record.path}, {"second", record.path}};
+      const auto model = MustLoad(record.base, options, &pool);
+      const std::vector<float> base = Compared(RunRecorded(record, base_model.get()));
+      const std::vector<float> merged = Compared(RunRecorded(record, merged_model.get()));
+      const std::vector<float> expected = record.states.empty() ? record.logits : record.states;
+      const double tolerance = 3 * RelativeDifference(merged, expected) + 1e-4;
+      const size_t rows = record.inputs.size();
+      std::vector<int32_t> mixed(rows, -1);
+      for (size_t r = 1; r < rows; ++r) mixed[r] = static_cast<int32_t>(r % 2);
+      // The first rounds run without a graph, later ones with it.
+      for (int round = 0; round < 3; ++round) {
+        const ForwardOutputs outputs =
+            RunRecorded(record, model.get(), std::vector<int32_t>(rows, 1));
+        const std::vector<float> adapted = Compared(outputs);
+        CHECK(RelativeDifference(adapted, expected) < tolerance);
+        if (type == WeightType::kF32) {
+          CHECK(RelativeDifference(outputs.logits, record.logits) < 1e-4);
+        }
+        CHECK(RelativeDifference(Compared(RunRecorded(record, model.get())), base) < tolerance);
+        const std::vector<float> both = Compared(RunRecorded(record, model.get(), mixed));
+        CHECK(RelativeDifference(PartOf(both, record.inputs, true),
+                                 PartOf(base, record.inputs, true)) < tolerance);
+        CHECK(RelativeDifference(PartOf(both, record.inputs, false),
+                                 PartOf(adapted, record.inputs, false)) < tolerance);
+        CHECK(RelativeDifference(base, expected) > 0.03);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quintet

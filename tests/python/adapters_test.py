@@ -1,0 +1,190 @@
+"""Tests of LoRA adapters that requests choose: the outputs that PEFT recorded, and the adapters of
+a server through every interface."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.utils
+
+import quintet
+from http_api import HttpServer
+from server_process import G2P, SOURCE, eventually, run_quintet, words
+
+RECORDED = SOURCE / "tests" / "data" / "adapters"
+OPTIONS = {"num_beams": 2, "max_new_tokens": 24}
+TGI_OPTIONS = {"best_of": 2, "max_new_tokens": 24}
+
+
+def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+    header, values = {}, b""
+    for name, tensor in tensors.items():
+        offsets = [len(values), len(values) + tensor.nbytes]
+        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": offsets}
+        values += tensor.astype("<f4").tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + values)
+
+
+def make_adapter(folder: pathlib.Path, seed: int) -> pathlib.Path:
+    """Writes an adapter for the queries and values of the shipped model's attention."""
+    random = np.random.default_rng(seed)
+    config = json.loads((G2P / "config.json").read_text())
+    width, inner = config["d_model"], config["num_heads"] * config["d_kv"]
+    tensors = {}
+    for stack in ("encoder", "decoder"):
+        for block in range(config["num_layers"]):
+            for module in "qv":
+                name = f"base_model.model.{stack}.block.{block}.layer.0.SelfAttention.{module}"
+                a = random.normal(0, 0.3, (4, width)).astype(np.float32)
+                b = random.normal(0, 0.3, (inner, 4)).astype(np.float32)
+                tensors[f"{name}.lora_A.weight"] = a
+                tensors[f"{name}.lora_B.weight"] = b
+    folder.mkdir()
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
+    options = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["SelfAttention.q", "SelfAttention.v"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(options))
+    return folder
+
+
+def kept(ids: list[int], wanted: list[int]) -> bool:
+    """Whether `wanted` is `ids` with the padding that transformers adds to shorter sequences."""
+    return wanted[: len(ids)] == ids and len(set(wanted[len(ids) :])) <= 1
+
+
+@pytest.mark.parametrize("name", ["t5-qv", "flan-all", "umt5-regex", "kohya"])
+def test_decodes_equal_those_of_peft(name):
+    record = json.loads((RECORDED / name / "record.json").read_text())
+    path = RECORDED / name
+    if name == "kohya":
+        path /= "adapter.safetensors"
+    base = SOURCE / "tests" / record["base"]
+    with quintet.Model(base, device="cpu", cache_memory=64, adapters={"recorded": path}) as model:
+        assert model.info().adapters == ["recorded"]
+        different = 0
+        for search in record["searches"]:
+            results = model.generate(record["inputs"], adapter="recorded", **search["options"])
+            plain = model.generate(record["inputs"], **search["options"])
+            for result, other, ids in zip(results, plain, search["ids"], strict=True):
+                assert kept(result.sequences[0].token_ids, ids), search["options"]
+                different += other.sequences[0].token_ids != result.sequences[0].token_ids
+        assert different > 0
+        with pytest.raises(quintet.NotFoundError, match="no adapter other; it has: recorded"):
+            model.generate(record["inputs"], adapter="other")
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    return {name: make_adapter(folder / name, seed) for name, seed in (("one", 1), ("two", 2))}
+
+
+@pytest.fixture(scope="module")
+def model(adapters):
+    with quintet.Model(G2P, device="cpu", cache_memory=64, adapters=adapters) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def texts(model):
+    """By adapter (None: without): the texts that the model generates for words(8)."""
+    return {
+        name: [result.text for result in model.generate(words(8), adapter=name, **OPTIONS)]
+        for name in (None, "one", "two")
+    }
+
+
+@pytest.fixture(scope="module")
+def server(adapters, tmp_path_factory):
+    config = tmp_path_factory.mktemp("config") / "serve.toml"
+    lines = "".join(f'{name} = "{path}"\n' for name, path in adapters.items())
+    config.write_text(f"[models.g2p.adapters]\n{lines}")
+    with HttpServer(G2P, config=config) as running:
+        yield running
+    assert running.process.returncode == 0
+
+
+def test_adapters_change_the_texts(texts):
+    assert texts[None] != texts["one"] != texts["two"] != texts[None]
+
+
+def test_the_command_line(adapters, texts):
+    flags = ["--model", str(G2P), "--num-beams", "2", "--max-new-tokens", "24"]
+    flags += ["--adapter", str(adapters["two"])]
+    written = run_quintet("generate", *flags, stdin="".join(f"{word}\n" for word in words(8)))
+    assert written.decode().splitlines() == texts["two"]
+
+
+def test_clients_of_the_server(server, texts):
+    with quintet.Client(server.target) as client:
+        assert client.info().adapters == ["one", "two"]
+        assert client.list_models()[0].adapters == ["one", "two"]
+        for name, expected in texts.items():
+            results = client.generate(words(8), adapter=name, **OPTIONS)
+            assert [result.text for result in results] == expected
+        with pytest.raises(quintet.NotFoundError, match="no adapter three; it has: one, two"):
+            client.generate("a", adapter="three")
+        rows = client.encode(["phoneme", "phoneme"], adapter="one")
+        assert np.array_equal(rows[0], rows[1])
+        assert not np.array_equal(rows, client.encode(["phoneme", "phoneme"]))
+        # The encoder cache has the states of the same text without an adapter, and with another.
+        cached = client.generate(words(1)[0], adapter="one", **OPTIONS)
+        assert cached.text == texts["one"][0]
+        scores = client.score("phoneme", ["F OW1"], adapter="one").logprobs
+        assert scores[0] != client.score("phoneme", ["F OW1"]).logprobs[0]
+    with quintet.Client(server.target, model="g2p:two") as client:
+        assert client.generate(words(8), **OPTIONS)[3].text == texts["two"][3]
+        with pytest.raises(quintet.InvalidArgumentError, match="names another adapter"):
+            client.generate("a", adapter="one")
+    with quintet.Client(server.target, model="g2p:three") as client:
+        with pytest.raises(quintet.NotFoundError, match="no adapter three"):
+            client.generate("a")
+    with quintet.Client(server.target, model="other:one") as client:
+        with pytest.raises(quintet.NotFoundError, match="no model of this name"):
+            client.generate("a")
+    count = 'quintet_adapter_requests_total{adapter="one"'
+    assert eventually(lambda: any(count in line for line in server.get("/metrics")[1].splitlines()))
+
+
+def test_kserve(server, texts):
+    def infer(adapter):
+        text = triton.InferInput("text_input", [1], "BYTES")
+        text.set_data_from_numpy(np.array([words(1)[0].encode()], dtype=object))
+        parameters = OPTIONS | ({"adapter": adapter} if adapter else {})
+        answer = client.infer("g2p", [text], parameters=parameters)
+        return answer.as_numpy("text_output")[0].decode()
+
+    with triton.InferenceServerClient(server.target) as client:
+        for name in texts:
+            assert infer(name) == texts[name][0]
+        with pytest.raises(tritonclient.utils.InferenceServerException, match="no adapter three"):
+            infer("three")
+
+
+def test_the_http_api(server, texts):
+    client = server.openai()
+    listed = {model.id for model in client.models.list().data}
+    assert listed == {"g2p", "g2p:one", "g2p:two"}
+    assert client.models.retrieve("g2p:one").id == "g2p:one"
+    beams = {"use_beam_search": True, "n": 1, "best_of": 2}
+    for name in texts:
+        model = f"g2p:{name}" if name else "g2p"
+        answer = client.completions.create(
+            model=model, prompt=words(8), max_tokens=24, extra_body=beams
+        )
+        assert [choice.text for choice in answer.choices] == texts[name]
+        generate = {"inputs": words(1)[0], "parameters": {"adapter_id": name, **TGI_OPTIONS}}
+        if name is None:
+            del generate["parameters"]["adapter_id"]
+        assert server.post("/generate", generate).json()["generated_text"] == texts[name][0]
+    unknown = server.post("/v1/completions", {"model": "g2p", "adapter": "x", "prompt": "a"})
+    assert unknown.status == 404 and "no adapter x" in unknown.json()["error"]["message"]
+    typed = server.post("/v1/completions", {"model": "g2p", "adapter": 5, "prompt": "a"})
+    assert typed.status == 400
