@@ -4,12 +4,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
-#include "nlohmann/json.hpp"
+#include "server/json_value.h"
 
 namespace quintet {
 
 std::string AccessLine(const AccessRecord& record, absl::Time time) {
-  nlohmann::ordered_json line = {
+  const JsonValue line = {
       {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone())},
       {"level", "info"},
       {"message", "call"},
@@ -22,7 +22,7 @@ std::string AccessLine(const AccessRecord& record, absl::Time time) {
       {"output_tokens", record.output_tokens},
       {"queue_us", record.queue_us},
       {"total_us", record.total_us}};
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return JsonText(line) + "\n";
 }
 
 void AccessLog::Write(const AccessRecord& record) const {

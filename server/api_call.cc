@@ -9,7 +9,6 @@
 #include "engine/clock.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
-#include "models/checkpoint/json.h"
 
 namespace quintet {
 namespace {
@@ -73,8 +72,8 @@ void ApiCall::Translate() {
 absl::StatusOr<bool> ApiCall::BindModel() {
   if (exchange_->request().method != "POST") return true;
   std::string name;
-  if (const auto field = body_.is_object() ? body_.find("model") : body_.end();
-      field != body_.end() && field->is_string()) {
+  if (const auto field = body_->is_object() ? body_->find("model") : body_->end();
+      field != body_->end() && field->is_string()) {
     name = field->get<std::string>();
   }
   const CallContext& calls = *context_->calls;
@@ -141,8 +140,8 @@ void ApiCall::Run() {
     if (finished_) return;  // the client has gone
   }
   absl::StatusOr<std::unique_ptr<Translation>> translation =
-      route_->translate({exchange_->request(), body_, request_id_, *context_->calls, binding_});
-  nlohmann::json().swap(body_);
+      route_->translate({exchange_->request(), *body_, request_id_, *context_->calls, binding_});
+  body_.Clear();
   absl::Status status = translation.status();
   if (status.ok()) {
     {
@@ -186,14 +185,14 @@ absl::Status ApiCall::ReadRequest() {
   request_bytes_ = static_cast<int64_t>(request.body.size());
   QT_RETURN_IF_ERROR(memory_->Resize(kBytesPerRequestByte * request_bytes_));
   if (request.method == "POST") {
-    absl::StatusOr<nlohmann::json> parsed = ParseJson(request.body, "body", kMaxDepth);
+    absl::StatusOr<JsonDocument> parsed = ParseJson(request.body, "body", kMaxDepth);
     if (!parsed.ok()) return WithoutQuote(parsed.status());
     body_ = *std::move(parsed);
     std::string().swap(request.body);
-    QT_RETURN_IF_ERROR(CheckKnownFields(*route_, body_));
+    QT_RETURN_IF_ERROR(CheckKnownFields(*route_, *body_));
   }
-  if (const auto id = body_.is_object() ? body_.find("request_id") : body_.end();
-      id != body_.end() && id->is_string() && IsRequestId(id->get_ref<const std::string&>())) {
+  if (const auto id = body_->is_object() ? body_->find("request_id") : body_->end();
+      id != body_->end() && id->is_string() && IsRequestId(id->get_ref<const std::string&>())) {
     request_id_ = id->get<std::string>();
   }
   if (request_id_.empty()) request_id_ = absl::StrCat("q", context_->calls->next_id.fetch_add(1));
@@ -326,7 +325,7 @@ void ApiCall::Advance() {
       Part& part = parts_[i];
       if (!part.ended || part.closed) continue;
       part.closed = true;
-      failure = part.outcome;
+      failure = std::move(part.outcome);
       if (failure.status.ok() && !finished_) {
         try {
           const absl::Status memory = TakeResponse(i);
@@ -368,9 +367,9 @@ void ApiCall::Finish() {
       std::lock_guard<std::mutex> lock(mutex_);
       if (finished_) return;
       if (translation_->stream()) {
-        finished_ = true;
         WriteLocked(translation_->OnEnd());
         exchange_->End();
+        finished_ = true;  // last: if memory is short before, Fail ends the stream
         return;
       }
       for (Part& part : parts_) responses.push_back(std::move(part.last));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint/json.h"
 #include "server/api_route.h"
 #include "server/call.h"
 #include "server/client_timeouts.h"
@@ -95,7 +96,7 @@ class ApiCall final : public HttpHandler,
   const ApiRoute* const route_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::string request_id_;
-  nlohmann::json body_ = nlohmann::json::object();
+  JsonDocument body_ = nlohmann::json::object();
   int64_t arrival_us_ = 0;
   std::optional<int64_t> timeout_us_;
   ModelBinding binding_;

@@ -10,6 +10,13 @@ using nlohmann::json;
 
 constexpr size_t kMaxMessages = 256;
 
+// The member of `value`; null if there is none or `value` is not an object.
+const json* Member(const json& value, const char* name) {
+  if (!value.is_object()) return nullptr;
+  const auto found = value.find(name);
+  return found == value.end() ? nullptr : &*found;
+}
+
 absl::StatusOr<std::string> ContentOf(const std::string& name, const json& message) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
@@ -20,13 +27,14 @@ absl::StatusOr<std::string> ContentOf(const std::string& name, const json& messa
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
     const json& part = (*content)[i];
-    const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
-                         part.value("text", json()).is_string();
-    if (!is_text) {
+    const json* const text_of_part = Member(part, "text");
+    const json* const type = Member(part, "type");
+    if (type == nullptr || *type != "text" || text_of_part == nullptr ||
+        !text_of_part->is_string()) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ".content[", i, "]: only parts of type text are supported"));
     }
-    text += part["text"].get<std::string>();
+    text += text_of_part->get_ref<const std::string&>();
   }
   return text;
 }
@@ -50,11 +58,12 @@ absl::StatusOr<std::string> ChatPrompt(const TextTemplates& templates, JsonField
     const std::string name = absl::StrCat("messages[", i, "]");
     const json& message = (*messages)[i];
     if (!message.is_object()) return ExpectedJson(name, "an object", message);
-    const json role = message.value("role", json());
-    if (!role.is_string()) return ExpectedJson(name + ".role", "a string", role);
+    const json* const role = Member(message, "role");
+    if (role == nullptr) return ExpectedJson(name + ".role", "a string", nullptr);
+    if (!role->is_string()) return ExpectedJson(name + ".role", "a string", *role);
     QT_ASSIGN_OR_RETURN(const std::string content, ContentOf(name, message));
     prompt += FillTemplate(templates.chat_message,
-                           {{"role", role.get_ref<const std::string&>()}, {"content", content}});
+                           {{"role", role->get_ref<const std::string&>()}, {"content", content}});
   }
   return prompt + templates.chat_end;
 }

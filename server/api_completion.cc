@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 
 constexpr char kDone[] = "data: [DONE]\n\n";
 
@@ -45,9 +45,9 @@ std::vector<size_t> TextOffsets(const v1::Sequence& sequence, const Tokenizer& t
 }
 
 Json ChatToken(const std::string& piece, float log_prob) {
-  Json bytes = Json::array();
+  Json bytes = Json::Array();
   for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", piece}, {"logprob", log_prob}, {"bytes", bytes}};
+  return {{"token", piece}, {"logprob", log_prob}, {"bytes", std::move(bytes)}};
 }
 
 }  // namespace
@@ -236,10 +236,10 @@ Json CompletionTranslation::LogProbs(const v1::Sequence& sequence) const {
     return tokenizer->Piece(static_cast<int32_t>(id));
   };
   if (chat_) {
-    Json content = Json::array();
+    Json content = Json::Array();
     for (const v1::TokenLogProb& token : sequence.logprobs()) {
       Json one = ChatToken(piece(token.token_id()), token.log_prob());
-      one["top_logprobs"] = Json::array();
+      one["top_logprobs"] = Json::Array();
       for (const v1::TokenAlternative& other : token.top()) {
         one["top_logprobs"].push_back(ChatToken(piece(other.token_id()), other.log_prob()));
       }
@@ -247,11 +247,11 @@ Json CompletionTranslation::LogProbs(const v1::Sequence& sequence) const {
     }
     return {{"content", std::move(content)}};
   }
-  Json tokens = Json::array(), values = Json::array(), tops = Json::array();
+  Json tokens = Json::Array(), values = Json::Array(), tops = Json::Array();
   for (const v1::TokenLogProb& token : sequence.logprobs()) {
     tokens.push_back(piece(token.token_id()));
     values.push_back(token.log_prob());
-    Json top = Json::object();
+    Json top = Json::Object();
     for (const v1::TokenAlternative& other : token.top()) {
       top[piece(other.token_id())] = other.log_prob();
     }
@@ -293,8 +293,8 @@ Json CompletionTranslation::UsageJson() const {
 
 absl::StatusOr<std::string> CompletionTranslation::Body(
     const std::vector<grpc::ByteBuffer>& responses) {
-  Json choices = Json::array();
-  Json seeds = Json::array();
+  Json choices = Json::Array();
+  std::vector<uint64_t> seeds;
   for (size_t rpc = 0; rpc < responses.size(); ++rpc) {
     const auto response = Parsed<v1::GenerateResponse>(responses[rpc]);
     Count(response);
@@ -312,7 +312,7 @@ absl::StatusOr<std::string> CompletionTranslation::Body(
   Json body = Head(chat_ ? "chat.completion" : "text_completion");
   body["choices"] = std::move(choices);
   body["usage"] = UsageJson();
-  body["seed"] = seeds.size() == 1 ? seeds[0] : seeds;
+  body["seed"] = seeds.size() == 1 ? Json(seeds[0]) : Json(seeds);
   return JsonText(body);
 }
 
@@ -350,12 +350,12 @@ std::string CompletionTranslation::LastEvent(size_t index, const v1::Sequence& s
   if (!chat_) {
     choice["text"] = rest;
   } else {
-    choice["delta"] = Json::object();
+    choice["delta"] = Json::Object();
     if (!std::exchange(streamed.role, true)) choice["delta"]["role"] = "assistant";
     if (!rest.empty()) choice["delta"]["content"] = rest;
   }
   Json event = Head(chat_ ? "chat.completion.chunk" : "text_completion");
-  event["choices"] = Json::array({std::move(choice)});
+  event["choices"] = Json::Array({std::move(choice)});
   if (include_usage_) event["usage"] = nullptr;
   return Event(event);
 }
@@ -373,7 +373,7 @@ std::string CompletionTranslation::OnEnd() {
   std::string events;
   if (include_usage_) {
     Json event = Head(chat_ ? "chat.completion.chunk" : "text_completion");
-    event["choices"] = Json::array();
+    event["choices"] = Json::Array();
     event["usage"] = UsageJson();
     events = Event(event);
   }

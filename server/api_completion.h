@@ -26,7 +26,7 @@ class CompletionTranslation final : public Translation {
   std::string OnError(const std::string& error) override;
 
  private:
-  using Json = nlohmann::ordered_json;
+  using Json = JsonValue;
   CompletionTranslation(const ApiRequest& request, bool chat);
 
   void ReadOptions(JsonFields* fields, v1::GenerateRequest* proto);

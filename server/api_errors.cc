@@ -5,16 +5,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "nlohmann/json.hpp"
+#include "server/json_value.h"
 
 namespace quintet {
 namespace {
-
-using nlohmann::ordered_json;
-
-std::string Dump(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
 
 const char* OpenAiType(int status) {
   switch (status) {
@@ -44,13 +38,13 @@ const char* HuggingFaceType(int status) {
 std::string ObjectOf(ErrorStyle style, int status, const std::string& message,
                      const std::string& code) {
   if (style == ErrorStyle::kHuggingFace) {
-    return Dump({{"error", message}, {"error_type", HuggingFaceType(status)}});
+    return JsonText({{"error", message}, {"error_type", HuggingFaceType(status)}});
   }
   const absl::string_view field = FieldOf(message);
-  ordered_json error = {{"message", message}, {"type", OpenAiType(status)}};
-  error["param"] = field.empty() ? ordered_json() : ordered_json(std::string(field));
-  error["code"] = code.empty() ? ordered_json() : ordered_json(code);
-  return Dump({{"error", error}});
+  JsonValue error = {{"message", message}, {"type", OpenAiType(status)}};
+  error["param"] = field.empty() ? JsonValue() : JsonValue(std::string(field));
+  error["code"] = code.empty() ? JsonValue() : JsonValue(code);
+  return JsonText({{"error", std::move(error)}});
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 
 class EmbeddingsTranslation final : public Translation {
  public:
@@ -85,7 +85,7 @@ class ModelsTranslation final : public Translation {
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
     const auto response = Parsed<v1::ListModelsResponse>(responses[0]);
-    Json data = Json::array();
+    Json data = Json::Array();
     for (const v1::ServedModel& model : response.models()) {
       Json json = ModelJson(model);
       if (model.model() == wanted_) return JsonText(json);

@@ -115,20 +115,7 @@ void AppendFloat(float value, std::string* to) {
   to->append(text, end.ptr);
 }
 
-std::string JsonText(const nlohmann::ordered_json& value) {
-  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-void AppendJsonString(absl::string_view text, std::string* to) {
-  const auto plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
-  if (std::all_of(text.begin(), text.end(), plain)) {
-    absl::StrAppend(to, "\"", text, "\"");
-  } else {
-    to->append(JsonText(std::string(text)));
-  }
-}
-
-std::string Event(const nlohmann::ordered_json& value) {
+std::string Event(const JsonValue& value) {
   return absl::StrCat("data: ", JsonText(value), "\n\n");
 }
 

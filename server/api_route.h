@@ -17,6 +17,7 @@
 #include "quintet/v1/inference.pb.h"
 #include "server/api_errors.h"
 #include "server/call.h"
+#include "server/json_value.h"
 #include "server/message_bytes.h"
 
 namespace quintet {
@@ -119,12 +120,8 @@ absl::Status CheckKnownFields(const ApiRoute& route, const nlohmann::json& body)
 
 // Appends `value` with the fewest digits that give the same float again; null if it is not finite.
 void AppendFloat(float value, std::string* to);
-// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-void AppendJsonString(absl::string_view text, std::string* to);
-// Returns the JSON text of `value`, without line breaks. Bytes that are not UTF-8 become U+FFFD.
-std::string JsonText(const nlohmann::ordered_json& value);
 // Returns one server-sent event.
-std::string Event(const nlohmann::ordered_json& value);
+std::string Event(const JsonValue& value);
 // The values of an FP32 embedding as a JSON array.
 void AppendRow(absl::string_view values, std::string* to);
 

@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
 // Reads the JSON members that all TEI routes have. Truncation at the left is an error.
@@ -118,7 +118,7 @@ class SimilarityTranslation final : public Translation {
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
     const auto response = Parsed<v1::EncodeResponse>(responses[0]);
-    Json scores = Json::array();
+    Json scores = Json::Array();
     for (int i = 1; i < response.embeddings_size(); ++i) {
       scores.push_back(Cosine(response.embeddings(0).values(), response.embeddings(i).values()));
     }
@@ -160,7 +160,7 @@ class RerankTranslation final : public PairTranslation {
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-    Json ranked = Json::array();
+    Json ranked = Json::Array();
     for (const size_t index : order) {
       // The raw score is log_prob(rerank-true) - log_prob(rerank-false), here computed from p.
       const double p = scores[index];
@@ -181,14 +181,14 @@ class PredictTranslation final : public Translation {
  public:
   static Made Create(const ApiRequest& request) {
     auto made = std::make_unique<PredictTranslation>();
-    nlohmann::json body = request.body;
-    if (body.is_object() && body.contains("inputs")) Unwrap(&body["inputs"]);
-    JsonFields fields(body);
+    JsonFields fields(request.body);
     v1::ClassifyRequest proto;
     ReadTeiCall(request, &fields, proto.mutable_call());
     fields.Read("raw_scores", &made->raw_);
     std::vector<v1::Input> inputs;
-    fields.ReadInputs("inputs", &inputs, &made->list_);
+    // TEI's clients send [["a"], ["b"]], because TEI reads an inner array of two texts as a pair.
+    // ReadInputs rejects pairs.
+    fields.ReadInputs("inputs", &inputs, &made->list_, /*wrapped_texts=*/true);
     QT_RETURN_IF_ERROR(fields.status());
     for (v1::Input& input : inputs) *proto.add_inputs() = std::move(input);
     made->AddRpc("Classify", proto);
@@ -223,17 +223,6 @@ class PredictTranslation final : public Translation {
   }
 
  private:
-  // Replaces each element that is an array of one text by the text. TEI's clients send [["a"],
-  // ["b"]], because TEI reads an inner array of two texts as a pair. ReadInputs rejects pairs.
-  static void Unwrap(nlohmann::json* inputs) {
-    if (!inputs->is_array()) return;
-    for (nlohmann::json& one : *inputs) {
-      if (!one.is_array() || one.size() != 1 || !one[0].is_string()) continue;
-      nlohmann::json text = std::move(one[0]);
-      one = std::move(text);
-    }
-  }
-
   bool raw_ = false, list_ = false;
 };
 
@@ -262,10 +251,10 @@ class TokenizeTranslation final : public Translation {
   }
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
-    Json lists = Json::array();
+    Json lists = Json::Array();
     for (size_t i = 0; i < responses.size(); ++i) {
       const auto response = Parsed<v1::TokenizeResponse>(responses[i]);
-      Json tokens = Json::array();
+      Json tokens = Json::Array();
       // TEI's offsets are in characters, not in bytes. The tokens are in the order of the text.
       const std::string& text = texts_[i];
       size_t at = 0, characters = 0;
@@ -317,7 +306,7 @@ class DecodeTranslation final : public Translation {
   }
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
-    Json texts = Json::array();
+    Json texts = Json::Array();
     for (const grpc::ByteBuffer& bytes : responses) {
       texts.push_back(Parsed<v1::DetokenizeResponse>(bytes).text());
     }
@@ -342,14 +331,14 @@ class InfoTranslation final : public Translation {
     const auto info = Parsed<v1::GetModelInfoResponse>(responses[0]);
     Json type = {{"embedding", {{"pooling", "mean"}}}};
     if (info.head() == "sequence classification") {
-      Json ids = Json::object(), labels = Json::object();
+      Json ids = Json::Object(), labels = Json::Object();
       for (int i = 0; i < info.labels_size(); ++i) {
         ids[absl::StrCat(i)] = info.labels(i);
         labels[info.labels(i)] = i;
       }
-      type = {{"classifier", {{"id2label", ids}, {"label2id", labels}}}};
+      type = {{"classifier", {{"id2label", std::move(ids)}, {"label2id", std::move(labels)}}}};
     } else if (info.head() == "language model") {
-      type = {{"generator", Json::object()}};
+      type = {{"generator", Json::Object()}};
     }
     const v1::Limits& limits = info.limits();
     return JsonText({{"model_id", info.model()},

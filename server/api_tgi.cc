@@ -14,7 +14,7 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
 const char* FinishName(v1::FinishReason reason) {
@@ -61,7 +61,7 @@ class GenerateTranslation final : public Translation {
     if (response.sequences().empty()) return absl::InternalError("no sequence");
     Json answer = {{"generated_text", prompt_ + response.sequences(0).text()}};
     if (details_) answer["details"] = Details(response);
-    return JsonText(list_ ? Json::array({answer}) : answer);
+    return JsonText(list_ ? Json::Array({std::move(answer)}) : std::move(answer));
   }
 
   std::string OnChunk(size_t, const v1::GenerateChunk& chunk) override {
@@ -82,7 +82,7 @@ class GenerateTranslation final : public Translation {
     const v1::Sequence& best = response.sequences(0);
     const uint32_t id = best.token_ids().empty() ? 0 : *best.token_ids().rbegin();
     const std::string rest = best.text().substr(std::min(streamed_, best.text().size()));
-    return TokenEvent(id, rest, prompt_ + best.text(), Json(Details(response)));
+    return TokenEvent(id, rest, prompt_ + best.text(), Details(response));
   }
 
   std::string OnError(const std::string& error) override {
@@ -164,19 +164,18 @@ class GenerateTranslation final : public Translation {
     return absl::OkStatus();
   }
 
-  Json Token(uint32_t id, const std::string& text, const Json& log_prob) const {
+  Json Token(uint32_t id, const std::string& text, Json log_prob) const {
     const Tokenizer* const tokenizer = host_ == nullptr ? nullptr : host_->tokenizer();
     const bool special = tokenizer != nullptr && tokenizer->IsSpecial(static_cast<int32_t>(id));
-    return {{"id", id}, {"text", text}, {"logprob", log_prob}, {"special", special}};
+    return {{"id", id}, {"text", text}, {"logprob", std::move(log_prob)}, {"special", special}};
   }
 
-  std::string TokenEvent(uint32_t id, const std::string& text, const Json& generated,
-                         const Json& details) {
+  std::string TokenEvent(uint32_t id, const std::string& text, Json generated, Json details) {
     Json event = {{"index", ++index_},
                   {"token", Token(id, text, nullptr)},
-                  {"top_tokens", Json::array()},
-                  {"generated_text", generated},
-                  {"details", details}};
+                  {"top_tokens", Json::Array()},
+                  {"generated_text", std::move(generated)},
+                  {"details", std::move(details)}};
     return absl::StrCat("data:", JsonText(event), "\n\n");
   }
 
@@ -186,10 +185,10 @@ class GenerateTranslation final : public Translation {
   }
 
   Json TokensOf(const v1::Sequence& sequence, Json* tops) const {
-    Json tokens = Json::array();
+    Json tokens = Json::Array();
     for (const v1::TokenLogProb& token : sequence.logprobs()) {
       tokens.push_back(Token(token.token_id(), PieceOf(token.token_id()), token.log_prob()));
-      Json top = Json::array();
+      Json top = Json::Array();
       for (const v1::TokenAlternative& other : token.top()) {
         top.push_back(Token(other.token_id(), PieceOf(other.token_id()), other.log_prob()));
       }
@@ -199,11 +198,11 @@ class GenerateTranslation final : public Translation {
   }
 
   Json SequenceDetails(const v1::Sequence& sequence, uint64_t seed) const {
-    Json tops = Json::array();
+    Json tops = Json::Array();
     Json details = {{"finish_reason", FinishName(sequence.finish_reason())},
                     {"generated_tokens", sequence.token_ids_size()},
                     {"seed", seed == 0 ? Json() : Json(seed)},
-                    {"prefill", Json::array()}};
+                    {"prefill", Json::Array()}};
     details["tokens"] = TokensOf(sequence, &tops);
     details["top_tokens"] = std::move(tops);
     return details;
@@ -213,7 +212,7 @@ class GenerateTranslation final : public Translation {
     Json details = SequenceDetails(response.sequences(0), response.seed());
     details["input_length"] = response.info().usage().input_tokens();
     if (response.sequences_size() == 1) return details;
-    details["best_of_sequences"] = Json::array();
+    details["best_of_sequences"] = Json::Array();
     for (int i = 1; i < response.sequences_size(); ++i) {
       Json other = SequenceDetails(response.sequences(i), response.seed());
       other["generated_text"] = prompt_ + response.sequences(i).text();

@@ -1,13 +1,13 @@
 // Token counts of responses, as JSON.
 #pragma once
 
-#include "nlohmann/json.hpp"
 #include "quintet/v1/inference.pb.h"
+#include "server/json_value.h"
 
 namespace quintet {
 
 // The "usage" object of OpenAI for a response without generated tokens.
-inline nlohmann::ordered_json UsageOf(const v1::CallInfo& info) {
+inline JsonValue UsageOf(const v1::CallInfo& info) {
   const uint32_t tokens = info.usage().input_tokens();
   return {{"prompt_tokens", tokens}, {"total_tokens", tokens}};
 }

@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
 Json UsageOfTokens(uint64_t tokens) {
@@ -78,7 +78,7 @@ class ScoreTranslation final : public PairTranslation {
     uint64_t tokens = 0;
     std::string model;
     const std::vector<double> scores = Scores(responses, &tokens, &model);
-    Json data = Json::array();
+    Json data = Json::Array();
     for (size_t i = 0; i < scores.size(); ++i) {
       data.push_back({{"index", i}, {"object", "score"}, {"score", scores[i]}});
     }
@@ -127,7 +127,7 @@ class RerankTranslation final : public PairTranslation {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     if (top_n_.value_or(0) > 0) order.resize(std::min<size_t>(order.size(), *top_n_));
-    Json results = Json::array();
+    Json results = Json::Array();
     for (const size_t index : order) {
       Json one = {{"index", index}, {"relevance_score", scores[index]}};
       if (return_documents_) one["document"] = {{"text", documents_[index]}};
@@ -149,7 +149,8 @@ class RerankTranslation final : public PairTranslation {
     }
     for (size_t i = 0; i < value->size(); ++i) {
       const nlohmann::json& one = (*value)[i];
-      const nlohmann::json text = one.is_object() ? one.value("text", nlohmann::json()) : one;
+      const auto member = one.is_object() ? one.find("text") : one.end();
+      const nlohmann::json& text = one.is_object() && member != one.end() ? *member : one;
       if (!text.is_string()) {
         return fields->Fail(
             ExpectedJson(absl::StrCat("documents[", i, "]"), "a string, or {\"text\": ...}", one));
@@ -212,7 +213,7 @@ class GenerativeScoringTranslation final : public Translation {
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
     uint64_t tokens = 0;
     std::string model;
-    Json data = Json::array();
+    Json data = Json::Array();
     for (size_t i = 0; i < responses.size(); ++i) {
       const auto response = Parsed<v1::ScoreResponse>(responses[i]);
       tokens += response.info().usage().input_tokens();
@@ -281,7 +282,7 @@ class ClassifyTranslation final : public Translation {
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
     const auto response = Parsed<v1::ClassifyResponse>(responses[0]);
-    Json data = Json::array();
+    Json data = Json::Array();
     for (int i = 0; i < response.results_size(); ++i) {
       const auto& labels = response.results(i).labels();
       if (labels.empty()) {
@@ -290,7 +291,7 @@ class ClassifyTranslation final : public Translation {
       const auto best =
           std::max_element(labels.begin(), labels.end(),
                            [](const auto& a, const auto& b) { return a.logit() < b.logit(); });
-      Json probabilities = Json::array();
+      Json probabilities = Json::Array();
       for (const v1::LabelScore& label : labels) probabilities.push_back(label.probability());
       data.push_back({{"index", i},
                       {"label", best->label()},

@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Start(Options options) {
   http.check = [raw = api.get()](const HttpRequest& request) { return raw->Check(request); };
   http.refusal = RefusalResponse;
   http.max_connections = kMaxConnections;
+  http.files_share = 0.5;  // the rest is for gRPC, model files and --http-listen
   http.max_body_bytes = static_cast<size_t>(api->options_.calls->max_message_bytes);
   http.max_received_bytes = std::max<size_t>(http.max_received_bytes, 4 * http.max_body_bytes);
   http.max_unsent_bytes = size_t{256} << 20;

@@ -69,7 +69,8 @@ AsioHttpServer::AsioHttpServer(Options options, std::vector<HttpRoute> routes)
         return busy;
       }()) {
   descriptor_limit_ = DescriptorLimit();
-  max_connections_ = std::min<size_t>(options_.max_connections, std::max(8, descriptor_limit_ / 4));
+  const auto share = static_cast<size_t>(descriptor_limit_ * options_.files_share);
+  max_connections_ = std::min(options_.max_connections, std::max<size_t>(8, share));
 }
 
 AsioHttpServer::~AsioHttpServer() {

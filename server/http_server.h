@@ -107,9 +107,10 @@ class HttpServer {
     std::function<std::optional<HttpResponse>(const HttpRequest&)> check;
     // Makes the response to a request that the server rejects itself.
     std::function<HttpResponse(int status, std::string text)> refusal = PlainText;
-    // Limit on open connections. It is lowered to a quarter of RLIMIT_NOFILE if that is smaller,
-    // but not below 8.
+    // Limit on open connections. It is lowered to `files_share` of RLIMIT_NOFILE if that is
+    // smaller, but not below 8.
     size_t max_connections = 256;
+    double files_share = 0.25;
     size_t max_body_bytes = 64 << 10;
     size_t max_received_bytes = 64 << 20;  // sum over the bodies that are being received
     size_t max_unsent_bytes = 16 << 20;    // sum over the responses of all connections

@@ -203,7 +203,8 @@ void JsonFields::Read(const std::string& name, std::optional<uint64_t>* to) {
   ReadInteger(name, to);
 }
 
-void JsonFields::ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list) {
+void JsonFields::ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list,
+                            bool wrapped_texts) {
   const json* const value = Find(name);
   if (value == nullptr) {
     return Fail(name, "missing: expected a string, or an array of strings or of token ids");
@@ -214,7 +215,11 @@ void JsonFields::ReadInputs(const std::string& name, std::vector<v1::Input>* to,
     return Fail(name, absl::StrCat("must hold 1 to ", kMaxInputs, ", got ", value->size()));
   }
   for (size_t i = 0; i < value->size() && status_.ok(); ++i) {
-    Fail(ReadInput(absl::StrCat(prefix_, name, "[", i, "]"), (*value)[i], &to->emplace_back()));
+    const json* one = &(*value)[i];
+    if (wrapped_texts && one->is_array() && one->size() == 1 && one->front().is_string()) {
+      one = &one->front();
+    }
+    Fail(ReadInput(absl::StrCat(prefix_, name, "[", i, "]"), *one, &to->emplace_back()));
   }
 }
 

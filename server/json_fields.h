@@ -42,7 +42,9 @@ class JsonFields {
   void Read(const std::string& name, std::optional<uint64_t>* to);
   // Reads 1 to 64 inputs: a text, an array of texts, an array of token ids, or an array of such
   // arrays. Sets *list to true for an array of inputs (even of one), to false for a single input.
-  void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list);
+  // With `wrapped_texts`, an element of a list may be an array of one text: it is read as the text.
+  void ReadInputs(const std::string& name, std::vector<v1::Input>* to, bool* list,
+                  bool wrapped_texts = false);
   // An array of texts, at most `limit`.
   void ReadTexts(const std::string& name, size_t limit, std::vector<std::string>* to);
 

@@ -10,12 +10,12 @@
 namespace quintet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = JsonValue;
 
 Json SchemaOf(const ApiRoute& route) {
-  Json properties = Json::object(), required = Json::array();
+  Json properties = Json::Object(), required = Json::Array();
   for (const ApiField& field : route.fields) {
-    Json& property = properties[field.name] = Json::object();
+    Json& property = properties[field.name] = Json::Object();
     if (field.type != "any") property["type"] = field.type;
     property["description"] = field.text;
     if (field.required) required.push_back(field.name);
@@ -27,19 +27,19 @@ Json SchemaOf(const ApiRoute& route) {
 }
 
 Json OperationOf(const ApiRoute& route) {
-  Json content = {{"application/json", Json::object()}};
-  if (route.streams) content["text/event-stream"] = Json::object();
+  Json content = {{"application/json", Json::Object()}};
+  if (route.streams) content["text/event-stream"] = Json::Object();
   Json responses = {{"200", {{"description", "The answer."}, {"content", std::move(content)}}},
                     {"default",
                      {{"description", "An error object; server/HTTP.md lists the statuses."},
-                      {"content", {{"application/json", Json::object()}}}}}};
+                      {"content", {{"application/json", Json::Object()}}}}}};
   Json operation = {{"summary", route.summary}, {"responses", std::move(responses)}};
   if (absl::string_view(route.method) == "POST") {
     operation["requestBody"] = {{"required", true},
                                 {"content", {{"application/json", {{"schema", SchemaOf(route)}}}}}};
   }
   if (absl::EndsWith(route.path, "*")) {
-    operation["parameters"] = Json::array(
+    operation["parameters"] = Json::Array(
         {{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
   }
   return operation;
@@ -48,7 +48,7 @@ Json OperationOf(const ApiRoute& route) {
 }  // namespace
 
 std::string OpenApiDocument(const std::string& version) {
-  Json paths = Json::object();
+  Json paths = Json::Object();
   for (const ApiRoute& route : ApiRoutes()) {
     std::string path(absl::StripSuffix(route.path, "*"));
     if (path != route.path) path += "{id}";

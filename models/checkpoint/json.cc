@@ -26,6 +26,7 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
  public:
   CheckedBuilder(std::string where, int max_depth)
       : where_(std::move(where)), max_depth_(max_depth) {}
+  ~CheckedBuilder() override { ClearJson(&root_); }  // of text that is not valid
 
   bool null() override { return Put(nullptr); }
   bool boolean(bool value) override { return Put(value); }
@@ -116,6 +117,23 @@ class CheckedBuilder : public nlohmann::json_sax<Json> {
 std::string BaseName(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 }  // namespace
+
+void ClearJson(Json* value) noexcept {
+  if (value->is_array()) {
+    auto& elements = value->get_ref<Json::array_t&>();
+    for (Json& element : elements) ClearJson(&element);
+    elements.clear();  // no element has elements of its own, so that none allocates
+  } else if (value->is_object()) {
+    auto& members = value->get_ref<Json::object_t&>();
+    for (auto& [name, member] : members) ClearJson(&member);
+    members.clear();
+  }
+}
+
+void JsonDocument::Clear() noexcept {
+  ClearJson(&value_);
+  value_ = nullptr;
+}
 
 absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& where, int max_depth) {
   // A NUL byte is invalid in JSON, but nlohmann's lexer would treat it as the end of the input.

@@ -103,13 +103,16 @@ absl::Status SetList(const std::string& field, const json& value, const FieldDes
     return absl::OkStatus();
   }
   if (to->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-    for (const json& text : value.is_string() ? json::array({value}) : value) {
-      if (!value.is_array() && !value.is_string()) break;
+    if (value.is_string()) {
+      reflection.AddString(message, to, value.get<std::string>());
+      return absl::OkStatus();
+    }
+    if (!value.is_array()) return Expected(field, "a string or a list of strings");
+    for (const json& text : value) {
       if (!text.is_string()) return Expected(field, "a string or a list of strings");
       reflection.AddString(message, to, text.get<std::string>());
     }
-    if (value.is_array() || value.is_string()) return absl::OkStatus();
-    return Expected(field, "a string or a list of strings");
+    return absl::OkStatus();
   }
   if (!value.is_array()) return Expected(field, "a list of lists of token ids");
   for (const json& list : value) {
@@ -166,22 +169,25 @@ bool IsPlainString(const FieldDescriptor& field, const std::string& value) {
          (text && !(list && value.rfind('[', 0) == 0));
 }
 
-absl::StatusOr<json> ParseText(const std::string& path, absl::string_view text) {
+absl::StatusOr<JsonDocument> ParseText(const std::string& path, absl::string_view text) {
   if (text.size() > kMaxJsonBytes) {
     return Expected(path,
                     absl::StrCat("at most ", kMaxJsonBytes, " bytes of JSON, got ", text.size()));
   }
-  absl::StatusOr<json> parsed = ParseJson({text.data(), text.size()}, path, kMaxJsonDepth);
+  absl::StatusOr<JsonDocument> parsed = ParseJson({text.data(), text.size()}, path, kMaxJsonDepth);
   if (!parsed.ok()) return Expected(path, "valid JSON, or a value that is not a string");
   return parsed;
 }
 
 absl::Status SetField(const std::string& path, const json& given, const FieldDescriptor* field,
                       Message* message) {
-  json value = given;
-  if (value.is_string() && !IsPlainString(*field, value.get_ref<const std::string&>())) {
-    QT_ASSIGN_OR_RETURN(value, ParseText(path, value.get_ref<const std::string&>()));
+  JsonDocument parsed;
+  const bool parse =
+      given.is_string() && !IsPlainString(*field, given.get_ref<const std::string&>());
+  if (parse) {
+    QT_ASSIGN_OR_RETURN(parsed, ParseText(path, given.get_ref<const std::string&>()));
   }
+  const json& value = parse ? *parsed : given;
   if (field->is_repeated()) return SetList(path, value, field, message);
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
     return SetEnum(path, value, field, message);
@@ -283,11 +289,12 @@ absl::Status ParameterReader::Set(absl::string_view name, const json& value) {
 }
 
 absl::Status ParameterReader::SetSampling(absl::string_view text) {
-  const absl::StatusOr<json> object = ParseText("sampling_parameters", text);
-  if (!object.ok() || !object->is_object()) {
+  const absl::StatusOr<JsonDocument> document = ParseText("sampling_parameters", text);
+  if (!document.ok() || !(*document)->is_object()) {
     return Expected("sampling_parameters",
                     absl::StrCat("one JSON object of at most ", kMaxJsonBytes, " bytes"));
   }
+  const json* const object = &**document;
   const auto temperature = object->find("temperature");
   const bool greedy = temperature != object->end() && *temperature == 0;
   bool samples = false;
