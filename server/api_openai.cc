@@ -87,14 +87,15 @@ class ModelsTranslation final : public Translation {
     const auto response = Parsed<v1::ListModelsResponse>(responses[0]);
     Json data = Json::Array();
     for (const v1::ServedModel& model : response.models()) {
-      Json json = ModelJson(model);
-      if (model.model() == wanted_) return JsonText(json);
-      data.push_back(json);
+      if (model.model() == wanted_) return JsonText(ModelJson(model));
+      data.push_back(ModelJson(model));
       for (const std::string& adapter : model.adapters()) {
-        json["id"] = absl::StrCat(model.model(), ":", adapter);
+        const std::string id = absl::StrCat(model.model(), ":", adapter);
+        Json json = ModelJson(model);
+        json["id"] = id;
         json["parent"] = model.model();
-        if (json["id"] == wanted_) return JsonText(json);
-        data.push_back(json);
+        if (id == wanted_) return JsonText(json);
+        data.push_back(std::move(json));
       }
     }
     if (!wanted_.empty()) return absl::NotFoundError("no model of this name is served");
