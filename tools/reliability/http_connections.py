@@ -2,7 +2,7 @@
 """Rows 10 and 11 of the acceptance table (README.md) for the HTTP API: 10,000 idle keep-alive
 connections, and 256 streams whose clients stop reading, must not prevent the server from serving
 other clients. Memory stays bounded, idle connections end after 75 s, and stalled streams after
-30 s. Takes about 4 minutes. The server keeps as many connections as half of its limit of open files,
+30 s. Takes about 4 minutes. The server keeps as many connections as half of its open files,
 so that 10,000 need a hard limit (ulimit -Hn) of 20,000; with a lower one, as many as that permits
 are opened. The idle connections are spread over several client processes.
 """
@@ -67,7 +67,7 @@ def gauge(server: Server, name: str) -> float:
 
 
 def hold_connections(port: int, wanted: int, commands) -> None:
-    """A client process. Opens connections, each with one answered request, and reports their number.
+    """A client process. Opens connections, each with an answered request, and reports the number.
     Then answers commands: "open" by the number of those that the server has not closed, "use" by
     whether the last one is answered again. Ends, and closes them, when the pipe is closed."""
     idle = []
