@@ -28,7 +28,7 @@ struct SessionOptions {
   std::string model;                    // directory, file or hub id (FindModel)
   std::string tokenizer;                // directory, file or hub id; empty: that of the model
   bool follow_symlinks = false;         // read model files that are symbolic links to anywhere
-  std::vector<AdapterSource> adapters;  // LoRA adapters to load beside the model
+  std::vector<AdapterSource> adapters;  // LoRA adapters to load with the model
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic

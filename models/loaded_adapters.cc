@@ -1,6 +1,8 @@
 #include "models/loaded_adapters.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -67,25 +69,25 @@ int64_t PaddedRank(int64_t rank, const Stream& stream) {
   return (rank + kLoraRankMultiple - 1) / kLoraRankMultiple * kLoraRankMultiple;
 }
 
-absl::Status Named(const std::string& name, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("adapter ", name, ": ", status.message()));
+absl::Status Named(const AdapterSource& source, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("adapter ", source.name, ": ", source.path, ": ",
+                                                  status.message()));
 }
 
 absl::StatusOr<Adapter> ReadForInference(const AdapterSource& source, const ModelConfig& config,
                                          bool follow_symlinks) {
   absl::StatusOr<Adapter> adapter = ReadAdapter(source.path, config, follow_symlinks);
-  if (!adapter.ok()) return Named(source.name, adapter.status());
+  if (!adapter.ok()) return Named(source, adapter.status());
   std::string head;
   if (!adapter->saved.empty()) head = adapter->saved[0].tensor.module;
   for (const LoraFactors& factors : adapter->factors) {
     if (factors.module.head) head = factors.module.name;
   }
   if (head.empty()) return adapter;
-  return Named(source.name,
-               absl::UnimplementedError(absl::StrCat(
-                   source.path, " changes the head ", head,
-                   ", which all requests share; merge the adapter into a model of its own: quintet "
-                   "convert --adapter")));
+  return Named(source, absl::UnimplementedError(absl::StrCat(
+                           "changes the head ", head,
+                           ", which all requests share; merge the adapter into a model of its own: "
+                           "quintet convert --adapter")));
 }
 
 // Writes values to consecutive memory of the stream's backend, converted to `dtype`. With a null
@@ -107,7 +109,11 @@ class FactorWriter {
     if (begin == nullptr) return nullptr;
     std::vector<float> padded(static_cast<size_t>(padded_rows * padded_columns));
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) padded[r * padded_columns + c] = value(r, c);
+      for (int64_t c = 0; c < columns; ++c) {
+        const float v = value(r, c);
+        in_range_ = in_range_ && std::abs(v) <= largest_;  // false for NaN
+        padded[r * padded_columns + c] = v;
+      }
     }
     std::vector<char> converted(static_cast<size_t>(bytes));
     ConvertFromF32(padded.data(), static_cast<int64_t>(padded.size()), dtype_, converted.data());
@@ -115,10 +121,14 @@ class FactorWriter {
     return begin;
   }
   int64_t used() const { return used_; }
+  // Whether all values that were written are finite in the target's dtype.
+  bool in_range() const { return in_range_; }
 
  private:
   char* const to_;
   const DType dtype_;
+  const float largest_ = dtype_ == DType::kF16 ? 65504.0f : std::numeric_limits<float>::max();
+  bool in_range_ = true;
   const Stream& stream_;
   int64_t used_ = 0;
 };
@@ -209,9 +219,15 @@ absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(absl::Span<const AdapterSour
     loaded.bytes_ += sizes.used();
     if (describe) continue;
     absl::StatusOr<Buffer> factors = stream.Allocate(sizes.used());
-    if (!factors.ok()) return Named(source.name, factors.status());
+    if (!factors.ok()) return Named(source, factors.status());
     FactorWriter writer(factors->as<char>(), dtype, stream);
     AppendFactors(adapter, parameters, stream, &writer, row);
+    if (!writer.in_range()) {
+      return Named(source,
+                   absl::InvalidArgumentError(absl::StrCat(
+                       "a factor, or a factor B times the scale, is beyond the range of ",
+                       DTypeName(dtype), dtype == DType::kF16 ? "; use --dtype bf16" : "")));
+    }
     loaded.factors_.push_back(*std::move(factors));
   }
   const int64_t table_bytes = static_cast<int64_t>(table.size() * sizeof(LoraPart));

@@ -36,7 +36,8 @@ class LoadedAdapters {
   // Reads the adapters and copies their factors to memory of the stream's backend, converted to
   // `dtype` (that of activations). `weights` must outlive this object and keep its address. If
   // `describe` is true, no memory is allocated for factors; bytes() and the sizes in LoraWeight are
-  // set nevertheless. Errors: those of ReadAdapter, with the adapter's name; UNIMPLEMENTED: an
+  // set nevertheless. Errors: those of ReadAdapter, with the adapter's name and path, and
+  // INVALID_ARGUMENT: a factor is beyond the range of `dtype`; UNIMPLEMENTED: an
   // adapter changes a head; RESOURCE_EXHAUSTED: not enough memory.
   static absl::StatusOr<LoadedAdapters> Load(absl::Span<const AdapterSource> sources,
                                              const ModelConfig& config, const ModelWeights& weights,

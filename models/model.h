@@ -60,7 +60,7 @@ struct LoadOptions {
   Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
   bool follow_symlinks = false;  // allow weight files that are symbolic links
-  // LoRA adapters to load beside the model. DecodeBatch and EncodeBatch name one by its index here.
+  // LoRA adapters to load with the model. DecodeBatch and EncodeBatch name one by its index here.
   std::vector<AdapterSource> adapters;
 };
 

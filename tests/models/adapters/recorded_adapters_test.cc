@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "models/adapters/adapter.h"
 #include "models/convert/convert.h"
 #include "models/loaded_adapters.h"
@@ -189,6 +190,32 @@ TEST_CASE("An adapter that is not merged is as exact as the merged one, for each
       CHECK(planned->workspace == (*model)->memory().workspace);
     }
   }
+}
+
+TEST_CASE("Adapters that cannot be loaded are refused with name, path and reason") {
+  ThreadPool pool(1);
+  const RecordedAdapter record("t5-qv");
+  const auto refused = [&](const std::string& path) {
+    LoadOptions options = {.limits = RecordedLimits()};
+    options.adapters = {{"good", record.path}, {"bad", path}};
+    const absl::Status status = Model::Load(record.base, options, &pool).status();
+    CHECK(absl::StrContains(status.message(), absl::StrCat("adapter bad: ", path, ": ")));
+    return status;
+  };
+  ScratchDirectory scratch;
+  CHECK(absl::IsNotFound(refused(scratch / "missing")));
+  // A factor of f32 that the scale (here 2) makes infinite.
+  TestTensors tensors = ReadTensorFile(record.path + "/adapter_model.safetensors");
+  for (auto& [name, tensor] : tensors) {
+    if (absl::StrContains(name, "lora_B")) tensor.values[0] = 3e38f;
+  }
+  const std::string large = scratch / "large";
+  std::filesystem::create_directory(large);
+  WriteTensors(large, tensors, "adapter_model.safetensors");
+  WriteBytes(large + "/adapter_config.json", FileBytes(record.path + "/adapter_config.json"));
+  const absl::Status status = refused(large);
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(absl::StrContains(status.message(), "beyond the range of f32"));
 }
 
 TEST_CASE("Names of adapters are checked") {
