@@ -102,7 +102,7 @@ class Grpcio(MatrixClient):
 
 class Tritonclient(MatrixClient):
     name = "tritonclient"
-    deadline_text = "Deadline"
+    deadline_text = "DEADLINE_EXCEEDED"
 
     def _client(self):
         options = {}
