@@ -1,6 +1,6 @@
 // Fuzz target: any bytes on a connection to the HTTP server. Byte 0 selects the sizes of the pieces
 // in which they are sent. What the server sends back must be HTTP responses, and it must close the
-// connection or wait for more.
+// connection or wait for more. libFuzzer's timer interrupts system calls, which are then repeated.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -80,8 +80,9 @@ std::string ReadToEnd(int fd) {
   char buffer[4096];
   while (true) {
     pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
-    QT_CHECK_EQ(poll(&wait, 1, 10'000), 1);  // otherwise the server is stuck
-    const ssize_t got = recv(fd, buffer, sizeof(buffer), 0);
+    // Otherwise the server is stuck.
+    QT_CHECK_EQ(TEMP_FAILURE_RETRY(poll(&wait, 1, 10'000)), 1);
+    const ssize_t got = TEMP_FAILURE_RETRY(recv(fd, buffer, sizeof(buffer), 0));
     if (got <= 0) return text;
     text.append(buffer, static_cast<size_t>(got));
   }
@@ -93,7 +94,7 @@ void Run(uint8_t pieces, std::string_view bytes) {
   // Sends `bytes` in at most 16 parts, so that one fuzz input takes only microseconds.
   for (size_t at = 0, sent = 0; at < bytes.size(); ++sent) {
     const size_t size = std::min(sent < 15 ? piece : bytes.size(), bytes.size() - at);
-    const ssize_t put = send(fd, bytes.data() + at, size, MSG_NOSIGNAL);
+    const ssize_t put = TEMP_FAILURE_RETRY(send(fd, bytes.data() + at, size, MSG_NOSIGNAL));
     if (put < 0) break;  // the server has answered and closed
     at += static_cast<size_t>(put);
   }
