@@ -22,6 +22,8 @@ constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the las
 constexpr size_t kLingerBytes = 256 << 10;
 constexpr size_t kBufferBytes = 2 * kMaxHttpHeadBytes;
 constexpr size_t kJoinedBytes = 16 << 10;  // smaller bodies are sent in one piece with their head
+// Bytes of the shortest end of a chunked body, "0\r\n\r\n".
+constexpr size_t kLastChunkBytes = 5;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 HttpEvent EventOf(StreamState state) {
@@ -33,6 +35,11 @@ error_code Parse(HttpConnection* c, HttpParser* parser) {
   while (!parser->is_done() && c->begin < c->end) {
     error_code error;
     const absl::string_view input = c->input();
+    // Beast asserts that it is not called with a part of the last chunk twice. Wherever a chunked
+    // body stops, more bytes than these have yet to come.
+    if (parser->is_header_done() && parser->chunked() && input.size() < kLastChunkBytes) {
+      return http::error::need_more;
+    }
     const size_t used = parser->put(asio::buffer(input.data(), input.size()), error);
     c->begin += used;
     if (error && error != http::error::need_more) return error;
