@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Measures what LoRA adapters cost on a GPU, in bf16: without an adapter, with one for all inputs,
-and with another one for each input; beside PEFT with the same weights and shapes in the same run.
+"""Measures what LoRA adapters cost, in bf16 on a GPU or in f32 on a CPU: without an adapter, with
+one for all inputs, and with another one for each input; beside PEFT with the same weights and
+shapes in the same run.
 
-Needs torch with CUDA, transformers and, for PEFT's rows, peft. Nothing is downloaded: checkpoints
-with random weights of the real shapes (peers.py) and random adapters of rank 16 on all linear
-layers are made on the GPU and written under --work. All adapters of a run have the same values, but
-each is loaded by itself.
+Needs torch, transformers and, for PEFT's rows, peft. Nothing is downloaded: checkpoints with random
+weights of the real shapes (peers.py) and random adapters of rank 16 on all linear layers are made
+and written under --work. All adapters of a run have the same values, but each is loaded by itself.
 
 Shapes: "decode" encodes 32 inputs of 128 tokens and generates exactly 64 tokens for each, greedily;
 ms/step is the time of the whole call divided by 64. "encode" computes the first hidden states of 32
-inputs of 512 tokens. Quintet's three variants alternate; a figure is the median of all its
-repetitions.
+inputs of 512 tokens, on a CPU of 128. Quintet's three variants alternate; a figure is the median of
+all its repetitions.
 
-usage: adapters_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--rounds 3]
+usage: adapters.py --quintet build/quintet --work DIR --out DIR [--device cpu] [--models ...]
 """
 
 import argparse
@@ -23,22 +23,45 @@ import statistics
 import sys
 import time
 
-from peers import SHAPES, random_ids, versions
-from peers_gpu import load_model
+from peers import SHAPES, build_model, random_ids, versions
 from runs import bench, conditions_of
 
-ROWS, SOURCE_TOKENS, NEW_TOKENS, ENCODE_TOKENS, RANK = 32, 128, 64, 512, 16
+ROWS, SOURCE_TOKENS, NEW_TOKENS, RANK = 32, 128, 64, 16
+ENCODE_TOKENS = {"cuda": 512, "cpu": 128}
+DTYPE = {"cuda": "bf16", "cpu": "f32"}  # of Quintet's weights and of PEFT
 VARIANTS = {"none": 0, "one": 1, "each": ROWS}  # number of adapters
-SHAPES_MEASURED = {
-    "decode": {
-        "mode": "generate",
-        "batch": ROWS,
-        "input_tokens": SOURCE_TOKENS,
-        "new_tokens": NEW_TOKENS,
-        "num_beams": 1,
-    },
-    "encode": {"mode": "encode-first", "batch": ROWS, "input_tokens": ENCODE_TOKENS},
-}
+
+
+def shapes_of(device):
+    return {
+        "decode": {
+            "mode": "generate",
+            "batch": ROWS,
+            "input_tokens": SOURCE_TOKENS,
+            "new_tokens": NEW_TOKENS,
+            "num_beams": 1,
+        },
+        "encode": {
+            "mode": "encode-first",
+            "batch": ROWS,
+            "input_tokens": ENCODE_TOKENS[device],
+        },
+    }
+
+
+def load_model(name, args):
+    """Creates the model and writes its checkpoint to WORK/NAME-DTYPE unless it exists. Returns the
+    model and that directory."""
+    import torch
+
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    with torch.device(args.device):
+        model = build_model(name).to(dtype)
+    directory = os.path.join(args.work, f"{name}-{DTYPE[args.device]}")
+    if not os.path.exists(directory + ".done"):
+        model.save_pretrained(directory)
+        open(directory + ".done", "w").close()
+    return model, directory
 
 
 def make_adapter(model, directory):
@@ -58,7 +81,7 @@ def make_adapter(model, directory):
             ("lora_A", (RANK, module.in_features)),
             ("lora_B", (module.out_features, RANK)),
         ):
-            values = torch.randn(shape, device="cuda") * 0.02
+            values = torch.randn(shape, device=model.device) * 0.02
             tensors[f"{key}.{part}.weight"] = values.to(torch.bfloat16).cpu()
         targets.add(name.rsplit(".", 1)[-1])
     save_file(tensors, os.path.join(directory, "adapter_model.safetensors"))
@@ -75,46 +98,45 @@ def make_adapter(model, directory):
 
 
 def quintet_ms(args, directory, adapter, shape, adapters):
-    flags = dict(SHAPES_MEASURED[shape])
+    flags = shapes_of(args.device)[shape]
+    tokens = ENCODE_TOKENS[args.device]
     report = bench(
         args.quintet,
         args.timeout,
         model=directory,
-        device="cuda",
-        dtype=args.dtype,
+        device=args.device,
+        dtype=DTYPE[args.device],
+        threads=args.threads,
         adapter=[adapter] * adapters or None,
         repetitions=args.repetitions,
-        warmup=2,
+        warmup=2 if args.device == "cuda" else 1,
         max_running=ROWS,
-        max_input_tokens=ENCODE_TOKENS,
-        max_batch_tokens=ROWS * ENCODE_TOKENS,
+        max_input_tokens=tokens,
+        max_batch_tokens=ROWS * tokens,
         **flags,
     )
     return report["rows"][0]["all_wall_ms"], conditions_of(report, "version", "commit", "cpu")
 
 
-def peft_ms(model, name, shape, adapters, repetitions):
+def peft_ms(model, name, shape, adapters, args):
     """Times of PEFT; `adapters` is 1, or ROWS (adapter_names of the batch)."""
     import torch
 
-    flags = SHAPES_MEASURED[shape]
+    flags = shapes_of(args.device)[shape]
     names = [f"a{i}" for i in range(ROWS)]
     mixed = {"adapter_names": names} if adapters == ROWS else {}
     if adapters == 1:
         model.set_adapter("a0")
     times = []
-    for seed in range(1 + repetitions):
-        drawn = dict(batch=ROWS, input_tokens=flags["input_tokens"])
-        ids = torch.tensor(random_ids(drawn, SHAPES[name][1]["vocab_size"], seed), device="cuda")
-        torch.cuda.synchronize()
+    for seed in range(1 + args.peft_repetitions):
+        drawn = {"batch": ROWS, "input_tokens": flags["input_tokens"]}
+        ids = random_ids(drawn, SHAPES[name][1]["vocab_size"], seed)
+        ids = torch.tensor(ids, device=args.device)
+        synchronize(args.device)
         begin = time.perf_counter()
         with torch.inference_mode():
             if shape == "encode":
-                model(
-                    input_ids=ids,
-                    decoder_input_ids=ids[:, :1],
-                    **mixed,
-                )
+                model(input_ids=ids, decoder_input_ids=ids[:, :1], **mixed)
             else:
                 model.generate(
                     input_ids=ids,
@@ -125,9 +147,16 @@ def peft_ms(model, name, shape, adapters, repetitions):
                     pad_token_id=0,
                     **mixed,
                 )
-        torch.cuda.synchronize()
+        synchronize(args.device)
         times.append(1e3 * (time.perf_counter() - begin))
     return times[1:]
+
+
+def synchronize(device):
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def with_peft(model, adapter):
@@ -144,11 +173,11 @@ def with_peft(model, adapter):
 
 
 def measure(args, name):
-    model, directory = load_model(name, args.work)
+    model, directory = load_model(name, args)
     adapter = make_adapter(model, os.path.join(args.work, name + "-adapter"))
     rows = {
         (shape, variant): {"model": name, "shape": shape, "adapters": variant, "quintet_ms": []}
-        for shape in SHAPES_MEASURED
+        for shape in shapes_of(args.device)
         for variant in VARIANTS
     }
     for _ in range(args.rounds):
@@ -160,7 +189,7 @@ def measure(args, name):
         base = statistics.median(rows[shape, "none"]["quintet_ms"])
         row["over_none"] = statistics.median(row["quintet_ms"]) / base
         if wrapped is not None and variant != "none":
-            row["peft_ms"] = peft_ms(wrapped, name, shape, VARIANTS[variant], 2)
+            row["peft_ms"] = peft_ms(wrapped, name, shape, VARIANTS[variant], args)
         steps = NEW_TOKENS if shape == "decode" else 1
         print(
             f"{name:12s} {shape:7s} {variant:5s} "
@@ -179,21 +208,28 @@ def main():
     )
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", required=True, help="folder for checkpoints and adapters")
-    parser.add_argument("--out", required=True, help="directory for adapters_gpu.json")
+    parser.add_argument("--out", required=True, help="directory for adapters_DEVICE.json")
+    parser.add_argument("--device", choices=sorted(DTYPE), default="cuda")
+    parser.add_argument("--threads", type=int, default=2, help="on a CPU")
     parser.add_argument("--models", nargs="+", default=["t5-base", "flan-t5-xl"])
-    parser.add_argument("--dtype", default="bf16", help="weight type of Quintet")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--peft-repetitions", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=240, help="of one run of quintet, seconds")
     args = parser.parse_args()
     import torch
 
+    if args.device == "cuda":
+        args.threads = None
+    else:
+        torch.set_num_threads(args.threads)
     os.makedirs(args.work, exist_ok=True)
     os.makedirs(args.out, exist_ok=True)
     report = {
         "versions": versions(),
-        "device": torch.cuda.get_device_name(),
-        "dtype": args.dtype,
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "threads": args.threads,
+        "dtype": DTYPE[args.device],
         "rank": RANK,
         "rows": [],
     }
@@ -201,9 +237,10 @@ def main():
     for name in args.models:
         rows, report["quintet"] = measure(args, name)
         report["rows"] += rows
-        with open(os.path.join(args.out, "adapters_gpu.json"), "w") as file:
+        with open(os.path.join(args.out, f"adapters_{args.device}.json"), "w") as file:
             json.dump(report, file, indent=1)
-        torch.cuda.empty_cache()
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
