@@ -81,7 +81,8 @@ class Checkpoint:
 
 
 class AdminServer(Server):
-    """A server whose models are in a configuration file: {name: (folder, {key: value})}."""
+    """A server whose models are in a configuration file: {name: (folder, {key: value})}. A value
+    that is a dict is a table, such as adapters."""
 
     def __init__(self, folder: pathlib.Path, models: dict, **flags):
         self.config = folder / "serve.toml"
@@ -102,7 +103,12 @@ class AdminServer(Server):
         lines = [f"model = {json.dumps([f'{name}={models[name][0]}' for name in models])}"]
         for name, (_, settings) in models.items():
             lines.append(f"[models.{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+            tables = {key: value for key, value in settings.items() if isinstance(value, dict)}
+            plain = {key: value for key, value in settings.items() if key not in tables}
+            lines += [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+            for table, entries in tables.items():
+                lines.append(f"[models.{name}.{table}]")
+                lines += [f"{json.dumps(key)} = {json.dumps(entries[key])}" for key in entries]
         new = self.config.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n")
         os.replace(new, self.config)

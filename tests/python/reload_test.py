@@ -1,4 +1,5 @@
-"""Tests that a model is replaced under load: a short run of tools/reliability/reload.py."""
+"""Tests that a model and its adapters are replaced under load: short runs of
+tools/reliability/reload.py and adapters.py."""
 
 import subprocess
 import sys
@@ -6,8 +7,15 @@ import sys
 from server_process import SOURCE
 
 
-def test_a_model_is_replaced_while_clients_call_and_stream():
-    script = SOURCE / "tools" / "reliability" / "reload.py"
-    command = [sys.executable, script, "--reloads", "16", "--clients", "5", "--warm-reloads", "4"]
+def check(script: str, *flags: str) -> None:
+    command = [sys.executable, SOURCE / "tools" / "reliability" / script, *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_model_is_replaced_while_clients_call_and_stream():
+    check("reload.py", "--reloads", "16", "--clients", "5", "--warm-reloads", "4")
+
+
+def test_adapters_are_replaced_while_clients_stream():
+    check("adapters.py", "--adapters", "0", "--changes", "20", "--clients", "4")
