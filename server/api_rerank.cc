@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "engine/request.h"
 #include "kernels/base/status_macros.h"
@@ -97,6 +98,27 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
     names_.push_back({{"input", names[i].document}, {"targets[0]", names[i].query}});
   }
   return absl::OkStatus();
+}
+
+absl::Status PairTranslation::AddDocuments(const ApiRequest& request, const v1::CallOptions& call,
+                                           const std::string& query,
+                                           const std::vector<std::string>& documents,
+                                           absl::string_view name) {
+  std::vector<Pair> pairs;
+  std::vector<Names> names;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    pairs.push_back({query, documents[i]});
+    names.push_back({"query", absl::StrCat(name, "[", i, "]")});
+  }
+  return AddPairs(request, call, pairs, names, /*only_templates=*/true);
+}
+
+std::vector<size_t> PairTranslation::Ranked(const std::vector<double>& scores) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  return order;
 }
 
 std::vector<double> PairTranslation::Scores(const std::vector<grpc::ByteBuffer>& responses,

@@ -30,6 +30,13 @@ class PairTranslation : public Translation {
   absl::Status AddPairs(const ApiRequest& request, const v1::CallOptions& call,
                         const std::vector<Pair>& pairs, const std::vector<Names>& names,
                         bool only_templates);
+  // Adds the RPCs for the pairs of `query` and each document, whose name in errors is name[i]. Only
+  // with rerank templates. Returns what AddPairs returns.
+  absl::Status AddDocuments(const ApiRequest& request, const v1::CallOptions& call,
+                            const std::string& query, const std::vector<std::string>& documents,
+                            absl::string_view name);
+  // Returns the indices of the scores, largest score first.
+  static std::vector<size_t> Ranked(const std::vector<double>& scores);
   // Returns the scores, in the order of the pairs. Adds the number of input tokens to *tokens and
   // sets *model to the name of the model.
   std::vector<double> Scores(const std::vector<grpc::ByteBuffer>& responses, uint64_t* tokens,

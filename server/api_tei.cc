@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,24 +141,15 @@ class RerankTranslation final : public PairTranslation {
     fields.Read("return_text", &made->return_text_);
     QT_RETURN_IF_ERROR(fields.status());
     made->raw_ = raw;
-    std::vector<Pair> pairs;
-    std::vector<Names> names;
-    for (size_t i = 0; i < made->texts_.size(); ++i) {
-      pairs.push_back({query, made->texts_[i]});
-      names.push_back({"query", absl::StrCat("texts[", i, "]")});
-    }
-    QT_RETURN_IF_ERROR(made->AddPairs(request, call, pairs, names, /*only_templates=*/true));
+    QT_RETURN_IF_ERROR(made->AddDocuments(request, call, query, made->texts_, "texts"));
     return made;
   }
 
   absl::StatusOr<std::string> Body(const std::vector<grpc::ByteBuffer>& responses) override {
     uint64_t tokens = 0;
     std::string model;
-    std::vector<double> scores = Scores(responses, &tokens, &model);
-    std::vector<size_t> order(scores.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    const std::vector<double> scores = Scores(responses, &tokens, &model);
+    const std::vector<size_t> order = Ranked(scores);
     Json ranked = Json::Array();
     for (const size_t index : order) {
       // The raw score is log_prob(rerank-true) - log_prob(rerank-false), here computed from p.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,13 +106,7 @@ class RerankTranslation final : public PairTranslation {
     fields.Read("top_n", &made->top_n_);
     fields.Read("return_documents", &made->return_documents_);
     QT_RETURN_IF_ERROR(fields.status());
-    std::vector<Pair> pairs;
-    std::vector<Names> names;
-    for (size_t i = 0; i < made->documents_.size(); ++i) {
-      pairs.push_back({query, made->documents_[i]});
-      names.push_back({"query", absl::StrCat("documents[", i, "]")});
-    }
-    QT_RETURN_IF_ERROR(made->AddPairs(request, call, pairs, names, /*only_templates=*/true));
+    QT_RETURN_IF_ERROR(made->AddDocuments(request, call, query, made->documents_, "documents"));
     made->id_ = "rerank-" + request.request_id;
     return made;
   }
@@ -122,10 +115,7 @@ class RerankTranslation final : public PairTranslation {
     uint64_t tokens = 0;
     std::string model;
     const std::vector<double> scores = Scores(responses, &tokens, &model);
-    std::vector<size_t> order(scores.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    std::vector<size_t> order = Ranked(scores);
     if (top_n_.value_or(0) > 0) order.resize(std::min<size_t>(order.size(), *top_n_));
     Json results = Json::Array();
     for (const size_t index : order) {

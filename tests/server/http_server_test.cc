@@ -1,6 +1,5 @@
 #include "server/http_server.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +15,7 @@
 #include "tests/catch.h"
 #include "tests/server/failing_allocation.h"
 #include "tests/server/http_client.h"
+#include "tests/server/lowered_file_limit.h"
 
 namespace quintet {
 namespace {
@@ -487,19 +487,6 @@ TEST_CASE("http server: unusable addresses are an error", "[http]") {
   REQUIRE(local.ok());
   CHECK(Fetch((*local)->port(), "/").status == 404);
 }
-
-class LoweredFileLimit {
- public:
-  explicit LoweredFileLimit(rlim_t files) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit lowered = {files, before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &lowered) == 0);
-  }
-  ~LoweredFileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 // The limit on open files applies to the whole process, so the test's own client sockets count,
 // too. In a real server gRPC connections take their place.

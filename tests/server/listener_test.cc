@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/catch.h"
+#include "tests/server/lowered_file_limit.h"
 
 namespace quintet {
 namespace {
@@ -52,19 +52,6 @@ class Holder {
 
   std::mutex mutex_;
   std::vector<int> fds_;
-};
-
-class LoweredFileLimit {
- public:
-  explicit LoweredFileLimit(rlim_t files) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit lowered = {files, before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &lowered) == 0);
-  }
-  ~LoweredFileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
 };
 
 int Connect(int port) {
