@@ -238,7 +238,7 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
   Set(version_, static_cast<double>(loaded.version));
   std::lock_guard<std::mutex> lock(mutex_);
   serving_.reset();  // before metrics with perhaps the same labels are made
-  serving_.emplace(options_.model_name, options_.vllm_names, registry_);
+  serving_ = std::make_unique<MetricFactory>(options_.model_name, options_.vllm_names, registry_);
   Set(serving_->Gauge("cache_config_info",
                       "Always 1. KV cache: number of pages and tokens per page, as labels.",
                       {"cache_config_info"},

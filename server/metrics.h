@@ -193,8 +193,8 @@ class ModelMetrics {
   RefusalMetrics refusals_;
   const Options options_;
   prometheus::Registry* const registry_;
-  std::mutex mutex_;                      // guards serving_ and adapters_
-  std::optional<MetricFactory> serving_;  // metrics of the version that serves
+  std::mutex mutex_;                        // guards serving_ and adapters_
+  std::unique_ptr<MetricFactory> serving_;  // metrics of the version that serves; may be null
   std::atomic<int64_t> last_finished_ms_{0};
 
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_, version_, retired_;
