@@ -53,7 +53,7 @@ int64_t ColumnsOf(const EmbeddingOptions& options, int64_t d_model,
 absl::StatusOr<Embedding> Embedding::Create(const EmbeddingOptions& options,
                                             const ModelConfig& config,
                                             const SentenceModules* modules,
-                                            const Tokenizer* tokenizer) {
+                                            const Tokenizer* tokenizer, int64_t max_tokens) {
   Embedding embedding;
   embedding.options_ = options;
   embedding.modules_ = modules;
@@ -69,6 +69,14 @@ absl::StatusOr<Embedding> Embedding::Create(const EmbeddingOptions& options,
   if (modules != nullptr && !modules->include_prompt && !embedding.prompt_.empty() &&
       tokenizer != nullptr && options.pooling != Pooling::kNone) {
     QT_ASSIGN_OR_RETURN(embedding.prompt_tokens_, PromptTokens(embedding.prompt_, *tokenizer));
+  }
+  if (options.pad_to == 0 && options.pad_mode != PadMode::kAttend) {
+    return absl::InvalidArgumentError("pad_mode: needs pad_to");
+  }
+  if (options.pad_to != 0) {
+    QT_ASSIGN_OR_RETURN(embedding.padding_,
+                        InputPadding::Create(options.pad_to, options.pad_mode, max_tokens,
+                                             options.pooling, config));
   }
   embedding.columns_ = ColumnsOf(options, config.d_model, modules);
   return embedding;
@@ -96,6 +104,8 @@ void Embedding::Fill(bool from_text, Request* request) const {
   request->normalize = options_.normalize;
   request->modules = modules_;
   request->prompt_tokens = from_text ? prompt_tokens_ : 0;
+  padding_.Apply(&request->input);
+  request->result_rows = padding_.result_rows();
 }
 
 }  // namespace quintet

@@ -9,30 +9,26 @@
 #include "models/checkpoint/weight_files.h"
 
 namespace quintet {
+namespace {
 
-absl::StatusOr<InputPadding> InputPadding::Create(absl::string_view text, absl::string_view field,
-                                                  int64_t max_tokens, Pooling pooling,
-                                                  const ModelConfig& config) {
-  const auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
-  };
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(text, absl::MaxSplits(':', 1));
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("pad_to: ", parts...));
+}
+
+}  // namespace
+
+absl::StatusOr<InputPadding> InputPadding::Create(int64_t tokens, PadMode mode, int64_t max_tokens,
+                                                  Pooling pooling, const ModelConfig& config) {
+  if (tokens < 1 || tokens > max_tokens) {
+    return Wrong(tokens, " is not in [1, ", max_tokens, "], the maximum input length");
+  }
+  if (pooling != Pooling::kNone) return Wrong("needs pooling none, which returns all rows");
+  if (!config.has_encoder()) return Wrong("needs a model with an encoder");
+  if (config.pad_id < 0) return Wrong("the model has no padding token (config.json: pad_token_id)");
   InputPadding padding;
-  if (!absl::SimpleAtoi(parts.first, &padding.tokens_) || padding.tokens_ < 1 ||
-      padding.tokens_ > max_tokens) {
-    return wrong(absl::StrCat(Printable({parts.first.data(), parts.first.size()}),
-                              " is not in [1, ", max_tokens, "], the maximum input length"));
-  }
-  if (parts.second == "zero") {
-    padding.mode_ = PadMode::kZero;
-  } else if (text.size() > parts.first.size() && parts.second != "attend") {
-    return wrong(absl::StrCat("expected N, N:attend or N:zero, got ",
-                              Printable({text.data(), text.size()})));
-  }
-  if (pooling != Pooling::kNone) return wrong("needs pooling none, which returns all rows");
-  if (!config.has_encoder()) return wrong("needs a model with an encoder");
-  if (config.pad_id < 0) return wrong("the model has no padding token (config.json: pad_token_id)");
+  padding.tokens_ = tokens;
+  padding.mode_ = mode;
   padding.pad_id_ = config.pad_id;
   padding.eos_ids_ = config.eos_ids;
   return padding;
@@ -49,8 +45,16 @@ void InputPadding::Apply(std::vector<int32_t>* ids) const {
   if (mode_ == PadMode::kAttend) ids->resize(tokens, pad_id_);
 }
 
-int64_t InputPadding::ZeroRows(int64_t rows) const {
-  return mode_ == PadMode::kZero ? std::max<int64_t>(tokens_ - rows, 0) : 0;
+absl::Status ParsePadding(absl::string_view text, int64_t* tokens, PadMode* mode) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(':', 1));
+  const bool has_mode = parts.first.size() < text.size();
+  *mode = parts.second == "zero" ? PadMode::kZero : PadMode::kAttend;
+  if (absl::SimpleAtoi(parts.first, tokens) && *tokens >= 1 &&
+      (!has_mode || parts.second == "attend" || parts.second == "zero")) {
+    return absl::OkStatus();
+  }
+  return Wrong("expected N, N:attend or N:zero, got ", Printable({text.data(), text.size()}));
 }
 
 }  // namespace quintet

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/request.h"
@@ -25,19 +26,19 @@ enum class PadMode : uint8_t {
 class InputPadding {
  public:
   InputPadding() = default;  // no padding
-  // Parses "N" or "N:MODE": pads each input to N tokens; MODE is attend (default) or zero, see
-  // PadMode. Returns INVALID_ARGUMENT, with a message that begins with `field`, unless N is in [1,
-  // max_tokens], the model has an encoder and a padding token, and `pooling` is Pooling::kNone.
-  static absl::StatusOr<InputPadding> Create(absl::string_view text, absl::string_view field,
-                                             int64_t max_tokens, Pooling pooling,
-                                             const ModelConfig& config);
+  // Pads each input to `tokens` tokens. Returns INVALID_ARGUMENT, with a message that begins with
+  // "pad_to: ", unless `tokens` is in [1, max_tokens], the model has an encoder and a padding
+  // token, and `pooling` is Pooling::kNone.
+  static absl::StatusOr<InputPadding> Create(int64_t tokens, PadMode mode, int64_t max_tokens,
+                                             Pooling pooling, const ModelConfig& config);
 
   int64_t tokens() const { return tokens_; }  // 0: no padding
   // Truncates `ids` to tokens(), except for a final end-of-sequence id, which is kept as the last
   // one. In the mode kAttend, also appends padding tokens up to tokens().
   void Apply(std::vector<int32_t>* ids) const;
-  // Number of rows of zeros that follow `rows` rows of hidden states; 0 unless the mode is kZero.
-  int64_t ZeroRows(int64_t rows) const;
+  // Number of rows that a result has after rows of zeros have been appended; 0 unless the mode is
+  // kZero.
+  int64_t result_rows() const { return mode_ == PadMode::kZero ? tokens_ : 0; }
 
  private:
   int64_t tokens_ = 0;
@@ -45,5 +46,10 @@ class InputPadding {
   int32_t pad_id_ = 0;
   std::vector<int32_t> eos_ids_;
 };
+
+// Parses "N" or "N:MODE" of a command line; MODE is attend (default) or zero. Returns
+// INVALID_ARGUMENT, with a message that begins with "pad_to: ", for anything else. Does not check
+// the range of N.
+absl::Status ParsePadding(absl::string_view text, int64_t* tokens, PadMode* mode);
 
 }  // namespace quintet

@@ -102,6 +102,10 @@ void PoolStates(const Request& request, const HostStates& states, Result* result
     }
     result->columns = states.width;
     result->rows = static_cast<int64_t>(result->values.size()) / states.width;
+    if (result->rows < request.result_rows) {
+      result->rows = request.result_rows;
+      result->values.resize(static_cast<size_t>(result->rows * result->columns), 0.0f);
+    }
   }
   if (!request.normalize) return;
   for (int64_t i = 0; i < result->rows; ++i) {

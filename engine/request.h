@@ -100,6 +100,8 @@ struct Request {
   // Pooling::kNone. They must outlive the request.
   const SentenceModules* modules = nullptr;
   int64_t prompt_tokens = 0;  // first rows that the pooling leaves out
+  // Pooling::kNone: rows of zeros are appended to the result up to this number of rows.
+  int64_t result_rows = 0;
 
   // kScore. Token ids of each target (a continuation to score). The engine adds no eos: a target
   // must contain it if it is to be scored.

@@ -70,7 +70,9 @@ std::vector<ApiField> EncodeFields() {
            "none, mean, first, last, max, mean_sqrt_len or weighted_mean. Default: the model's."},
           {"normalize", "boolean", "Scale each vector to unit length."},
           {"prompt_name", "string", "Prompt of the model that is put before every text."},
-          {"prompt", "string", "Text that is put before every text instead."}};
+          {"prompt", "string", "Text that is put before every text instead."},
+          {"pad_to", "integer", "Tokens to which inputs are padded or cut; needs pooling none."},
+          {"pad_mode", "string", "attend (padding tokens) or zero (rows of zeros)."}};
 }
 
 std::vector<ApiField> DecodingFields() {

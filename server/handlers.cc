@@ -87,7 +87,7 @@ int64_t ResponseBytes(const Request& request, const ModelConfig& config) {
   switch (request.kind) {
     case RequestKind::kEncode:
       return kFloatForms * EncodeColumns(config, request.modules) *
-             (request.pooling == Pooling::kNone ? rows : 1);
+             (request.pooling == Pooling::kNone ? std::max(rows, request.result_rows) : 1);
     case RequestKind::kClassify: {
       const int64_t labels = static_cast<int64_t>(config.label_names.size());
       // Bytes of memory of a LabelScore with its name: the message and its serialized copy.
@@ -135,6 +135,13 @@ int64_t PaddedResponseBytes(const std::vector<Request>& requests, const ModelHos
 
 namespace {
 
+absl::StatusOr<PadMode> PadModeOf(const v1::EncodeOptions& options) {
+  if (!v1::PadMode_IsValid(options.pad_mode())) {
+    return UnknownEnumValue("options.pad_mode", options.pad_mode(), v1::PadMode_MAX);
+  }
+  return options.pad_mode() == v1::PAD_MODE_ZERO ? PadMode::kZero : PadMode::kAttend;
+}
+
 size_t PromptBytes(const v1::EncodeOptions& options, const ModelHost& host) {
   if (options.has_prompt()) return options.prompt().size();
   if (host.modules() == nullptr) return 0;
@@ -154,8 +161,10 @@ int64_t EncodeResponseBound(const v1::Input& input, const v1::EncodeOptions& opt
       input.content_case() == v1::Input::kText
           ? static_cast<int64_t>(PromptBytes(options, host) + input.text().size()) + 1
           : input.token_ids().ids_size();
+  // pad_to is not checked yet; values over max_tokens will be refused.
+  const int64_t padded = std::max<int64_t>(tokens, options.pad_to());
   const int64_t rows =
-      options.pooling() == v1::POOLING_NONE ? std::min(tokens, limits.max_tokens) : 1;
+      options.pooling() == v1::POOLING_NONE ? std::min(padded, limits.max_tokens) : 1;
   return kFloatForms * EncodeColumns(host.config(), host.modules()) * rows;
 }
 
@@ -220,11 +229,13 @@ absl::StatusOr<Request> EncodeRequestOf(const v1::Input& input, const v1::Encode
   asked.normalize = options.normalize();
   if (options.has_prompt()) asked.prompt = options.prompt();
   if (options.has_prompt_name()) asked.prompt_name = options.prompt_name();
+  asked.pad_to = options.pad_to();
+  QT_ASSIGN_OR_RETURN(asked.pad_mode, PadModeOf(options));
   if (!v1::VectorType_IsValid(options.vector_type())) {
     return UnknownEnumValue("options.vector_type", options.vector_type(), v1::VectorType_MAX);
   }
   const absl::StatusOr<Embedding> embedding =
-      Embedding::Create(asked, host.config(), host.modules(), host.tokenizer());
+      Embedding::Create(asked, host.config(), host.modules(), host.tokenizer(), limits.max_tokens);
   if (!embedding.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("options.", embedding.status().message()));
   }

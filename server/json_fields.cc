@@ -282,6 +282,13 @@ void JsonFields::ReadEncodeOptions(v1::EncodeOptions* to) {
   to->set_normalize(normalize);
   if (Find("prompt_name") != nullptr) Read("prompt_name", to->mutable_prompt_name());
   if (Find("prompt") != nullptr) Read("prompt", to->mutable_prompt());
+  std::optional<uint32_t> pad_to;
+  Read("pad_to", &pad_to);
+  to->set_pad_to(pad_to.value_or(0));
+  if (const json* const mode = Find("pad_mode"); mode != nullptr) {
+    Fail(ReadEnum(FullName("pad_mode"), *mode,
+                  v1::EncodeOptions::descriptor()->FindFieldByName("pad_mode"), "PAD_MODE_", to));
+  }
 }
 
 void JsonFields::Refuse(const std::string& name, const std::vector<absl::string_view>& harmless,

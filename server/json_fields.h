@@ -52,7 +52,9 @@ class JsonFields {
   void ReadDecoding(v1::DecodingOptions* to);
   // Reads model, adapter, priority ("low", ...), request_id, add_special_tokens and truncate.
   void ReadCall(v1::CallOptions* to);
-  // Reads the JSON members pooling ("mean", ...), normalize, prompt_name and prompt.
+  // Reads the JSON members pooling ("mean", ...), normalize, prompt_name, prompt, pad_to and
+  // pad_mode
+  // ("zero", ...).
   void ReadEncodeOptions(v1::EncodeOptions* to);
 
   // Marks a member as read. Records an error unless it is absent or its JSON text is in `harmless`.

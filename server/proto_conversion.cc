@@ -188,7 +188,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(
   const int64_t tokens = static_cast<int64_t>(ids.size());
   if (tokens == 0) return InvalidField(field, "must give at least 1 token, got 0");
   if (tokens > limits.max_tokens) {
-    if (!call.truncate()) {
+    if (!call.truncate() && (embedding == nullptr || !embedding->truncates())) {
       return InvalidField(
           field, absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
     }

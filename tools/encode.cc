@@ -55,8 +55,7 @@ absl::Status UnderFlags(const absl::Status& status) {
       absl::StrCat("--", absl::StrReplaceAll(parts.first, {{"_", "-"}}), ":", parts.second));
 }
 
-std::string FormatJson(int64_t number, const Result& result, const InputPadding& padding,
-                       bool pooled) {
+std::string FormatJson(int64_t number, const Result& result, bool pooled) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (int64_t row = 0; row < result.rows; ++row) {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
@@ -64,10 +63,6 @@ std::string FormatJson(int64_t number, const Result& result, const InputPadding&
       values.push_back(JsonFloat(result.values[static_cast<size_t>(row * result.columns + i)]));
     }
     rows.push_back(std::move(values));
-  }
-  const auto columns = static_cast<size_t>(result.columns);
-  for (int64_t n = padding.ZeroRows(result.rows); n > 0; --n) {
-    rows.push_back(nlohmann::ordered_json(columns, 0.0));
   }
   nlohmann::ordered_json json = {{"line", number}, {"input_tokens", result.input_tokens}};
   if (pooled) {
@@ -94,32 +89,20 @@ std::string NpyHeader(const char* type, const std::string& shape) {
   return header + "\n";
 }
 
-// Options of all lines: prompt, pooling and later modules (embedding), and padding.
-struct Encoding {
-  Embedding embedding;
-  InputPadding padding;
-};
-
 absl::StatusOr<LineJob> MakeJob(const Session& session, const EncodeFlags& flags,
-                                const Encoding& encoding, int64_t number, const std::string& line) {
-  const Embedding& embedding = encoding.embedding;
+                                const Embedding& embedding, int64_t number,
+                                const std::string& line) {
   LineFlags lines = flags.lines;
-  lines.truncate |= encoding.padding.tokens() > 0;
+  lines.truncate |= embedding.truncates();
   QT_ASSIGN_OR_RETURN(LineInput input, ReadInput(session, lines, line, {}, &embedding));
-  encoding.padding.Apply(&input.ids);
   LineJob job;
   job.request.input = std::move(input.ids);
   embedding.Fill(!input.fields.contains("token_ids"), &job.request);
   const bool json = flags.lines.output == "json";
-  job.format = [number, json, padding = encoding.padding, pooled = flags.pooling != "none"](
-                   const Result& result, std::string* out) {
-    if (json) {
-      *out += FormatJson(number, result, padding, pooled);
-      return;
-    }
-    *out += RawBytes(result.values.data(), result.values.size());
-    *out += std::string(
-        static_cast<size_t>(padding.ZeroRows(result.rows) * result.columns) * sizeof(float), '\0');
+  job.format = [number, json, pooled = flags.pooling != "none"](const Result& result,
+                                                                std::string* out) {
+    *out += json ? FormatJson(number, result, pooled)
+                 : RawBytes(result.values.data(), result.values.size());
   };
   return job;
 }
@@ -173,28 +156,26 @@ int Run(const EncodeFlags& flags) {
                                 "--offsets-file: needs --pooling none and --output npy or f32; "
                                 "other outputs have one record per line"));
   }
+  EmbeddingOptions options = OptionsOf(flags);
+  if (!flags.pad_to.empty()) {
+    const absl::Status padding = ParsePadding(flags.pad_to, &options.pad_to, &options.pad_mode);
+    if (!padding.ok()) return Fail(kExitUsage, UnderFlags(padding));
+  }
   int exit_code = kExitDone;
   const SessionNeeds needs = NeedsOf(RequestKind::kEncode, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  absl::StatusOr<Embedding> embedding = Embedding::Create(
-      OptionsOf(flags), session->config, session->modules.get(), session->tokenizer.get());
+  const absl::StatusOr<Embedding> embedding =
+      Embedding::Create(options, session->config, session->modules.get(), session->tokenizer.get(),
+                        flags.model.max_input_tokens);
   if (!embedding.ok()) return Fail(kExitUsage, UnderFlags(embedding.status()));
-  Encoding encoding = {*std::move(embedding), InputPadding()};
-  if (!flags.pad_to.empty()) {
-    absl::StatusOr<InputPadding> padding =
-        InputPadding::Create(flags.pad_to, "--pad-to", flags.model.max_input_tokens,
-                             OptionsOf(flags).pooling, session->config);
-    if (!padding.ok()) return Fail(kExitUsage, padding.status());
-    encoding.padding = *std::move(padding);
-  }
   LineCommand command;
   command.parse = [&](int64_t number, const std::string& line) {
-    return MakeJob(*session, flags, encoding, number, line);
+    return MakeJob(*session, flags, *embedding, number, line);
   };
   // Number of columns of the matrix that --output f32 and npy write. In these binary formats a
   // failed line becomes a row of NaN.
-  const int64_t columns = encoding.embedding.columns();
+  const int64_t columns = embedding->columns();
   const std::vector<float> nan(static_cast<size_t>(columns),
                                std::numeric_limits<float>::quiet_NaN());
   command.format_error = [&](int64_t number, const absl::Status& error) {

@@ -162,7 +162,9 @@ def test_ids_and_numbers_of_classify(tiny_models):
         refused(server, lambda: client.classify([PROMPT] * 65, [PROMPT] * 65), "inputs")
 
 
-@pytest.mark.parametrize("field, value", [("pooling", 9), ("vector_type", 9)])
+@pytest.mark.parametrize(
+    "field, value", [("pooling", 9), ("vector_type", 9), ("pad_mode", 9), ("pad_to", 2**32 - 1)]
+)
 def test_enums_of_encode(server, client, field, value):
     request = pb.EncodeRequest(
         inputs=[pb.Input(text=PROMPT)], options=pb.EncodeOptions(**{field: value})

@@ -345,9 +345,11 @@ class PythonModel {
     OkOrThrow(CheckHead(call->kind, loaded->session->config));
     if (call->kind == RequestKind::kEncode) {
       const Session& session = *loaded->session;
-      absl::StatusOr<Embedding> embedding = Embedding::Create(
-          call->embedding_options, session.config, session.modules.get(), session.tokenizer.get());
+      absl::StatusOr<Embedding> embedding =
+          Embedding::Create(call->embedding_options, session.config, session.modules.get(),
+                            session.tokenizer.get(), session.flags.max_input_tokens);
       OkOrThrow(embedding.status());
+      call->truncate = call->truncate || embedding->truncates();
       call->embedding = *std::move(embedding);
     }
     if (call->kind == RequestKind::kGenerate) {
@@ -490,6 +492,10 @@ class PythonModel {
     Set(options, "timeout", &call->timeout_s);
     Set(options, "stream", &call->stream);
     Set(options, "normalize", &call->embedding_options.normalize);
+    Set(options, "pad_to", &call->embedding_options.pad_to);
+    std::string pad_mode;
+    Set(options, "pad_mode", &pad_mode);
+    if (pad_mode == "zero") call->embedding_options.pad_mode = PadMode::kZero;
     Set(options, "target_special_tokens", &call->target_special_tokens);
     Set(options, "prefix_lm", &call->prefix_lm);
     Set(options, "top_logprobs", &call->top_logprobs);

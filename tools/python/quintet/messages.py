@@ -259,6 +259,8 @@ def encode(base: Options, task: Task) -> Call:
         pooling=getattr(pb, f"POOLING_{'UNSPECIFIED' if pooling == 'auto' else pooling.upper()}"),
         normalize=task.options["normalize"],
         vector_type=getattr(pb, f"VECTOR_TYPE_{task.options['vector_type'].upper()}"),
+        pad_to=task.options["pad_to"],
+        pad_mode=getattr(pb, f"PAD_MODE_{task.options['pad_mode'].upper()}"),
         **{name: task.options[name] for name in names if task.options[name] is not None},
     )
     call = _call(base, task.options)

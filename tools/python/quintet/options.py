@@ -227,6 +227,24 @@ class EncodeOptions(EmbeddingOptions, total=False):
             '"last", or "none": one row for each token',
         ),
     ]
+    pad_to: Annotated[
+        int,
+        Option(
+            0,
+            checks.in_range(0, 2**31 - 1),
+            "number of tokens to which inputs are padded or truncated, as pipelines of image and "
+            'video models do with their text encoders; 0: neither. Needs pooling="none"',
+        ),
+    ]
+    pad_mode: Annotated[
+        Literal["attend", "zero"],
+        Option(
+            "attend",
+            checks.one_of("attend", "zero"),
+            '"attend": padding tokens are part of the input (Flux, Stable Diffusion 3, CogVideoX, '
+            'LTX-Video); "zero": rows of zeros are appended to the hidden states (Wan)',
+        ),
+    ]
 
 
 class ScoreOptions(CallOptions, total=False):
