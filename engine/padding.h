@@ -48,8 +48,8 @@ class InputPadding {
 };
 
 // Parses "N" or "N:MODE" of a command line; MODE is attend (default) or zero. Returns
-// INVALID_ARGUMENT, with a message that begins with "pad_to: ", for anything else. Does not check
-// the range of N.
+// INVALID_ARGUMENT, with a message that begins with "pad_to: ", for anything else and if N is less
+// than 1.
 absl::Status ParsePadding(absl::string_view text, int64_t* tokens, PadMode* mode);
 
 }  // namespace quintet

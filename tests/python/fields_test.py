@@ -165,7 +165,7 @@ def test_ids_and_numbers_of_classify(tiny_models):
 @pytest.mark.parametrize(
     "field, value", [("pooling", 9), ("vector_type", 9), ("pad_mode", 9), ("pad_to", 2**32 - 1)]
 )
-def test_enums_of_encode(server, client, field, value):
+def test_options_of_encode(server, client, field, value):
     request = pb.EncodeRequest(
         inputs=[pb.Input(text=PROMPT)], options=pb.EncodeOptions(**{field: value})
     )
