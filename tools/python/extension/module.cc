@@ -271,21 +271,6 @@ class PythonCall {
   absl::Status failed_;
 };
 
-// Sets *to to the value of the option `name` of Model.begin, if the dict contains that option.
-template <typename T>
-void Set(const nb::dict& options, const char* name, T* to) {
-  if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
-}
-
-Pooling PoolingOf(const std::string& name) {
-  if (name == "auto") return Pooling::kModules;
-  if (name == "mean") return Pooling::kMean;
-  if (name == "none") return Pooling::kNone;
-  if (name == "first") return Pooling::kFirst;
-  if (name == "last") return Pooling::kLast;
-  ThrowValue(absl::StrCat("pooling: expected auto, mean, first, last or none, got ", name));
-}
-
 void CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
   if (value < least || value > most) {
     ThrowValue(absl::StrCat(name, ": ", value, " is not in [", least, ", ", most, "]"));
@@ -491,28 +476,13 @@ class PythonModel {
     Set(options, "one", &call->one);
     Set(options, "timeout", &call->timeout_s);
     Set(options, "stream", &call->stream);
-    Set(options, "normalize", &call->embedding_options.normalize);
-    Set(options, "pad_to", &call->embedding_options.pad_to);
-    std::string pad_mode;
-    Set(options, "pad_mode", &pad_mode);
-    if (pad_mode == "zero") call->embedding_options.pad_mode = PadMode::kZero;
     Set(options, "target_special_tokens", &call->target_special_tokens);
     Set(options, "prefix_lm", &call->prefix_lm);
     Set(options, "top_logprobs", &call->top_logprobs);
     Set(options, "sliding_window", &call->sliding_window);
     Set(options, "top_k", &call->top_k);
     Set(options, "max_answer_tokens", &call->max_answer_tokens);
-    if (options.contains("prompt")) {
-      call->embedding_options.prompt = nb::cast<std::string>(nb::object(options["prompt"]));
-    }
-    if (options.contains("prompt_name")) {
-      call->embedding_options.prompt_name =
-          nb::cast<std::string>(nb::object(options["prompt_name"]));
-    }
-    if (options.contains("pooling")) {
-      call->embedding_options.pooling =
-          PoolingOf(nb::cast<std::string>(nb::object(options["pooling"])));
-    }
+    call->embedding_options = ReadEmbeddingOptions(options);
   }
 
   LoadedPtr Get() const {

@@ -177,6 +177,15 @@ class OptionReader {
   const nb::dict& options_;
 };
 
+Pooling PoolingOf(const std::string& name) {
+  if (name == "auto") return Pooling::kModules;
+  if (name == "mean") return Pooling::kMean;
+  if (name == "none") return Pooling::kNone;
+  if (name == "first") return Pooling::kFirst;
+  if (name == "last") return Pooling::kLast;
+  ThrowValue(absl::StrCat("pooling: expected auto, mean, first, last or none, got ", name));
+}
+
 }  // namespace
 
 Input ReadInput(nb::handle value, const std::string& where) {
@@ -231,6 +240,22 @@ std::vector<std::string> GenerationOptionNames() {
   VisitRequestFields(&request, [&](const char* name, auto*) { names.emplace_back(name); });
   names.emplace_back("decoder_prefix");
   return names;
+}
+
+EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options) {
+  EmbeddingOptions read;
+  std::string pooling = "auto", pad_mode, prompt, prompt_name;
+  Set(options, "pooling", &pooling);
+  read.pooling = PoolingOf(pooling);
+  Set(options, "normalize", &read.normalize);
+  Set(options, "prompt", &prompt);
+  if (options.contains("prompt")) read.prompt = prompt;
+  Set(options, "prompt_name", &prompt_name);
+  if (options.contains("prompt_name")) read.prompt_name = prompt_name;
+  Set(options, "pad_to", &read.pad_to);
+  Set(options, "pad_mode", &pad_mode);
+  if (pad_mode == "zero") read.pad_mode = PadMode::kZero;
+  return read;
 }
 
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options) {

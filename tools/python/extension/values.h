@@ -29,6 +29,14 @@ bool IsOneInput(nb::handle value);
 DecodingRequest ReadDecoding(const nb::dict& options, const Session& session);
 std::vector<std::string> GenerationOptionNames();
 
+// Sets *to to the value of the option `name`, if the dict contains that option.
+template <typename T>
+void Set(const nb::dict& options, const char* name, T* to) {
+  if (options.contains(name)) *to = nb::cast<T>(nb::object(options[name]));
+}
+// Converts the options of encode; those that are absent keep their defaults.
+EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options);
+
 // Returns the LoRA adapters that the option `adapters` of a model names, and the index of the one
 // that the option `adapter` of a call names (-1: none; NotFoundError: the session has no such one).
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
