@@ -18,10 +18,11 @@ case "${1:-}" in
   --build-only) ;;
   --demo) packages+=(python3-venv) ;;
   "")
-    # In the next line, libdnnl-dev is for a benchmark. The other packages are for tests: a
+    # In the next two lines, libdnnl-dev is for a benchmark. The other packages are for tests: a
     # framework, programs that the tests run, and programs that read the files of deploy/ (for
     # tests/deploy).
-    packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils haproxy prometheus systemd)
+    packages+=(python3-venv catch2 xz-utils libdnnl-dev openssl binutils curl)
+    packages+=(haproxy prometheus systemd)
     # The packages in the next line are needed by the tests of the Debian packages, the manual pages
     # and the completion scripts.
     packages+=(dpkg-dev file groff-base zsh fish)
