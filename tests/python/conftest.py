@@ -95,6 +95,8 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
         "2",
         "-subj",
         "/CN=test authority",
+        "-addext",
+        "keyUsage=critical,keyCertSign,cRLSign",  # Python 3.13 requires it
     )
     for name, alternative in (
         ("server", "DNS:quintet.test,IP:127.0.0.1"),
@@ -103,7 +105,10 @@ def certificates(tmp_path_factory) -> dict[str, pathlib.Path]:
         openssl(
             "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
         )
-        (folder / "extensions").write_text(f"subjectAltName={alternative}\n")
+        (folder / "extensions").write_text(
+            f"subjectAltName={alternative}\n"
+            "authorityKeyIdentifier=keyid\n"  # Python 3.13 requires it
+        )
         openssl(
             "x509",
             "-req",
