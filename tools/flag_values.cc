@@ -120,7 +120,8 @@ std::string FlagErrorMessage(const CLI::Error& error) {
 
 std::string DefaultText(const CLI::Option& option) {
   const std::string text = option.get_default_str();
-  return text == "[{}]" ? "[]" : text;
+  const bool empty_list = !text.empty() && text.find_first_not_of("[]{}") == std::string::npos;
+  return empty_list ? "[]" : text;
 }
 
 std::string VariableName(const CLI::Option& option) {

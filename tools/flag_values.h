@@ -51,7 +51,7 @@ std::string FlagErrorMessage(const CLI::Error& error);
 // --num-beams. Returns "" for positional arguments and for flags that can only be given on the
 // command line (--help, --version, --print-config).
 std::string VariableName(const CLI::Option& option);
-// Returns the default of the flag as text. An empty list is "[]" (CLI11 2.4 writes "[{}]").
+// Returns the default of the flag as text. An empty list is "[]" (CLI11 2.4 writes "{}" or "[{}]").
 std::string DefaultText(const CLI::Option& option);
 
 // Reads environment variables: sets every flag of `command` that has no value yet and whose
