@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures what LoRA adapters cost, in bf16 on a GPU or in f32 on a CPU: without an adapter, with
-one for all inputs, and with another one for each input; beside PEFT with the same weights and
-shapes in the same run.
+"""Measures the time of decoding and encoding with LoRA adapters, in bf16 on a GPU or in f32 on a
+CPU: without an adapter, with one adapter for all inputs, and with a different adapter for each
+input. PEFT runs the same weights and shapes for comparison.
 
 Needs torch, transformers and, for PEFT's rows, peft. Nothing is downloaded: checkpoints with random
 weights of the real shapes (peers.py) and random adapters of rank 16 on all linear layers are made

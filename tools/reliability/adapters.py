@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """LoRA adapters under load, in two parts.
 
-1. 1,000 adapters that streams choose by Zipf's law, in rounds that alternate with rounds in which
-   all streams choose one adapter. The 99th percentile of the time to the first token must be at
-   most twice that of one adapter.
-2. The configuration names four other adapters 250 times, while clients stream with adapters and
-   without, and every tenth change fails. No accepted request may be lost, every answer must be that
-   of the adapter in the version that it names, and the memory of the server must not grow.
+1. Rounds of streams with 1,000 adapters, chosen by Zipf's law, alternate with rounds in which all
+   streams use one adapter. The 99th percentile of the time to the first token must be at most twice
+   that of one adapter.
+2. The model's four adapters are changed 250 times while clients stream with and without adapters.
+   Before every tenth change, a change to a broken adapter fails. No accepted request may be lost,
+   every answer must be that of the adapter in the version that it names, and the memory of the
+   server must not grow.
 
 --adapters 0 leaves out the first part.
 
