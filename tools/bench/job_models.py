@@ -16,22 +16,16 @@ import argparse
 import pathlib
 import random
 
+from peers import GPT2_SIZES, T5_SIZES, t5_sizes
+
 PIECES = 32_000
-T5_SMALL = dict(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8)
 SHAPES = {  # name: fields of T5Config or GPT2Config
-    "translation": dict(d_model=256, d_kv=64, d_ff=1024, num_layers=4, num_heads=4),
-    "t5-small": T5_SMALL,
-    "classifier": T5_SMALL,
-    "t5-base": dict(d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12),
-    "flan-t5-xl": dict(
-        d_model=2048,
-        d_kv=64,
-        d_ff=5120,
-        num_layers=24,
-        num_heads=32,
-        feed_forward_proj="gated-gelu",
-    ),
-    "gpt2": dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024),
+    "translation": t5_sizes(d_model=256, d_ff=1024, layers=4, heads=4),
+    "t5-small": T5_SIZES["t5-small"],
+    "classifier": T5_SIZES["t5-small"],
+    "t5-base": T5_SIZES["t5-base"],
+    "flan-t5-xl": T5_SIZES["flan-t5-xl"],
+    "gpt2": GPT2_SIZES,
 }
 CROSS_SCALE, LAST_SCALE, EOS_SCALE = 0.1, 100.0, 3.0
 

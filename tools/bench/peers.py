@@ -37,57 +37,39 @@ import time
 
 from runs import bench
 
+
+def t5_sizes(d_model, d_ff, layers, heads, d_kv=64, **fields):
+    """Returns fields of T5Config. `layers`: those of the encoder, and as many of the decoder."""
+    return dict(
+        d_model=d_model,
+        d_kv=d_kv,
+        d_ff=d_ff,
+        num_layers=layers,
+        num_decoder_layers=layers,
+        num_heads=heads,
+        **fields,
+    )
+
+
+T5_SIZES = {
+    "t5-small": t5_sizes(d_model=512, d_ff=2048, layers=6, heads=8),
+    "t5-base": t5_sizes(d_model=768, d_ff=3072, layers=12, heads=12),
+    "flan-t5-xl": t5_sizes(
+        d_model=2048, d_ff=5120, layers=24, heads=32, feed_forward_proj="gated-gelu"
+    ),
+}
+GPT2_SIZES = dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024)
 SHAPES = {  # model: (family, transformers config)
-    "t5-small": (
-        "t5",
-        dict(
-            d_model=512,
-            d_kv=64,
-            d_ff=2048,
-            num_layers=6,
-            num_decoder_layers=6,
-            num_heads=8,
-            vocab_size=32128,
-        ),
-    ),
-    "t5-base": (
-        "t5",
-        dict(
-            d_model=768,
-            d_kv=64,
-            d_ff=3072,
-            num_layers=12,
-            num_decoder_layers=12,
-            num_heads=12,
-            vocab_size=32128,
-        ),
-    ),
+    "t5-small": ("t5", dict(T5_SIZES["t5-small"], vocab_size=32128)),
+    "t5-base": ("t5", dict(T5_SIZES["t5-base"], vocab_size=32128)),
     "flan-t5-xl": (
         "t5",
-        dict(
-            d_model=2048,
-            d_kv=64,
-            d_ff=5120,
-            num_layers=24,
-            num_decoder_layers=24,
-            num_heads=32,
-            vocab_size=32128,
-            feed_forward_proj="gated-gelu",
-            tie_word_embeddings=False,
-        ),
+        dict(T5_SIZES["flan-t5-xl"], vocab_size=32128, tie_word_embeddings=False),
     ),
-    "gpt2": ("gpt2", dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024, vocab_size=50257)),
+    "gpt2": ("gpt2", dict(GPT2_SIZES, vocab_size=50257)),
     "tiny-t5": (
         "t5",
-        dict(
-            d_model=64,
-            d_kv=16,
-            d_ff=128,
-            num_layers=2,
-            num_decoder_layers=2,
-            num_heads=4,
-            vocab_size=1000,
-        ),
+        t5_sizes(d_model=64, d_kv=16, d_ff=128, layers=2, heads=4, vocab_size=1000),
     ),
     "tiny-gpt2": ("gpt2", dict(n_embd=64, n_layer=2, n_head=4, n_positions=1024, vocab_size=1000)),
 }
