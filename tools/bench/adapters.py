@@ -15,7 +15,6 @@ all its repetitions.
 usage: adapters.py --quintet build/quintet --work DIR --out DIR [--device cpu] [--models ...]
 """
 
-import argparse
 import gc
 import json
 import os
@@ -24,7 +23,7 @@ import sys
 import time
 
 from peers import SHAPES, build_model, random_ids, versions
-from runs import bench, conditions_of
+from runs import bench, bench_parser, conditions_of, limits_for, write_report
 
 ROWS, SOURCE_TOKENS, NEW_TOKENS, RANK = 32, 128, 64, 16
 ENCODE_TOKENS = {"cuda": 512, "cpu": 128}
@@ -110,9 +109,7 @@ def quintet_ms(args, directory, adapter, shape, adapters):
         adapter=[adapter] * adapters or None,
         repetitions=args.repetitions,
         warmup=2 if args.device == "cuda" else 1,
-        max_running=ROWS,
-        max_input_tokens=tokens,
-        max_batch_tokens=ROWS * tokens,
+        **limits_for(ROWS, tokens),
         **flags,
     )
     return report["rows"][0]["all_wall_ms"], conditions_of(report, "version", "commit", "cpu")
@@ -203,11 +200,7 @@ def measure(args, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="folder for checkpoints and adapters")
+    parser = bench_parser(__doc__, "folder for checkpoints and adapters")
     parser.add_argument("--out", required=True, help="directory for adapters_DEVICE.json")
     parser.add_argument("--device", choices=sorted(DTYPE), default="cuda")
     parser.add_argument("--threads", type=int, default=2, help="on a CPU")
@@ -237,8 +230,7 @@ def main():
     for name in args.models:
         rows, report["quintet"] = measure(args, name)
         report["rows"] += rows
-        with open(os.path.join(args.out, f"adapters_{args.device}.json"), "w") as file:
-            json.dump(report, file, indent=1)
+        write_report(os.path.join(args.out, f"adapters_{args.device}.json"), report)
         if args.device == "cuda":
             torch.cuda.empty_cache()
 

@@ -8,8 +8,9 @@ attention_masks_torch.py, and prints how well a straight line fits (R^2).
 Each family of masks is drawn as a series of points with its least-squares line. Needs only Python.
 """
 
-import argparse
 import json
+
+from runs import flag_parser
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 70, 20, 40, 60
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e")
@@ -98,9 +99,7 @@ def draw(series, title):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("report")
     parser.add_argument("--out", required=True, help="SVG file")
     args = parser.parse_args()

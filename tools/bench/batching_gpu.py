@@ -15,12 +15,10 @@ stream; beam searches stream the tokens on which all beams agree.
 usage: batching_gpu.py --quintet build/quintet --work DIR [--model t5-base] [--out FILE]
 """
 
-import argparse
 import json
 import os
 import pathlib
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import runs  # noqa: E402
@@ -91,29 +89,26 @@ def tokenizer(vocab):
 
 def run(args, directory, *, rate, static_batch=0):
     """Runs quintet bench engine at one request rate and returns its report."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        flags = dict(
-            model=directory,
-            device=args.device,
-            dtype=args.dtype,
-            max_running=args.max_running,
-            max_input_tokens=512,
-            max_batch_tokens=args.max_batch_tokens,
-            cache_memory=args.cache_mib,
-            request_rate=rate,
-            static_batch=static_batch,
-            warmup=args.warmup,
-            requests=args.requests,
-            seed=args.seed,
-            input_tokens="16:512",
-            output_tokens="8:128",
-            beam_share=0.25,
-            num_beams=4,
-            output="json",
-            json=file.name,
-        )
-        runs.run([args.quintet, "bench", "engine", *runs.flags_of(flags)], args.timeout)
-        return json.load(open(file.name))
+    flags = dict(
+        model=directory,
+        device=args.device,
+        dtype=args.dtype,
+        max_running=args.max_running,
+        max_input_tokens=512,
+        max_batch_tokens=args.max_batch_tokens,
+        cache_memory=args.cache_mib,
+        request_rate=rate,
+        static_batch=static_batch,
+        warmup=args.warmup,
+        requests=args.requests,
+        seed=args.seed,
+        input_tokens="16:512",
+        output_tokens="8:128",
+        beam_share=0.25,
+        num_beams=4,
+        output="json",
+    )
+    return runs.json_report([args.quintet, "bench", "engine", *runs.flags_of(flags)], args.timeout)
 
 
 def show(name, report):
@@ -140,11 +135,7 @@ def show(name, report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="directory for the checkpoint")
+    parser = runs.bench_parser(__doc__, "directory for the checkpoint")
     parser.add_argument("--model", default="t5-base")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bf16")
@@ -173,10 +164,7 @@ def main():
     parser.add_argument("--requests", type=int, default=2500)
     parser.add_argument("--warmup", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--timeout", type=float, default=60, help="time limit for one load, in seconds"
-    )
-    parser.add_argument("--out", help="also write the results as JSON to this file")
+    runs.add_timeout_and_out(parser, 60, "load")
     args = parser.parse_args()
     directory = checkpoint(args.model, args.work)
     static, everything = [], 1e5  # requests/s: all requests arrive at once
@@ -199,17 +187,16 @@ def main():
         f"{ratio:.2f}, goal {GOAL}: "
         f"{'holds' if ratio >= GOAL else 'DOES NOT HOLD'}"
     )
-    if args.out:
-        document = dict(
-            conditions=report["conditions"],
-            configuration=report["configuration"],
-            model=args.model,
-            static=static,
-            continuous=continuous,
-            best_static_batch=best["batch"],
-            over_best_static=ratio,
-        )
-        pathlib.Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
+    document = dict(
+        conditions=report["conditions"],
+        configuration=report["configuration"],
+        model=args.model,
+        static=static,
+        continuous=continuous,
+        best_static_batch=best["batch"],
+        over_best_static=ratio,
+    )
+    runs.write_report(args.out, document)
     return 0 if ratio >= GOAL else 1
 
 

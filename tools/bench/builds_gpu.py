@@ -10,16 +10,15 @@ and also 1 plus that spread; the exit code is 1 if any shape is slower.
 usage: builds_gpu.py --old BINARY --new BINARY --work DIR --out FILE [--models ...] [--runs 3]
 """
 
-import argparse
 import copy
 import gc
 import itertools
-import json
 import statistics
 import sys
 
 from peers import label, versions
 from peers_gpu import GROUPS, load_model, quintet_ms, shapes_of
+from runs import flag_parser, write_report
 
 LIMIT = 1.02
 
@@ -63,9 +62,7 @@ def compare(name, shape, old, new):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--old", required=True, help="quintet of the build to compare with")
     parser.add_argument("--new", required=True, help="quintet of the build to judge")
     parser.add_argument("--work", required=True, help="folder for the checkpoints")
@@ -104,8 +101,7 @@ def main():
                     f"{'  SLOWER' if row['slower'] else ''}",
                     flush=True,
                 )
-            with open(args.out, "w") as file:  # written after each group: a run may be interrupted
-                json.dump(report, file, indent=1)
+            write_report(args.out, report)  # after each group: a run may be interrupted
     slower = [row["shape"] for row in report["rows"] if row["slower"]]
     print(f"slower: {len(slower)} of {len(report['rows'])} shapes")
     return 1 if slower else 0

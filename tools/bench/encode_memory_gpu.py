@@ -28,24 +28,27 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
 from peers import versions  # noqa: E402
-from runs import bench, conditions_of, flags_of  # noqa: E402
+from runs import (  # noqa: E402
+    add_timeout_and_out,
+    bench_parser,
+    bench_with,
+    conditions_of,
+    flags_of,
+    limits_for,
+    write_report,
+)
 
 STRAIGHT = 0.1
 
 
 def own(args, directory, tokens):
-    report = bench(
-        args.quintet,
-        args.timeout,
-        model=directory,
-        device=args.device,
-        dtype=args.dtype,
+    report = bench_with(
+        args,
+        directory,
         mode="encode-first",
         batch=1,
         input_tokens=tokens,
-        max_input_tokens=tokens,
-        max_batch_tokens=tokens,
-        max_running=1,
+        **limits_for(1, tokens),
         repetitions=args.repetitions,
         warmup=1,
     )
@@ -126,11 +129,7 @@ def show(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="directory for the checkpoint")
+    parser = bench_parser(__doc__, "directory for the checkpoint")
     parser.add_argument("--model", default="t5-base")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
@@ -138,13 +137,7 @@ def main():
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60,
-        help="time limit for one length of one engine, in seconds",
-    )
-    parser.add_argument("--out", help="also write the results as JSON to this file")
+    add_timeout_and_out(parser, 60, "length of one engine")
     parser.add_argument(
         "--peer", metavar="DIR", help=argparse.SUPPRESS
     )  # this process runs transformers
@@ -175,17 +168,14 @@ def main():
     print(
         f"{last['tokens']} tokens: transformers {'fails or is slower' if behind else 'IS FASTER'}"
     )
-    if args.out:
-        document = dict(
-            conditions=conditions_of(
-                report, "version", "commit", "cpu", "system", "device", "dtype"
-            ),
-            versions=versions(),
-            model=args.model,
-            rows=rows,
-            bytes_per_token=slopes,
-        )
-        pathlib.Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
+    document = dict(
+        conditions=conditions_of(report, "version", "commit", "cpu", "system", "device", "dtype"),
+        versions=versions(),
+        model=args.model,
+        rows=rows,
+        bytes_per_token=slopes,
+    )
+    write_report(args.out, document)
     return 0 if linear and behind else 1
 
 

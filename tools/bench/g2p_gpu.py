@@ -13,7 +13,6 @@ transformers' f32 output, which was recorded with the words. The exit code is 0 
 usage: g2p_gpu.py --quintet build/quintet [--dtypes f32 bf16 f16] [--device cuda] [--out FILE]
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -21,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from runs import flags_of, run  # noqa: E402
+from runs import add_timeout_and_out, flag_parser, flags_of, run, write_report  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL, DATA = ROOT / "deploy/models/g2p", ROOT / "tests/data/g2p"
@@ -82,13 +81,11 @@ def write(args, words, recorded, rows):
         import torch
 
         report["device"], report["torch"] = torch.cuda.get_device_name(), torch.__version__
-    pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+    write_report(args.out, report)
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--quintet", default=str(ROOT / "build/quintet"))
     parser.add_argument(
         "--dtypes", nargs="+", default=["f32", "bf16", "f16", "int8", "fp8"], choices=list(POINTS)
@@ -101,10 +98,7 @@ def main():
         "--batch", type=int, default=128, help="batch size of both engines, in words"
     )
     parser.add_argument("--lines", type=int, default=6000, help="use only the first N words")
-    parser.add_argument(
-        "--timeout", type=float, default=120, help="time limit for one run of Quintet, in seconds"
-    )
-    parser.add_argument("--out", help="also write the results as JSON to this file")
+    add_timeout_and_out(parser, 120, "run of Quintet")
     args = parser.parse_args()
     lines = [line.split("\t") for line in (DATA / "test.tsv").read_text().splitlines()][
         : args.lines

@@ -12,11 +12,11 @@ model with transformers' random initialisation would repeat one token for ever. 
 usage: job_models.py NAME... --work DIR
 """
 
-import argparse
 import pathlib
 import random
 
 from peers import GPT2_SIZES, T5_SIZES, t5_sizes
+from runs import flag_parser
 
 PIECES = 32_000
 SHAPES = {  # name: fields of T5Config or GPT2Config
@@ -155,9 +155,7 @@ def prepare(name: str, work: pathlib.Path) -> pathlib.Path:
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("names", nargs="+", choices=list(SHAPES))
     parser.add_argument("--work", type=pathlib.Path, required=True)
     args = parser.parse_args()

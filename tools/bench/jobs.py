@@ -26,6 +26,7 @@ import time
 
 import job_models
 import peers
+from runs import flag_parser, write_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MIN_TOKENS, NEW_TOKENS = 4, 60
@@ -332,9 +333,7 @@ def measure(args, job: str, report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="checkpoints, kept")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="report (JSON)")
@@ -367,7 +366,7 @@ def main():
     )
     for job in args.jobs:
         measure(args, job, report)
-        args.out.write_text(json.dumps(report, indent=1))  # after each job: a run may be cut short
+        write_report(args.out, report)  # after each job: a run may be cut short
 
 
 if __name__ == "__main__":

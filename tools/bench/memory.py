@@ -13,8 +13,6 @@ weights plus those of a quintet process without a model. MODEL_DIR must be an ou
 convert.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -112,9 +110,7 @@ def load(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = runs.flag_parser(__doc__)
     parser.add_argument("what", choices=["encode", "load"])
     parser.add_argument("model")
     parser.add_argument("--lengths", nargs="+", type=int, default=[8192, 16384, 32768, 65536])
@@ -124,9 +120,7 @@ def main():
     parser.add_argument("--out")
     args = parser.parse_args()
     report = {"encode": encode, "load": load}[args.what](args)
-    if args.out:
-        with open(args.out, "w") as file:
-            json.dump(report, file, indent=1)
+    runs.write_report(args.out, report)
 
 
 if __name__ == "__main__":

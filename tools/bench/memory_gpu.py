@@ -12,24 +12,19 @@ usage: memory_gpu.py --quintet build/quintet --work DIR [--models t5-base flan-t
            [--dtypes bf16 int8] [--out FILE]
 """
 
-import argparse
 import json
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
-from runs import bench, flags_of, run  # noqa: E402
+from runs import bench, bench_parser, flags_of, run, write_report  # noqa: E402
 
 GOAL = 0.05
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="directory for the checkpoints")
+    parser = bench_parser(__doc__, "directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["t5-base", "flan-t5-xl"])
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "int8"])
     parser.add_argument("--device", default="cuda")
@@ -81,8 +76,7 @@ def main():
                 f"{'holds' if abs(row['error']) <= GOAL else 'DOES NOT HOLD'}",
                 flush=True,
             )
-    if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
+    write_report(args.out, rows)
     return 0 if all(abs(row["error"]) <= GOAL for row in rows) else 1
 
 

@@ -24,7 +24,6 @@ Conv1D layers would stay f32).
 usage: peers.py --quintet build/quintet --work DIR --out DIR [--models ...] [--threads 1 2] ...
 """
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -35,7 +34,7 @@ import subprocess
 import sys
 import time
 
-from runs import bench
+from runs import bench, bench_parser, write_report
 
 
 def t5_sizes(d_model, d_ff, layers, heads, d_kv=64, **fields):
@@ -458,15 +457,8 @@ def main():
         engine, directory, name, dtype, threads = sys.argv[2:]
         worker(engine, directory, name, dtype, int(threads))
         return
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument(
-        "--work",
-        required=True,
-        help="folder for the checkpoints (2.5 GB for all three); kept for the next run",
-    )
+    work = "folder for the checkpoints (2.5 GB for all three); kept for the next run"
+    parser = bench_parser(__doc__, work)
     parser.add_argument("--out", required=True, help="directory for peers.json")
     parser.add_argument(
         "--models", nargs="+", default=["t5-small", "t5-base", "gpt2"], choices=list(SHAPES)
@@ -521,10 +513,8 @@ def main():
                 report["rows"] += rows
                 for row in rows:
                     show(row, args.peers)
-                with open(
-                    os.path.join(args.out, "peers.json"), "w"
-                ) as file:  # written after each row, since a long run may be interrupted
-                    json.dump(report, file, indent=1)
+                # After each row, since a long run may be interrupted.
+                write_report(os.path.join(args.out, "peers.json"), report)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,7 @@ seconds; missing rows are listed.
 usage: peers_gpu.py --quintet build/quintet --work DIR --out DIR [--models ...] [--budget 420]
 """
 
-import argparse
 import gc
-import json
 import os
 import statistics
 import subprocess
@@ -31,7 +29,7 @@ import sys
 import time
 
 from peers import SHAPES, build_model, label, random_ids, versions
-from runs import bench
+from runs import bench, bench_parser, limits_for, write_report
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 # For each model, groups of calls that are measured together: (mode, input tokens, beams, batch
@@ -147,9 +145,7 @@ def quintet_ms(directory, group, args):
         new_tokens=NEW_TOKENS,
         repetitions=args.repetitions,
         warmup=args.warmup,
-        max_running=max(batches) * beams,
-        max_input_tokens=tokens,
-        max_batch_tokens=max(batches) * tokens,
+        **limits_for(max(batches), tokens, beams),
         cache_memory=args.cache_mib,
     )
     return {row["batch"]: row["all_wall_ms"] for row in report["rows"]}, report["conditions"]
@@ -207,15 +203,8 @@ def show(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument(
-        "--work",
-        required=True,
-        help="folder for the checkpoints (6.5 GB for all); kept for the next run",
-    )
+    work = "folder for the checkpoints (6.5 GB for all); kept for the next run"
+    parser = bench_parser(__doc__, work)
     parser.add_argument("--out", required=True, help="directory for peers_gpu.json")
     parser.add_argument(
         "--models",
@@ -274,10 +263,8 @@ def main():
             report["rows"] += rows
             if conditions:
                 report["quintet"] = {k: conditions[k] for k in ("version", "commit", "cpu")}
-            with open(
-                os.path.join(args.out, "peers_gpu.json"), "w"
-            ) as file:  # written after each row, since a run may be interrupted
-                json.dump(report, file, indent=1)
+            # After each row, since a run may be interrupted.
+            write_report(os.path.join(args.out, "peers_gpu.json"), report)
         del model
         gc.collect()
         torch.cuda.empty_cache()

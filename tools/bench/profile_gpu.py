@@ -18,18 +18,23 @@ usage: profile_gpu.py --quintet build/quintet --steps build/tools/bench_steps_gp
            [--models ...] [--all] [--out FILE]
 """
 
-import argparse
-import json
 import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
-from runs import bench, run  # noqa: E402
+from runs import (  # noqa: E402
+    add_timeout_and_out,
+    bench,
+    flag_parser,
+    flags_of,
+    json_report,
+    limits_for,
+    write_report,
+)
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
 GOALS = {  # model: {(batch, beams): ms per step}
@@ -75,9 +80,7 @@ def whole_calls(args, model, directory, beams):
         new_tokens=NEW_TOKENS,
         repetitions=args.repetitions,
         warmup=2,
-        max_running=max(batches) * beams,
-        max_input_tokens=SOURCE_TOKENS,
-        max_batch_tokens=max(batches) * SOURCE_TOKENS,
+        **limits_for(max(batches), SOURCE_TOKENS, beams),
         cache_memory=16384,
     )
     encodes = {
@@ -106,27 +109,17 @@ def whole_calls(args, model, directory, beams):
 
 def add_steps(args, model, rows):
     """Adds to each row the GPU time of the whole step, and of the step without each kind of op."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        shapes = ",".join(f"{row['batch']}x{row['beams']}" for row in rows)
-        run(
-            [
-                args.steps,
-                "--models",
-                model,
-                "--shapes",
-                shapes,
-                "--source",
-                SOURCE_TOKENS,
-                "--keys",
-                NEW_TOKENS // 2,
-                "--measure",
-                "--parts",
-                "--json",
-                file.name,
-            ],
-            args.timeout,
+    flags = flags_of(
+        dict(
+            models=model,
+            shapes=[f"{row['batch']}x{row['beams']}" for row in rows],
+            source=SOURCE_TOKENS,
+            keys=NEW_TOKENS // 2,
+            measure=True,
+            parts=True,
         )
-        report = json.loads(pathlib.Path(file.name).read_text())
+    )
+    report = json_report([args.steps, *flags], args.timeout)
     for row, step in zip(rows, report["results"], strict=True):
         row["gpu_ms"] = step["us"] / 1e3
         row["rest_ms"] = row["ms"] - row["encode_ms"] - row["gpu_ms"]
@@ -154,9 +147,7 @@ def show(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--quintet", default="build/quintet")
     parser.add_argument("--steps", default="build/tools/bench_steps_gpu")
     parser.add_argument("--work", required=True, help="directory for the checkpoints")
@@ -165,12 +156,8 @@ def main():
         "--all", action="store_true", help="also break down rows that meet their goals"
     )
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument(
-        "--timeout", type=float, default=60, help="time limit for one process, in seconds"
-    )
-    parser.add_argument(
-        "--out", help="also write the report as JSON to this file; current after each model"
-    )
+    out = "also write the report as JSON to this file; current after each model"
+    add_timeout_and_out(parser, 60, "process", out)
     args = parser.parse_args()
     begin = time.monotonic()
     os.makedirs(args.work, exist_ok=True)
@@ -192,8 +179,7 @@ def main():
         report["rows"] += rows
         for row in rows:
             show(row)
-        if args.out:
-            pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+        write_report(args.out, report)
     print(
         f"{sum(row['met'] for row in report['rows'])} of {len(report['rows'])} goals met, "
         f"{time.monotonic() - begin:.0f} s"

@@ -1,7 +1,41 @@
-"""Runs `quintet` and other programs for the benchmark scripts. Needs only the standard library."""
+"""For the benchmark scripts: parses their command lines, runs `quintet` and other programs, and
+writes reports. Needs only the standard library."""
 
+import argparse
 import json
+import pathlib
 import subprocess
+import tempfile
+
+
+def flag_parser(doc: str) -> argparse.ArgumentParser:
+    """Returns a parser without flags. `doc`: the docstring of the script, shown by --help."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def bench_parser(doc: str, work: str) -> argparse.ArgumentParser:
+    """Returns a parser with the flags --quintet, the binary, and --work, a required directory.
+    `work`: the help text of --work."""
+    parser = flag_parser(doc)
+    parser.add_argument("--quintet", default="build/quintet")
+    parser.add_argument("--work", required=True, help=work)
+    return parser
+
+
+def add_timeout_and_out(
+    parser: argparse.ArgumentParser,
+    seconds: float,
+    limited: str,
+    out: str = "also write the results as JSON to this file",
+) -> None:
+    """Adds the flags --timeout, by default `seconds` for one `limited`, and --out with the help
+    text `out`."""
+    parser.add_argument(
+        "--timeout", type=float, default=seconds, help=f"time limit for one {limited}, in seconds"
+    )
+    parser.add_argument("--out", help=out)
 
 
 def flags_of(values: dict) -> list[str]:
@@ -30,11 +64,40 @@ def run(command: list, timeout: float | None = None, text: str | None = None) ->
     return done.stdout
 
 
+def json_report(command: list, timeout: float | None = None) -> dict:
+    """Runs `command` with the flag --json FILE and returns the contents of that file."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        run([*command, "--json", file.name], timeout)
+        return json.loads(pathlib.Path(file.name).read_text())
+
+
 def bench(quintet: str, timeout: float | None = None, **flags) -> dict:
     """Returns the report of `quintet bench`."""
     return json.loads(run([quintet, "bench", *flags_of(dict(flags, output="json"))], timeout))
 
 
+def bench_with(args: argparse.Namespace, model: str, **flags) -> dict:
+    """Returns the report of `quintet bench` for a model, with the binary, time limit, device and
+    weight type of a script's command line."""
+    return bench(
+        args.quintet, args.timeout, model=model, device=args.device, dtype=args.dtype, **flags
+    )
+
+
+def limits_for(rows: int, tokens: int, num_beams: int = 1) -> dict:
+    """Returns the flags that set the engine's limits to one batch of `rows` inputs of `tokens`
+    tokens each."""
+    return dict(
+        max_running=rows * num_beams, max_input_tokens=tokens, max_batch_tokens=rows * tokens
+    )
+
+
 def conditions_of(report: dict, *names: str) -> dict:
     """Returns the conditions of a report of `quintet bench` with these names."""
     return {name: report["conditions"][name] for name in names}
+
+
+def write_report(path, document) -> None:
+    """Writes `document` as JSON to the file `path`; does nothing if `path` is empty or None."""
+    if path:
+        pathlib.Path(path).write_text(json.dumps(document, indent=1) + "\n")

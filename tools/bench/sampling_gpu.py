@@ -13,8 +13,6 @@ usage: sampling_gpu.py --quintet build/quintet --work DIR [--models gpt2 t5-base
            [--peer-repetitions 0] [--out FILE]
 """
 
-import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -24,7 +22,14 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
 from peers import SHAPES, random_ids  # noqa: E402
-from runs import bench, conditions_of  # noqa: E402
+from runs import (  # noqa: E402
+    add_timeout_and_out,
+    bench_parser,
+    bench_with,
+    conditions_of,
+    limits_for,
+    write_report,
+)
 
 INPUT_TOKENS, NEW_TOKENS = 128, 64
 GOAL_HOST_US = 50.0
@@ -45,19 +50,14 @@ DECODINGS = {
 
 def quintet_row(args, directory, decoding):
     """Runs quintet bench with one set of decoding options. Returns its row and the whole report."""
-    report = bench(
-        args.quintet,
-        args.timeout,
-        model=directory,
-        device=args.device,
-        dtype=args.dtype,
+    report = bench_with(
+        args,
+        directory,
         mode="generate",
         batch=args.batch,
         input_tokens=INPUT_TOKENS,
         new_tokens=NEW_TOKENS,
-        max_running=args.batch * decoding.get("num_beams", 1),
-        max_input_tokens=INPUT_TOKENS,
-        max_batch_tokens=args.batch * INPUT_TOKENS,
+        **limits_for(args.batch, INPUT_TOKENS, decoding.get("num_beams", 1)),
         cache_memory=args.cache_mib,
         repetitions=args.repetitions,
         warmup=2,
@@ -156,17 +156,12 @@ def measure(model, args, report):
         )
         report["rows"].append(row)
         show(row)
-        if args.out:  # written after each row, since a run may be interrupted
-            pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+        write_report(args.out, report)  # after each row, since a run may be interrupted
     return holds
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="directory for the checkpoints")
+    parser = bench_parser(__doc__, "directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2", "t5-base"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bf16")
@@ -176,15 +171,8 @@ def main():
     parser.add_argument(
         "--peer-repetitions", type=int, default=1, help="measured runs of transformers; 0 = none"
     )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60,
-        help="time limit for one process of Quintet, in seconds",
-    )
-    parser.add_argument(
-        "--out", help="also write the report as JSON to this file; current after each row"
-    )
+    out = "also write the report as JSON to this file; current after each row"
+    add_timeout_and_out(parser, 60, "process of Quintet", out)
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
     report = dict(

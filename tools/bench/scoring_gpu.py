@@ -18,15 +18,19 @@ usage: scoring_gpu.py --quintet build/quintet --work DIR [--device cpu] [--model
            [--out FILE]
 """
 
-import argparse
-import json
 import os
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from peers import SHAPES, build_model  # noqa: E402
-from runs import bench, conditions_of  # noqa: E402
+from runs import (  # noqa: E402
+    add_timeout_and_out,
+    bench_parser,
+    bench_with,
+    conditions_of,
+    write_report,
+)
 
 GOAL = 8.0
 
@@ -50,12 +54,9 @@ def checkpoint(name, positions, work):
 def wall_ms(args, directory, *, requests, targets):
     """Returns the median time in milliseconds of `requests` requests that run at once, and the
     report of the run."""
-    report = bench(
-        args.quintet,
-        args.timeout,
-        model=directory,
-        device=args.device,
-        dtype=args.dtype,
+    report = bench_with(
+        args,
+        directory,
         mode="score",
         batch=requests,
         input_tokens=args.prompt_tokens,
@@ -100,11 +101,7 @@ def measure(name, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quintet", default="build/quintet")
-    parser.add_argument("--work", required=True, help="directory for the checkpoints")
+    parser = bench_parser(__doc__, "directory for the checkpoints")
     parser.add_argument("--models", nargs="+", default=["gpt2"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", help="default: f32 on a CPU, bf16 on a GPU")
@@ -115,23 +112,15 @@ def main():
     parser.add_argument("--max-batch-tokens", type=int, default=4096)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument(
-        "--timeout", type=float, default=120, help="time limit for one way, in seconds"
-    )
-    parser.add_argument("--out", help="also write the results as JSON to this file")
+    add_timeout_and_out(parser, 120, "way")
     args = parser.parse_args()
     args.dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
     rows = []
     for name in args.models:
         row, report = measure(name, args)
         rows.append(row)
-    if args.out:
-        kept = conditions_of(
-            report, "version", "commit", "cpu", "cores", "system", "threads", "device"
-        )
-        pathlib.Path(args.out).write_text(
-            json.dumps(dict(conditions=kept, goal=GOAL, rows=rows), indent=1) + "\n"
-        )
+    kept = conditions_of(report, "version", "commit", "cpu", "cores", "system", "threads", "device")
+    write_report(args.out, dict(conditions=kept, goal=GOAL, rows=rows))
     return 0 if all(min(row["over_at_once"], row["over_one_by_one"]) >= GOAL for row in rows) else 1
 
 

@@ -13,12 +13,10 @@ usage: server_share_gpu.py --work DIR [--model t5-base] [--out DIR]
 QUINTET_BINARY: the program, build/quintet unless set.
 """
 
-import json
 import os
 import pathlib
 import statistics
 import sys
-import tempfile
 import time
 
 sys.path[:0] = [
@@ -26,17 +24,15 @@ sys.path[:0] = [
     str(pathlib.Path(__file__).resolve().parent.parent / "reliability"),
 ]
 from batching_gpu import checkpoint  # noqa: E402
-from runs import flags_of, run  # noqa: E402
+from runs import flags_of, json_report  # noqa: E402
 from serving import QUINTET, Server, Verdict, arguments, load  # noqa: E402
 
 GOAL = 0.92
 
 
 def engine_report(cores, settings):
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        flags = flags_of(dict(settings, json=file.name))
-        run(["taskset", "-c", cores, QUINTET, "bench", "engine", *flags], timeout=120)
-        return json.load(open(file.name))
+    command = ["taskset", "-c", cores, QUINTET, "bench", "engine", *flags_of(settings)]
+    return json_report(command, timeout=120)
 
 
 def main() -> int:
