@@ -12,14 +12,10 @@ tokens (attention_masks_plot.py plots it). The file is rewritten after each meas
 interrupted run keeps its results so far.
 """
 
-import argparse
-import json
-import os
-import statistics
-import subprocess
-import tempfile
+from attention_torch import HEADS, document_of, median_seconds, replace_report
+from runs import flag_parser, json_report
 
-HEADS, DIM, LEAST_TOKENS = 16, 128, 16384
+DIM, LEAST_TOKENS = 128, 16384
 TILE = 128  # queries and keys
 
 
@@ -97,22 +93,6 @@ def tiles_seen(columns, n):
     return (seen > 0).view(n // TILE, n // TILE, TILE).any(2).float().mean().item()
 
 
-def seconds(call):
-    """Returns the median GPU time of ten calls in seconds, after three warm-up calls."""
-    import torch
-
-    times = []
-    for turn in range(13):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        if turn >= 3:
-            times.append(1e-3 * begin.elapsed_time(end))
-    return statistics.median(times)
-
-
 def measure_flex(n):
     """Yields (family, microseconds)."""
     import torch
@@ -139,53 +119,25 @@ def measure_flex(n):
         for column, value in zip(columns, values):
             column.copy_(value)
         mask = make_mask(seen, None, None, n, n, device="cuda")
-        yield name, 1e6 * seconds(lambda: compiled(q, k, v, block_mask=mask, scale=0.125))
-
-
-def measure_own(bench):
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "bench.json")
-        subprocess.run(
-            [bench, "--filter", "mask ", "--json", path], check=True, stdout=subprocess.DEVNULL
+        seconds = median_seconds(
+            lambda: compiled(q, k, v, block_mask=mask, scale=0.125), calls=10, warm_up=3
         )
-        with open(path) as file:
-            return json.load(file)
+        yield name, 1e6 * seconds
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--commit", default="", help="commit id that is written to the file")
     parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
-    own = measure_own(args.bench)
+    own = json_report([args.bench, "--filter", "mask "])
     rows = {row["name"]: row for row in own["results"]}
 
-    import torch
-
-    document = dict(
-        device=own["device"],
-        date=own["date"],
-        commit=args.commit,
-        paths=own["paths"],
-        torch=torch.__version__,
-        dtype="bf16",
-        heads=HEADS,
-        head_dim=DIM,
-        against_flex_attention=[],
-        by_share_seen=[],
+    document = document_of(
+        own, args.commit, head_dim=DIM, against_flex_attention=[], by_share_seen=[]
     )
-
-    def write():
-        if not args.out:
-            return
-        with open(args.out + ".part", "w") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
-        os.replace(args.out + ".part", args.out)
-
     for name, row in rows.items():
         family, n, part = (
             name.removeprefix("mask ").replace(" n ", "|").replace(" part ", "|").split("|")
@@ -201,7 +153,7 @@ def main():
             f"{family:20s} {n:>6s} part {part:>5s} seen {share:6.4f}, tiles {tiles:6.4f} "
             f"{row['us']:11.1f} us"
         )
-    write()
+    replace_report(args.out, document)
     print(
         f"{'family':20s} {'n':>6s} {'seen':>6s} {'quintet us':>11s} {'TFLOP/s':>8s} "
         f"{'flex us':>10s} {'ratio':>6s}"
@@ -220,7 +172,7 @@ def main():
                     ratio=flex_us / row["us"],
                 )
             )
-            write()
+            replace_report(args.out, document)
             print(
                 f"{name:20s} {n:6d} {share:6.3f} {row['us']:11.1f} "
                 f"{1e-6 * row['flops'] / row['us']:8.0f} {flex_us:10.1f} "

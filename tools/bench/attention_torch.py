@@ -19,14 +19,14 @@ so an interrupted run keeps its results so far.
 import argparse
 import concurrent.futures
 import functools
-import json
 import math
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+
+from runs import flag_parser, json_report, write_report
 
 HEADS, TOTAL, SATURATION, SCALE = 16, 16384, 128, 0.125
 SHAPES = [
@@ -57,27 +57,36 @@ SAME = (
 FLEX_TILES = {64: ((128, 32, 3, 4),), 128: ((128, 64, 3, 8),)}
 
 
+def gpu_seconds(work):
+    """Returns the GPU time of work() in seconds."""
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return 1e-3 * begin.elapsed_time(end)
+
+
+def median_seconds(work, calls, warm_up):
+    """Returns the median GPU time of `calls` calls of work() in seconds, after `warm_up` calls."""
+    return statistics.median([gpu_seconds(work) for _ in range(warm_up + calls)][warm_up:])
+
+
 def seconds(call):
     """Returns the time of one call in seconds: the median time of a CUDA graph of several calls
     (about 10 ms in total), divided by their number."""
     import torch
 
-    def timed(work):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        return 1e-3 * begin.elapsed_time(end)
-
     call()
     torch.cuda.synchronize()
-    calls = min(20, max(1, int(0.01 / timed(call))))
+    calls = min(20, max(1, int(0.01 / gpu_seconds(call))))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):
             call()
-    return statistics.median([timed(graph.replay) for _ in range(12)][2:]) / calls
+    return median_seconds(graph.replay, calls=10, warm_up=2) / calls
 
 
 def shape_name(shape):
@@ -274,14 +283,8 @@ def compile_all(shapes, limit):
 def measure_own(bench, shapes):
     """Runs bench_attention_gpu on the shapes, without a bias and with each bias that it measures
     for a shape. Returns its report."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "bench.json")
-        filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]
-        subprocess.run(
-            [bench, "--filter", *filters, "--json", path], check=True, stdout=subprocess.DEVNULL
-        )
-        with open(path) as file:
-            return json.load(file)
+    filters = [f"prefill bf16 heads {HEADS} {shape_name(shape)} " for shape in shapes]
+    return json_report([bench, "--filter", *filters])
 
 
 def parse_shape(text):
@@ -289,12 +292,34 @@ def parse_shape(text):
     return int(dim), int(n), causal == "1"
 
 
+def document_of(own, commit, **fields):
+    """Returns a report: the conditions of `own`, a report of bench_attention_gpu, and `fields`."""
+    import torch
+
+    return dict(
+        device=own["device"],
+        date=own["date"],
+        commit=commit,
+        paths=own["paths"],
+        torch=torch.__version__,
+        dtype="bf16",
+        heads=HEADS,
+        **fields,
+    )
+
+
+def replace_report(path, document):
+    """Replaces the file `path` in one step, so that it is complete at any time; does nothing if
+    `path` is empty or None."""
+    if path:
+        write_report(path + ".part", document)
+        os.replace(path + ".part", path)
+
+
 class Report:
     """Collects one row of results for each shape and rewrites the file after every change."""
 
     def __init__(self, own, args):
-        import torch
-
         rates = {row["name"]: 1e-12 * row["flops"] / (1e-6 * row["us"]) for row in own["results"]}
         self.path = args.out
         self.rows = {}
@@ -310,14 +335,9 @@ class Report:
                 **row,
                 ratio=row["quintet_table"] / row["quintet_none"],
             )
-        self.document = dict(
-            device=own["device"],
-            date=own["date"],
-            commit=args.commit,
-            paths=own["paths"],
-            torch=torch.__version__,
-            dtype="bf16",
-            heads=HEADS,
+        self.document = document_of(
+            own,
+            args.commit,
             tokens=TOTAL,
             unit="TFLOP/s",
             matrix_tflop_per_s=own["matrix_tflop_per_s"],
@@ -327,11 +347,7 @@ class Report:
         self.write()
 
     def write(self):
-        if not self.path:
-            return
-        with open(self.path + ".part", "w") as file:
-            file.write(json.dumps(self.document, indent=1) + "\n")
-        os.replace(self.path + ".part", self.path)
+        replace_report(self.path, self.document)
 
     def print(self, peers):
         names = [
@@ -353,9 +369,7 @@ class Report:
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--bench", default="build/tools/bench_attention_gpu")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument(

@@ -10,12 +10,8 @@ measured: the 8 best logits of every row, and the 8 best of every 4 rows togethe
 search. torch is timed both as plain calls and as a CUDA graph; ratios are relative to the graph.
 """
 
-import argparse
-import json
-import os
-import statistics
-import subprocess
-import tempfile
+from attention_torch import median_seconds
+from runs import flag_parser, json_report, write_report
 
 ROWS, VOCAB, K = 128, 32128, 8
 
@@ -33,16 +29,7 @@ def torch_times(group, hot):
         return torch.topk(scores.view(ROWS // group, group * VOCAB), K)
 
     def measure(run, calls):
-        times = []
-        for turn in range(13):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            if turn >= 2:
-                times.append(1e3 * begin.elapsed_time(end) / calls)
-        return statistics.median(times)
+        return 1e6 * median_seconds(run, calls=11, warm_up=2) / calls
 
     calls = 24
 
@@ -59,22 +46,12 @@ def torch_times(group, hot):
 
 
 def own_times(bench):
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "bench.json")
-        subprocess.run(
-            [bench, "--filter", f"log_softmax+topk {ROWS}x{VOCAB} {K} of", "--json", path],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        with open(path) as file:
-            report = json.load(file)
+    report = json_report([bench, "--filter", f"log_softmax+topk {ROWS}x{VOCAB} {K} of"])
     return {row["name"]: row["us"] for row in report["results"]}
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flag_parser(__doc__)
     parser.add_argument("--bench", default="build/tools/bench_kernels_gpu")
     parser.add_argument("--out", help="also write the results as JSON to this file")
     args = parser.parse_args()
@@ -104,10 +81,8 @@ def main():
                 f"{f'{K} of {group} rows' + (', hot' if hot else ''):28s} {us:10.2f} "
                 f"{called:9.1f} {replayed:9.1f} {replayed / us:5.1f}x"
             )
-    if args.out:
-        report = dict(device=torch.cuda.get_device_name(), torch=torch.__version__, results=rows)
-        with open(args.out, "w") as file:
-            json.dump(report, file, indent=1)
+    report = dict(device=torch.cuda.get_device_name(), torch=torch.__version__, results=rows)
+    write_report(args.out, report)
 
 
 if __name__ == "__main__":
