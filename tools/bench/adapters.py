@@ -22,7 +22,7 @@ import statistics
 import sys
 import time
 
-from peers import SHAPES, build_model, random_ids, versions
+from peers import SHAPES, build_model, generate, random_ids, versions
 from runs import bench, bench_parser, conditions_of, limits_for, write_report
 
 ROWS, SOURCE_TOKENS, NEW_TOKENS, RANK = 32, 128, 64, 16
@@ -135,15 +135,7 @@ def peft_ms(model, name, shape, adapters, args):
             if shape == "encode":
                 model(input_ids=ids, decoder_input_ids=ids[:, :1], **mixed)
             else:
-                model.generate(
-                    input_ids=ids,
-                    attention_mask=torch.ones_like(ids),
-                    do_sample=False,
-                    min_new_tokens=NEW_TOKENS,
-                    max_new_tokens=NEW_TOKENS,
-                    pad_token_id=0,
-                    **mixed,
-                )
+                generate(model, ids, torch.ones_like(ids), NEW_TOKENS, **mixed)
         synchronize(args.device)
         times.append(1e3 * (time.perf_counter() - begin))
     return times[1:]

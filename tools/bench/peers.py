@@ -202,6 +202,19 @@ def random_ids(shape, vocab, seed):
     )
 
 
+def generate(model, ids, mask, new_tokens, **options):
+    """Generates exactly `new_tokens` tokens for each row of `ids` with transformers, greedily
+    unless `options` of its generate() say otherwise."""
+    return model.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        min_new_tokens=new_tokens,
+        max_new_tokens=new_tokens,
+        pad_token_id=0,
+        **{"do_sample": False, **options},
+    )
+
+
 class Transformers:
     def __init__(self, directory, name, dtype, threads):
         import torch
@@ -236,15 +249,7 @@ class Transformers:
             if encode and self.family == "t5":
                 self.model.encoder(input_ids=ids, attention_mask=mask)
                 return time.perf_counter() - begin
-            out = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                num_beams=shape["num_beams"],
-                do_sample=False,
-                min_new_tokens=new_tokens,
-                max_new_tokens=new_tokens,
-                pad_token_id=0,
-            )
+            out = generate(self.model, ids, mask, new_tokens, num_beams=shape["num_beams"])
             seconds = time.perf_counter() - begin
         prompt = 1 if self.family == "t5" else shape["input_tokens"]
         assert out.shape[1] - prompt == new_tokens, out.shape

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-from peers import SHAPES, build_model, label, random_ids, versions
+from peers import SHAPES, build_model, generate, label, random_ids, versions
 from runs import bench, bench_parser, limits_for, write_report
 
 SOURCE_TOKENS, NEW_TOKENS = 128, 64
@@ -112,15 +112,7 @@ def transformers_ms(model, name, shape, args, compiled=False):
             if encode:
                 encoder(input_ids=ids, attention_mask=mask)
             else:
-                out = model.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    num_beams=shape["num_beams"],
-                    do_sample=False,
-                    min_new_tokens=NEW_TOKENS,
-                    max_new_tokens=NEW_TOKENS,
-                    pad_token_id=0,
-                )
+                out = generate(model, ids, mask, NEW_TOKENS, num_beams=shape["num_beams"])
                 prompt = 1 if SHAPES[name][0] == "t5" else shape["input_tokens"]
                 assert out.shape[1] - prompt == NEW_TOKENS, out.shape
         torch.cuda.synchronize()

@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from batching_gpu import checkpoint  # noqa: E402
-from peers import SHAPES, random_ids  # noqa: E402
+from peers import SHAPES, generate, random_ids  # noqa: E402
 from runs import (  # noqa: E402
     add_timeout_and_out,
     bench_parser,
@@ -95,14 +95,8 @@ class Peer:
         )
         begin = time.perf_counter()
         with self.torch.inference_mode():
-            out = self.model.generate(
-                input_ids=ids,
-                attention_mask=self.torch.ones_like(ids),
-                min_new_tokens=NEW_TOKENS,
-                max_new_tokens=NEW_TOKENS,
-                pad_token_id=0,
-                **{"do_sample": False, **decoding},
-            ).cpu()
+            mask = self.torch.ones_like(ids)
+            out = generate(self.model, ids, mask, NEW_TOKENS, **decoding).cpu()
         assert out.shape[1] - self.prompt == NEW_TOKENS, out.shape
         return 1e3 * (time.perf_counter() - begin)
 
