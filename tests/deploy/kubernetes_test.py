@@ -54,12 +54,16 @@ def overlay_pod(name: str) -> dict:
     return deployment["spec"]["template"]["spec"]
 
 
+def validate(objects: list[dict], version: str) -> None:
+    for one in objects:
+        if one["kind"] not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("file", FILES)
 def test_schema(file, version):
-    for document in documents(file):
-        if document["kind"] not in WITHOUT_SCHEMA:
-            kubernetes_validate.validate(document, version, strict=True)
+    validate(documents(file), version)
 
 
 def test_the_validator_sees_a_wrong_field():
@@ -80,9 +84,7 @@ def test_kustomization_lists_every_file():
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_overlay(name, version):
-    for document in overlay(name):
-        if document["kind"] not in WITHOUT_SCHEMA:
-            kubernetes_validate.validate(document, version, strict=True)
+    validate(overlay(name), version)
     (one,) = overlay_pod(name)["containers"]
     project = re.search(r"project\(quintet VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
     assert one["image"] == f"quintet:{project.group(1)}" + ("-cuda" if name == "gpu" else "")
