@@ -98,34 +98,22 @@ class RpcClient:
         """Yields GenerateStreamResponse: chunks, then one `complete`."""
         return self.stub.GenerateStream(self.generate_request(value, decoding), **self._sending)
 
-    def encode(
-        self,
-        values,
-        *,
-        pooling: str = "UNSPECIFIED",
-        normalize: bool = False,
-        vector_type: str = "FP32",
-    ) -> Any:  # pb.EncodeResponse
-        options = _encode_options(pooling, normalize, vector_type)
-        inputs = [make_input(value) for value in values]
-        return self.stub.Encode(
-            pb.EncodeRequest(call=self._options(), inputs=inputs, options=options), **self._sending
+    def encode(self, values, **options) -> Any:  # pb.EncodeResponse
+        """`options`: those of encode_options."""
+        request = pb.EncodeRequest(
+            call=self._options(),
+            inputs=[make_input(value) for value in values],
+            options=encode_options(**options),
         )
+        return self.stub.Encode(request, **self._sending)
 
-    def encode_stream(
-        self,
-        values,
-        *,
-        pooling: str = "UNSPECIFIED",
-        normalize: bool = False,
-        vector_type: str = "FP32",
-    ):
+    def encode_stream(self, values, **options):
         """Encodes an iterable of any length; yields EncodeStreamResponse in completion order,
-        with item_id = index in `values`."""
-        options = _encode_options(pooling, normalize, vector_type)
+        with item_id = index in `values`. `options`: those of encode_options."""
+        message = encode_options(**options)
         requests = (
             pb.EncodeStreamRequest(
-                call=self._options(), item_id=i, input=make_input(value), options=options
+                call=self._options(), item_id=i, input=make_input(value), options=message
             )
             for i, value in enumerate(values)
         )
@@ -192,7 +180,9 @@ class RpcClient:
         return health.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
-def _encode_options(pooling: str, normalize: bool, vector_type: str) -> Any:  # pb.EncodeOptions
+def encode_options(
+    *, pooling: str = "UNSPECIFIED", normalize: bool = False, vector_type: str = "FP32"
+) -> Any:  # pb.EncodeOptions
     return pb.EncodeOptions(
         pooling=f"POOLING_{pooling}", normalize=normalize, vector_type=f"VECTOR_TYPE_{vector_type}"
     )
