@@ -238,9 +238,8 @@ def check_errors(page: Page) -> None:
     expected = page.server.post("/v1/completions", body).json()["error"]["message"]
     assert browser.text("#generate .error .verbatim") == expected
     page.shot("error-400")
-    browser.fill("#generate input[name='max_tokens']", "4000")
-    browser.fill("#generate input[name='min_new_tokens']", "4000")
-    browser.fill("#generate input[name='timeout']", "0.05")
+    for name, value in (("max_tokens", "4000"), ("min_new_tokens", "4000"), ("timeout", "0.05")):
+        browser.fill(f"#generate input[name='{name}']", value)
     browser.click('#generate input[name="stream"]')
     browser.click("#generate button.primary")
     browser.wait("#generate .error", "HTTP 504")
