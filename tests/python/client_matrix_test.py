@@ -31,6 +31,7 @@ from kserve_requests import Stream, texts
 from quintet.rpc import Failure, Tls
 from server_process import G2P, KEY, SOURCE, WRONG_KEY, eventually, words
 
+SERVER_CLASS = HttpServer
 OPERATIONS = ("unary", "stream", "batch", "error", "cancel", "deadline", "key", "tls")
 WORDS = words(4)
 DEADLINE_S = 0.3
@@ -361,13 +362,6 @@ def parametrized(*wanted: str):
         cells(*wanted),
         ids=lambda value: value if isinstance(value, str) else value.name,
     )
-
-
-@pytest.fixture(scope="module")
-def server():
-    with HttpServer(G2P) as running:
-        yield running
-    assert running.process.returncode == 0
 
 
 @pytest.fixture(scope="module")

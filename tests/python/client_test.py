@@ -19,7 +19,16 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from server_process import G2P, PACKAGE, SOURCE, Server, eventually, free_port, run_quintet, words
+from server_process import (
+    G2P,
+    SOURCE,
+    Server,
+    eventually,
+    free_port,
+    run_python,
+    run_quintet,
+    words,
+)
 
 CLIENT = [sys.executable, str(SOURCE / "tools" / "client.py")]
 ENDLESS = ["--ignore-eos", "--max-new-tokens", "4000"]
@@ -357,14 +366,7 @@ def test_python_of_the_readme(server):
     blocks = re.findall(r"    # PYTHONPATH=build/python .*?\n(?=\S)", readme, re.DOTALL)
     assert len(blocks) == 2  # a model in the process, a client
     code = textwrap.dedent(blocks[1]).replace("127.0.0.1:50051", server.target)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": PACKAGE},
-    )
+    done = run_python(code, timeout_s=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
     assert done.stdout.endswith(

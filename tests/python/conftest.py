@@ -9,13 +9,17 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 
-from server_process import CASES, G2P, KEY, OTHER_KEY, Server  # noqa: E402
+from server_process import CASES, G2P, KEY, OTHER_KEY, SMALL, Server  # noqa: E402
+import quintet  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def server():
-    """A server with the shipped model and the defaults of server_process.Server."""
-    with Server(G2P) as running:
+def server(request):
+    """A server with the shipped model and the defaults of server_process.Server.
+
+    A test file may set SERVER_CLASS to a class derived from it.
+    """
+    with getattr(request.module, "SERVER_CLASS", Server)(G2P) as running:
         yield running
     assert running.process.returncode == 0
 
@@ -24,6 +28,13 @@ def server():
 def client(server):
     with server.client() as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The shipped model in this process."""
+    with quintet.Model(G2P, **SMALL) as loaded:
+        yield loaded
 
 
 @pytest.fixture(scope="session")

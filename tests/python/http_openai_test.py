@@ -12,15 +12,9 @@ import pytest
 from server_process import G2P, eventually
 from http_api import HttpServer, floats
 
+SERVER_CLASS = HttpServer
 WORD = "wagner"
 ENDLESS = {"ignore_eos": True, "max_new_tokens": 4000}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with HttpServer(G2P) as running:
-        yield running
-    assert running.process.returncode == 0
 
 
 @pytest.fixture(scope="module")

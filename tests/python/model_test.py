@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import pathlib
 import pickle
 import re
@@ -17,16 +16,9 @@ import numpy
 import pytest
 
 import quintet
-from server_process import G2P, PACKAGE, run_quintet, words
+from server_process import G2P, SMALL, package_environment, run_python, run_quintet, words
 
 LINES = [*words(150), "ext" * 40, "a", "Straße", "日本"]
-SMALL = {"device": "cpu", "cache_memory": 64}
-
-
-@pytest.fixture(scope="module")
-def model():
-    with quintet.Model(G2P, **SMALL) as loaded:
-        yield loaded
 
 
 @pytest.fixture(scope="module")
@@ -401,17 +393,6 @@ def test_info(model, heads):
     assert "g2p" in repr(model)
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": PACKAGE, "G2P": str(G2P), **environment},
-    )
-
-
 def test_device_auto_falls_back_to_the_cpu_and_says_so():
     done = run_python(
         "import logging, os, quintet\n"
@@ -450,7 +431,7 @@ def test_control_c_ends_a_call(method):
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": PACKAGE, "G2P": str(G2P)},
+        env=package_environment(),
     )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)

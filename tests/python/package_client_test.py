@@ -14,10 +14,9 @@ import quintet
 from quintet import _engine
 from quintet import options as opt
 from quintet.wire import pb
-from server_process import G2P, Server, words
+from server_process import G2P, SMALL, Server, words
 
 LINES = words(150)
-SMALL = {"device": "cpu", "cache_memory": 64}
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +24,6 @@ def server():
     """Runs a server without encoder cache, because quintet.Model has none either."""
     with Server(G2P, encoder_cache_bytes=0) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def model():
-    with quintet.Model(G2P, **SMALL) as loaded:
-        yield loaded
 
 
 @pytest.fixture(scope="module")

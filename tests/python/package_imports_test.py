@@ -3,13 +3,10 @@ and Abseil (grpc, grpc_tools, sentencepiece), OpenMP and CUDA (torch). Each pack
 used once before and once after quintet."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
-from server_process import G2P, PACKAGE, SOURCE
+from server_process import G2P, SOURCE, run_python
 
 QUINTET = f"""
 import quintet
@@ -48,15 +45,7 @@ assert (torch.ones(64, 64) @ torch.ones(64, 64)).sum() == 64**3
 
 
 def run(code: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": PACKAGE} if PACKAGE else None
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-        check=False,
-    )
+    done = run_python(code, timeout_s=300)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,11 +4,8 @@ The table runs on a Model and on a Client of a server with the same model: both 
 class.
 """
 
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,15 +13,13 @@ import numpy
 import pytest
 
 import quintet
-from server_process import G2P, PACKAGE, Server, free_port
+from server_process import G2P, SMALL, Server, free_port, run_python
 from quintet import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
 )
-
-SMALL = {"device": "cpu", "cache_memory": 64}
 
 
 @pytest.fixture(scope="module", params=["Model", "Client"])
@@ -265,17 +260,6 @@ def test_a_server_that_dies_ends_the_calls():
             client.generate(["a"] * 10)
 
 
-def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": PACKAGE, "G2P": str(G2P)},
-    )
-
-
 def test_a_forked_process_cannot_use_the_model():
     done = run_python(
         "import os, quintet, sys\n"
@@ -309,14 +293,7 @@ def test_multiprocessing_with_fork_fails_and_with_spawn_works(tmp_path):
         "    with multiprocessing.get_context('spawn').Pool(2) as pool:\n"
         "        print(pool.map(work, range(2)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": PACKAGE, "G2P": str(G2P)},
-    )
+    done = run_python(script)
     assert (done.returncode, done.stdout) == (0, "['EY1', 'EY1']\n"), done.stderr
 
 

@@ -13,20 +13,9 @@ from http_api import HttpServer
 from kserve_requests import outputs, texts
 from server_process import G2P, run_quintet, words
 
+SERVER_CLASS = HttpServer
 WORDS = [*words(3), "a" * 40]  # the last one has more tokens than PAD_TO
 PAD_TO = 12
-
-
-@pytest.fixture(scope="module")
-def model():
-    with quintet.Model(G2P, device="cpu", cache_memory=64) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def server():
-    with HttpServer(G2P) as running:
-        yield running
 
 
 def states_of_the_command_line(mode: str) -> list[np.ndarray]:

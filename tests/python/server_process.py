@@ -30,6 +30,7 @@ else:
 from rpc_client import RpcClient  # noqa: E402
 
 G2P = SOURCE / "deploy" / "models" / "g2p"
+SMALL = {"device": "cpu", "cache_memory": 64}  # arguments of quintet.Model
 CASES = SOURCE / "tests" / "golden" / "cases"
 # API keys: the first two are in the file of the fixture key_file.
 KEY, OTHER_KEY, WRONG_KEY = "sk-right-4711-secret", "sk-second-0815-secret", "sk-wrong-9999-secret"
@@ -69,6 +70,31 @@ def run_quintet(*arguments: str, stdin: str = "") -> bytes:
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
+
+
+def package_environment(**environment: str) -> dict[str, str]:
+    """Returns the environment of a Python process that imports the package quintet. G2P is the
+    folder of the shipped model."""
+    package = {"PYTHONPATH": PACKAGE} if PACKAGE else {}
+    return {**os.environ, **package, "G2P": str(G2P), **environment}
+
+
+def run_python(
+    code: str | pathlib.Path, timeout_s: float = 120, **environment: str
+) -> subprocess.CompletedProcess:
+    """Runs a program in another process of this Python interpreter, with package_environment.
+
+    `code`: the program or the path of its file.
+    """
+    program = [str(code)] if isinstance(code, pathlib.Path) else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *program],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=package_environment(**environment),
+    )
 
 
 class Server:
