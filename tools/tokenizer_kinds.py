@@ -33,18 +33,16 @@ MINIPILE = (
 # ---- Kinds. Each function writes the files of a tokenizer into a folder and returns an object
 # with encode(text) -> (ids, ids without special tokens, spans or None) and
 # decode(ids) -> (text without special tokens, text with them). None means: no reference.
-class HuggingFace:
-    def __init__(self, tokenizer, folder, clean_up=False):
-        self.tokenizer = tokenizer
-        tokenizer.save(os.path.join(folder, "tokenizer.json"), pretty=False)
+def byte_spans(text, offsets):
+    """Converts pairs of offsets in characters of `text` to a flat list of offsets in bytes."""
+    starts = [0]
+    for c in text:
+        starts.append(starts[-1] + len(c.encode()))
+    return [starts[offset] for span in offsets for offset in span]
 
-    def encode(self, text):
-        plain = self.tokenizer.encode(text, add_special_tokens=False)
-        starts = [0]
-        for c in text:
-            starts.append(starts[-1] + len(c.encode()))
-        spans = [starts[offset] for span in plain.offsets for offset in span]
-        return self.tokenizer.encode(text).ids, plain.ids, spans
+
+class Reference:
+    """A tokenizer of transformers or tokenizers as the member `tokenizer`."""
 
     def decode(self, ids):
         return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(
@@ -52,7 +50,17 @@ class HuggingFace:
         )
 
 
-class Transformers:
+class HuggingFace(Reference):
+    def __init__(self, tokenizer, folder, clean_up=False):
+        self.tokenizer = tokenizer
+        tokenizer.save(os.path.join(folder, "tokenizer.json"), pretty=False)
+
+    def encode(self, text):
+        plain = self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text).ids, plain.ids, byte_spans(text, plain.offsets)
+
+
+class Transformers(Reference):
     """The tokenizer that transformers loads from a folder. If the folder has no config.json,
     `tokenizer_class` must be given."""
 
@@ -64,16 +72,7 @@ class Transformers:
         if not self.tokenizer.is_fast:
             return ids, self.tokenizer(text, add_special_tokens=False)["input_ids"], None
         plain = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [0]
-        for c in text:
-            starts.append(starts[-1] + len(c.encode()))
-        spans = [starts[offset] for span in plain["offset_mapping"] for offset in span]
-        return ids, plain["input_ids"], spans
-
-    def decode(self, ids):
-        return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(
-            ids, skip_special_tokens=False
-        )
+        return ids, plain["input_ids"], byte_spans(text, plain["offset_mapping"])
 
 
 def train_sentencepiece(folder, model_type, **options):
@@ -331,6 +330,25 @@ BYT5_CONFIG = {
     "tokenizer_class": "ByT5Tokenizer",
     **named_tokens(lstrip=True, rstrip=True),
 }
+
+
+def byte_level_split_kind(normalizer):
+    """Returns a kind of BPE over bytes that splits texts with the expression MINIPILE."""
+    return bpe_kind(
+        dict(),
+        dict(initial_alphabet=P.ByteLevel.alphabet()),
+        normalizer,
+        P.Sequence(
+            [
+                P.Split(Regex(MINIPILE), "isolated"),
+                P.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+        D.ByteLevel(),
+        post=processors.ByteLevel(trim_offsets=True),
+    )
+
+
 SPIECE = sentencepiece_kind("unigram")
 
 
@@ -431,19 +449,7 @@ KINDS = {
         ),
         post=processors.RobertaProcessing(("</s>", 2), ("<s>", 1)),
     ),
-    "bpe-byte-level-split": bpe_kind(
-        dict(),
-        dict(initial_alphabet=P.ByteLevel.alphabet()),
-        N.NFKD(),
-        P.Sequence(
-            [
-                P.Split(Regex(MINIPILE), "isolated"),
-                P.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        ),
-        D.ByteLevel(),
-        post=processors.ByteLevel(trim_offsets=True),
-    ),
+    "bpe-byte-level-split": byte_level_split_kind(N.NFKD()),
     "byt5": declared_kind(
         lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}
     ),
@@ -526,19 +532,7 @@ KINDS = {
         gpt2_kind(prefix=True, trim=True), tokenizer_config={"tokenizer_class": "GPT2TokenizerFast"}
     ),
     "gpt2-json-rebuilt": declared_kind(
-        bpe_kind(
-            dict(),
-            dict(initial_alphabet=P.ByteLevel.alphabet()),
-            N.NFKC(),
-            P.Sequence(
-                [
-                    P.Split(Regex(MINIPILE), "isolated"),
-                    P.ByteLevel(add_prefix_space=False, use_regex=False),
-                ]
-            ),
-            D.ByteLevel(),
-            post=processors.ByteLevel(trim_offsets=True),
-        ),
+        byte_level_split_kind(N.NFKC()),
         config=GPT2,
         tokenizer_config={
             "add_prefix_space": True,
