@@ -53,8 +53,10 @@ class Page:
         self.browser, self.server, self.folder = browser, server, folder
         self.url = f"http://127.0.0.1:{server.api_port}/"
 
-    def open(self) -> None:
+    def open(self, status: str = "Serving") -> None:
+        """Opens or reloads the page and waits until it shows `status`."""
         self.browser.open(self.url)
+        self.browser.wait("#status", status)
 
     def use(self, model: str, task: str) -> None:
         self.browser.click(f'#models input[value="{model}"]')
@@ -105,7 +107,6 @@ class Page:
 
 def check_models(page: Page) -> None:
     page.open()
-    page.browser.wait("#status", "Serving")
     listed = page.browser.texts(".model-name")
     assert listed == ["g2p", "t5-encoder", "t5-seqcls", "t5-tokcls"], listed
     assert "6.4 M parameters, f32, cpu" in page.browser.text(".model")
@@ -213,7 +214,6 @@ def check_stop(page: Page) -> None:
     """A stream is shown while it arrives, and ends in the server when its user stops it."""
     browser = page.browser
     page.open()
-    browser.wait("#status", "Serving")
     browser.fill("#prompt", "wagner")
     browser.click("#generate details summary")
     for name in ("max_tokens", "min_new_tokens"):
@@ -316,7 +316,6 @@ def check_keyboard(page: Page) -> None:
     """Every control is reached with Tab, and shows that it has the focus."""
     browser = page.browser
     page.open()
-    browser.wait("#status", "Serving")
     seen = set()
     for _ in range(40):
         browser.press("tab")
@@ -369,8 +368,7 @@ def check_states(page: Page) -> None:
         return real(url, options);
       };"""
     made = browser.devtools("Page.addScriptToEvaluateOnNewDocument", source=fake)
-    page.open()
-    browser.wait("#status", "Loading 1 model")
+    page.open("Loading 1 model")
     browser.wait("#generate > .empty", "g2p is being loaded.")
     page.shot("loading")
     browser.run("window.loaded = true")
@@ -378,7 +376,6 @@ def check_states(page: Page) -> None:
     browser.wait("#prompt")
     browser.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=made["identifier"])
     page.open()
-    browser.wait("#status", "Serving")
     page.server.process.send_signal(signal.SIGTERM)
     browser.wait("#status", "Draining")
     browser.wait("#notice", "shutting down")
@@ -399,7 +396,6 @@ def check_full(page: Page) -> None:
         )
         assert eventually(lambda name=gauge: server.metric(f"quintet_requests_{name}") == 1)
     page.open()
-    browser.wait("#status", "Serving")
     browser.fill("#prompt", "wagner")
     browser.click("#generate button.primary")
     browser.wait("#generate .error", "HTTP 429")
@@ -415,8 +411,7 @@ def check_full(page: Page) -> None:
 
 def check_key(page: Page) -> None:
     browser = page.browser
-    page.open()
-    browser.wait("#status", "API key needed")
+    page.open("API key needed")
     browser.wait("#key-form")
     page.shot("key")
     browser.fill("#key", WRONG_KEY)
@@ -447,8 +442,7 @@ def check_key(page: Page) -> None:
     )
     assert KEY not in browser.run(kept)
     page.shot("with-key")
-    page.open()  # a reload forgets it
-    browser.wait("#status", "API key needed")
+    page.open("API key needed")  # a reload forgets it
     assert KEY not in page.server.log()
 
 
