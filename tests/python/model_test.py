@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import pathlib
 import pickle
@@ -228,18 +229,11 @@ def test_shapes_of_inputs_and_results(model):
 
 def test_iterators_take_bounded_memory(model):
     """An endless iterator of inputs is read only slightly ahead of the results that are taken."""
-    taken = 0
-
-    def source():
-        nonlocal taken
-        while True:
-            taken += 1
-            yield "a"
-
-    results = model.generate(source(), max_new_tokens=1)
+    taken = itertools.count()
+    results = model.generate(("a" for _ in taken), max_new_tokens=1)
     for _ in range(500):
         next(results)
-    assert taken < 500 + 2 * model._engine.window()
+    assert next(taken) < 500 + 2 * model._engine.window()
     results.close()
 
 
