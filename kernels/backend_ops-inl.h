@@ -14,6 +14,8 @@ int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, con
 void Linear(const LinearArgs& args, Stream& stream);
 bool SupportsFusedNorm(const LinearWeight& w, int64_t rows);
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsLora(const LinearArgs& args, const Stream& stream);
+int64_t LoraCopyBytes(const LinearWeight& w);
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
 bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
 int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

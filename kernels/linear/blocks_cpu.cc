@@ -95,6 +95,8 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
 
 bool SupportsFusedNorm(const LinearWeight&, int64_t) { return false; }
 bool SupportsKvStore(const LinearWeight&, int64_t, const Stream&) { return false; }
+bool SupportsLora(const LinearArgs&, const Stream&) { return false; }
+int64_t LoraCopyBytes(const LinearWeight&) { return 0; }
 int64_t SplitNormParts(const LinearWeight&, int64_t, const Stream&) { return 0; }
 bool SupportsSplitNormInput(const LinearWeight&, int64_t, const Stream&) { return false; }
 

@@ -82,6 +82,7 @@ bool RunSplitK(const LinearArgs& args, Stream& stream);
 bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device);
 int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
 bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device);
+bool SplitKSupportsLora(const LinearArgs& args, const Device& device);  // SupportsLora
 
 // Persistent GEMM for many rows on Hopper, with gated weights (gate and up rows) or a scattered
 // output (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows
@@ -96,9 +97,25 @@ void PersistentLinear(const LinearArgs& args, Stream& stream);
 // gemv and split-K kernels load weights before that wait.)
 void WideLinear(const LinearArgs& args, Stream& stream);
 
-// GEMM with quantised weights, and the size of its scratch memory in bytes. Both functions are in
-// linear/quantized.cu.
+// GEMM with quantised weights, and the size of its scratch memory in bytes, in linear/sliced.cu.
 void QuantizedLinear(const LinearArgs& args, Stream& stream);
 int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+// GEMM with the weights of one adapter (LoraInput::adapter), in linear/sliced.cu: whether it
+// supports the call, and the call.
+bool SupportsMergedLora(const LinearArgs& args);
+void MergedLoraLinear(const LinearArgs& args, Stream& stream);
+
+// Two functions of linear/quantized.cu for quantised weights. RunByteGemv: GEMM of few rows;
+// returns false, with nothing enqueued, if it does not support the call. Dequantize: writes
+// channels [begin, end) to `to`, [end - begin, k] bf16.
+bool RunByteGemv(const LinearArgs& args, Stream& stream);
+void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream);
+
+// Writes channels [begin, end) of W with the LoRA terms of an adapter to `to`, [end - begin, k] of
+// the factors' dtype, in linear/lora_merge.cu. `begin` is a multiple of 64. CanMergeLora: whether
+// it supports the weight.
+void MergeLora(const LinearWeight& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
+               int64_t end, void* to, Stream& stream);
+bool CanMergeLora(const LinearWeight& w, const LoraWeight& lora);
 
 }  // namespace quintet::cuda

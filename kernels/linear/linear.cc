@@ -11,6 +11,7 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/linear_cpu.h"
+#include "kernels/linear/lora.h"
 #include "kernels/runtime/dispatch.h"
 
 namespace quintet {
@@ -34,6 +35,18 @@ void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
   QT_CHECK(norm.squares.rank == 2 && norm.squares.dtype == DType::kF32);
   QT_CHECK(norm.squares.dim[0] == rows && norm.squares.dim[1] == parts);
   QT_CHECK(norm.squares.is_dense());
+}
+
+void CheckLora(const LinearArgs& a, const Stream& stream) {
+  QT_CHECK(SupportsLora(a, stream));
+  if (a.lora.adapters.empty()) {
+    QT_CHECK_GE(a.lora.adapter, 0);
+    QT_CHECK_GE(a.lora.copy.elements(), LoraCopyBytes(*a.w, stream));
+  } else {
+    QT_CHECK_EQ(static_cast<int64_t>(a.lora.adapters.size()), a.x.dim[0]);
+    QT_CHECK(a.lora.one_adapter ||
+             a.lora.words.elements() >= LoraWordBytes(*a.lora.weight, stream));
+  }
 }
 
 void CheckShapes(const LinearArgs& a, const Stream& stream) {
@@ -63,6 +76,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
     QT_CHECK(a.x_squares.rank == 2 && a.x_squares.is_dense());
     QT_CHECK(a.x_squares.dtype == DType::kF32 && a.x_squares.dim[0] == rows);
   }
+  if (a.lora.weight != nullptr) CheckLora(a, stream);
   const int64_t columns = cpu::OutputColumns(w);
   if (a.scatter.base != nullptr) {
     QT_CHECK(!a.y.defined() && !a.residual.defined());
@@ -208,6 +222,11 @@ DType ActivationType(WeightType type, const Device* device) {
 bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
   if (IsQuantized(w.type())) return false;
   return Dispatch<cpu::SupportsFusedNorm, cuda::SupportsFusedNorm>(stream)(w, rows);
+}
+
+bool SupportsLora(const LinearArgs& args, const Stream& stream) {
+  if (args.row_bias.defined() || args.lora.weight == nullptr) return false;
+  return Dispatch<cpu::SupportsLora, cuda::SupportsLora>(stream)(args, stream);
 }
 
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {

@@ -458,6 +458,9 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 
 void Linear(const LinearArgs& args, Stream& stream) {
   if (args.x.dim[0] == 0) return;
+  if (args.lora.weight != nullptr && args.lora.adapters.empty()) {
+    return MergedLoraLinear(args, stream);
+  }
   if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
   if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
   if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
@@ -469,6 +472,11 @@ void Linear(const LinearArgs& args, Stream& stream) {
 
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {
   return GemvSupportsKvStore(w, rows) || SplitKSupportsKvStore(w, rows, stream.device());
+}
+
+bool SupportsLora(const LinearArgs& args, const Stream& stream) {
+  return args.lora.adapters.empty() ? SupportsMergedLora(args)
+                                    : SplitKSupportsLora(args, stream.device());
 }
 
 int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {

@@ -140,6 +140,27 @@ struct NormOutput {
   Tensor squares;  // [rows, SplitNormParts] f32, dense: sums of y^2 over equal parts of n
 };
 
+struct LoraWeight;  // linear/lora.h
+
+// The LoRA terms that a GEMM itself adds to x W^T (linear/lora.h).
+struct LoraInput {
+  const LoraWeight* weight = nullptr;
+  // [rows] as in AddLoraArgs; or empty: all rows have `adapter`, which is not -1, and whose terms
+  // are added to a copy of W.
+  absl::Span<const int32_t> adapters;
+  int32_t adapter = -1;
+  // All values of `adapters` are equal or -1. The host values need not tell it, because a CUDA
+  // graph with this call may run with other values.
+  bool one_adapter = false;
+  // With `adapters`, unless one_adapter: LoraWordBytes bytes as [bytes] i8, 0 before the first of
+  // all calls that use them, and written by no others. The caller must hold the GPU's GridWaitRight
+  // (runtime/grid_wait_right.h).
+  Tensor words;
+  Tensor copy;  // without `adapters`: LoraCopyBytes bytes as [bytes] i8
+};
+constexpr int64_t kMaxLoraInputRows = 256;    // with an adapter for each row
+constexpr int64_t kMinMergedLoraRows = 1024;  // with one adapter
+
 struct LinearArgs {
   Tensor x;  // [rows, k], unit last stride
   // Fused norm of x [rows, k] f32 before the GEMM (norm.h); allowed only if SupportsFusedNorm. It
@@ -156,6 +177,9 @@ struct LinearArgs {
   // n biases for each row, added like `bias` before the activation; or undefined. Must be undefined
   // if norm_gamma, x_squares, next_norm, scatter or kv is set. On a GPU the call overwrites it.
   Tensor row_bias;  // [rows, n] f32, or on a GPU of y's dtype
+  // LoRA terms, added to x W^T before alpha, the split norm of x and the bias; allowed only if
+  // SupportsLora. Calls with the same LoraWeight must not run concurrently.
+  LoraInput lora;  // used if lora.weight is set
   // Applied after the bias. With a gated weight it is applied to the gate half only, and y =
   // activation(gate) * up has n/2 columns.
   Activation activation = Activation::kNone;
@@ -176,12 +200,20 @@ struct LinearArgs {
 // threads or the device of the stream. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether a GEMM of `rows` rows can normalise x itself (LinearArgs::norm_gamma): on a GPU with bf16
-// or f16 weights, for up to eight rows, if k is at most 2048 and a multiple of 32.
+// or f16 weights, for up to kMostFusedNormRows rows, if k is at most 2048 and a multiple of 32.
+constexpr int64_t kMostFusedNormRows = 8;
 bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (LinearArgs::kv): on
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
 // up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
 bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
+// Whether the GEMM of these arguments can add LoRA terms itself (LinearArgs::lora). With the
+// adapters of the rows: on Hopper with bf16 or f16 weights, for at most kMaxLoraInputRows rows, if
+// the ranks are at most 64, and LoraInput::words is defined or one_adapter is set. Up to
+// kMostFusedNormRows rows there must be neither x_squares nor next_norm. With LoraInput::adapter:
+// on a GPU, unless the weights are f32, from kMinMergedLoraRows rows on. Otherwise the caller adds
+// the terms with AddLora.
+bool SupportsLora(const LinearArgs& args, const Stream& stream);
 // Maximum number of rows of a GEMM that writes a NormOutput (the first half of a split RMSNorm).
 constexpr int64_t kMostNormRows = 512;
 // Returns the number of partial sums of squares per row that a GEMM of `rows` rows writes to

@@ -59,4 +59,15 @@ int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows) {
   return rows * weight.parts * weight.max_rank * int64_t{sizeof(float)};
 }
 
+// For each slice of k and each two values of a row of t, a word of 16 bytes.
+int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream) {
+  if (stream.backend() == Backend::kCpu) return 0;
+  const int64_t slices = (weight.k + kLoraSlice - 1) / kLoraSlice;
+  return slices * kMaxLoraInputRows * weight.parts * weight.max_rank / 2 * 16;
+}
+
+int64_t LoraCopyBytes(const LinearWeight& w, const Stream& stream) {
+  return Dispatch<cpu::LoraCopyBytes, cuda::LoraCopyBytes>(stream)(w);
+}
+
 }  // namespace quintet

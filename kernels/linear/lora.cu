@@ -22,16 +22,6 @@ struct Slices {
   int part_columns, columns, count;
 };
 
-// The table does not change while kernels run, so it may be read before WaitOnDependentGrids.
-__device__ LoraPart LoadPart(const LoraPart* from) {
-  const auto* const words = reinterpret_cast<const unsigned long long*>(from);
-  LoraPart part;
-  part.a = reinterpret_cast<const void*>(__ldcg(words));
-  part.b = reinterpret_cast<const void*>(__ldcg(words + 1));
-  part.rank = static_cast<int64_t>(__ldcg(words + 2));
-  return part;
-}
-
 // Puts norm(x) of a whole row into xs [k].
 template <typename X>
 __device__ void NormalizeRow(const ShrinkParams<X>& a, const X* x, float* xs) {

@@ -59,6 +59,16 @@ struct ExpandParams {
   bool overwrite;
 };
 
+// The table does not change while kernels run, so it may be read before WaitOnDependentGrids.
+__device__ inline LoraPart LoadPart(const LoraPart* from) {
+  const auto* const words = reinterpret_cast<const unsigned long long*>(from);
+  LoraPart part;
+  part.a = reinterpret_cast<const void*>(__ldcg(words));
+  part.b = reinterpret_cast<const void*>(__ldcg(words + 1));
+  part.rank = static_cast<int64_t>(__ldcg(words + 2));
+  return part;
+}
+
 // The norm of a row as value = (x - mean) * scale * gamma + beta.
 struct RowNorm {
   float mean = 0.0f, scale = 1.0f;

@@ -38,6 +38,9 @@ struct LoraWeight {
   int64_t parts = 0, part_columns = 0, k = 0;
   int64_t max_rank = 0;  // maximum of all adapters and parts
   DType dtype = DType::kF32;
+  // GPU, for LinearArgs::lora: a word of device memory that these calls alone write. It starts at
+  // 2^16 + i * 2^48, where i is another number for each weight that shares LoraInput::words.
+  uint64_t* counter = nullptr;
 
   int64_t n() const { return parts * part_columns; }
 };
@@ -61,5 +64,11 @@ struct AddLoraArgs {
 // Checks the shapes (QT_CHECK) and adds the adapters' terms to the outputs. Zero rows are allowed.
 void AddLora(const AddLoraArgs& args, Stream& stream);
 int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows);
+// Sizes of LoraInput::words and LoraInput::copy (linear.h) in bytes, for any call that SupportsLora
+// allows; `w`: the weight that the terms are of. 0 on a CPU.
+int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream);
+int64_t LoraCopyBytes(const LinearWeight& w, const Stream& stream);
+
+constexpr int64_t kLoraSlice = 256;  // GPU: values of k in a partial sum of LoraInput::words
 
 }  // namespace quintet

@@ -1,10 +1,10 @@
-// GEMM with int8 and fp8 weights, which stay one byte each in memory.
+// Int8 and fp8 weights, which stay one byte each in memory.
 //
 // Few rows: a kernel reads the bytes, converts them to bf16 in registers and uses tensor cores; the
-// scale of each channel is applied in the epilogue. Many rows: the weight is dequantised to bf16 in
-// scratch, a slice of its channels at a time, and the GEMM of linear.cu multiplies x by that slice.
-// This moves five bytes per weight (one read, two written, two read by the GEMM), most of them
-// within L2, which pays off only with many rows.
+// scale of each channel is applied in the epilogue. Many rows: linear/sliced.cu dequantises the
+// weight to bf16 with the kernel below and multiplies x by the result. This moves five bytes per
+// weight (one read, two written, two read by the GEMM), most of them within L2, which pays off only
+// with many rows.
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
@@ -18,7 +18,6 @@ constexpr int kChannels = 16;  // rows of W per CTA
 constexpr int kStepK = 64;     // values of k in one step of a warp, 16 per thread
 constexpr int kAhead = 4;      // steps whose weights are in flight
 constexpr int64_t kMostRows = 32;
-constexpr int64_t kSliceBytes = int64_t{32} << 20;  // of bf16 weights: stays in L2
 
 // Converts bytes 2 i and 2 i + 1 of a word of four int8 or e4m3 values to a pair of bf16, exactly;
 // i is 0 or 1.
@@ -214,27 +213,6 @@ bool IsFewRows(const LinearArgs& args) {
          args.w->k() % kStepK == 0 && Vectorizable(args.x);
 }
 
-void RunByteGemv(const LinearArgs& args, Stream& stream) {
-  const auto of_types = [&](auto f8, auto x) {
-    using X = typename decltype(x)::type;
-    if (args.y.dtype == DType::kF32) {
-      return LaunchByteGemv<decltype(f8)::value, X, float>(args, stream);
-    }
-    QT_CHECK(args.y.dtype == DType::kBF16);
-    LaunchByteGemv<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
-  };
-  const auto of_format = [&](auto f8) {
-    if (args.x.dtype == DType::kF32) return of_types(f8, TypeTag<float>());
-    QT_CHECK(args.x.dtype == DType::kBF16);
-    of_types(f8, TypeTag<__nv_bfloat16>());
-  };
-  if (args.w->type() == WeightType::kF8) {
-    of_format(std::true_type());
-  } else {
-    of_format(std::false_type());
-  }
-}
-
 // out = W * scales in bf16, for a range of channels; rounded once.
 // Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
 // Mapping: a thread converts 16 values. Bound: 3 bytes per value.
@@ -273,7 +251,7 @@ __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t 
 }
 
 template <bool kF8>
-void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
+void LaunchDequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
   constexpr int kThreads = 256;
   const int64_t k = w.k();
   const char* from = static_cast<const char*>(w.panels()) + begin * k;
@@ -291,74 +269,34 @@ void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Str
   }
 }
 
-// Number of channels in a slice, which is dequantised as a whole. If there are several slices, it
-// is a multiple of 256, so that the columns of y at which a slice begins are aligned. A gated
-// weight is a single slice, because its gate rows and up rows must stay together.
-int64_t SliceChannels(const LinearWeight& w) {
-  constexpr int64_t kMultiple = 256;
-  const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);
-  return w.gated() ? w.n() : std::min(w.n(), most);
-}
-
-LinearWeight SliceAt(const LinearWeight& w, int64_t channels, const void* values, Device* device) {
-  return LinearWeight::OnDevice(values, channels, w.k(), WeightType::kBF16, w.gated(), device);
-}
-
-struct QuantizedScratch {
-  void* slice;     // [SliceChannels, k] bf16
-  Tensor product;  // scratch of the GEMM with the slice
-  int64_t bytes;
-};
-
-QuantizedScratch Carve(void* base, const LinearWeight& w, int64_t rows, const Stream& stream) {
-  const int64_t channels = SliceChannels(w);
-  Carver carver(base);
-  QuantizedScratch s;
-  s.slice = carver.Take(channels * w.k() * 2);
-  const LinearWeight slice = SliceAt(w, channels, s.slice, &stream.device());
-  s.product = carver.TakeTensor(DType::kI8, {cuda::LinearScratchBytes(slice, rows, stream)});
-  s.bytes = carver.used_bytes();
-  return s;
-}
-
 }  // namespace
 
-int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Carve(nullptr, w, rows, stream).bytes;
+bool RunByteGemv(const LinearArgs& args, Stream& stream) {
+  if (!IsFewRows(args)) return false;
+  const auto of_types = [&](auto f8, auto x) {
+    using X = typename decltype(x)::type;
+    if (args.y.dtype == DType::kF32) {
+      return LaunchByteGemv<decltype(f8)::value, X, float>(args, stream);
+    }
+    QT_CHECK(args.y.dtype == DType::kBF16);
+    LaunchByteGemv<decltype(f8)::value, X, __nv_bfloat16>(args, stream);
+  };
+  const auto of_format = [&](auto f8) {
+    if (args.x.dtype == DType::kF32) return of_types(f8, TypeTag<float>());
+    QT_CHECK(args.x.dtype == DType::kBF16);
+    of_types(f8, TypeTag<__nv_bfloat16>());
+  };
+  if (args.w->type() == WeightType::kF8) {
+    of_format(std::true_type());
+  } else {
+    of_format(std::false_type());
+  }
+  return true;
 }
 
-void QuantizedLinear(const LinearArgs& args, Stream& stream) {
-  QT_CHECK(!args.norm_gamma.defined());
-  if (IsFewRows(args)) return RunByteGemv(args, stream);
-  const LinearWeight& w = *args.w;
-  const QuantizedScratch scratch = Carve(args.scratch.data, w, args.x.dim[0], stream);
-  QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
-  const bool scattered = args.scatter.base != nullptr;
-  int64_t channels = SliceChannels(w);
-  if (scattered && channels < w.n()) {
-    channels -= channels % args.scatter.chunk;
-    QT_CHECK_GT(channels, 0);
-  }
-  for (int64_t begin = 0; begin < w.n(); begin += channels) {
-    const int64_t end = std::min(begin + channels, w.n());
-    const auto dequantize = w.type() == WeightType::kF8 ? Dequantize<true> : Dequantize<false>;
-    dequantize(w, begin, end, scratch.slice, stream);
-    const LinearWeight slice = SliceAt(w, end - begin, scratch.slice, &stream.device());
-    LinearArgs part = args;
-    part.w = &slice;
-    part.scratch = scratch.product;
-    if (end - begin < w.n()) {
-      if (args.bias.defined()) part.bias = args.bias.Rows(begin, end);
-      if (args.row_bias.defined()) part.row_bias = args.row_bias.Columns(begin, end);
-      if (args.residual.defined()) part.residual = args.residual.Columns(begin, end);
-      if (scattered) {
-        part.scatter.chunk_offset += begin / args.scatter.chunk;
-      } else {
-        part.y = args.y.Columns(begin, end);
-      }
-    }
-    WideLinear(part, stream);
-  }
+void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
+  w.type() == WeightType::kF8 ? LaunchDequantize<true>(w, begin, end, to, stream)
+                              : LaunchDequantize<false>(w, begin, end, to, stream);
 }
 
 }  // namespace quintet::cuda

@@ -13,6 +13,7 @@ namespace {
 // A GEMM with at most this number of rows may use the split-K kernel whatever the size of its
 // weights. With more rows, only some sizes may (Fits).
 constexpr int64_t kRowsOfAny = 64;
+constexpr int64_t kMostRows = 256;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -49,30 +50,24 @@ void SetSplitNorms(const LinearArgs& args, SplitKArgs* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-template <typename T, typename S>
-void LaunchSized(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
-  Device& device = stream.device();
-  SplitKArgs a = SplitKArgsOf(args, stream);
-  a.stages = plan.stages;
-  const LinearWeight& w = *args.w;
-  SplitKTensorMaps maps{};
-  const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
-  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, device, &maps.w) ||
-      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
-                     &maps.x)) {
-    return;
-  }
-  const int tiles = CeilDiv(a.columns, box), splits = plan.splits;
-  const dim3 grid(static_cast<unsigned>(tiles * splits),
-                  static_cast<unsigned>(CeilDiv(a.rows, S::kRows)));
-  LaunchClusters(stream, grid, dim3(static_cast<unsigned>(splits)), dim3(S::kThreads),
-                 static_cast<size_t>(SplitKSmem::Of<S>(a, splits).bytes), SplitKKernel<T, S>, a,
-                 maps);
-}
-
-bool Large(const LinearWeight& w) {
-  constexpr int64_t kLeast = 2048;
-  return w.n() >= kLeast && w.k() >= kLeast;
+void SetLora(const LinearArgs& args, Stream& stream, SplitKLora* lora) {
+  const LoraWeight& weight = *args.lora.weight;
+  lora->table = weight.table;
+  lora->stride = weight.stride;
+  lora->adapters = stream.DevicePtr(args.lora.adapters.data());
+  lora->x = args.x.data;
+  lora->x_stride = args.x.stride[0];
+  lora->t = static_cast<LoraWord*>(args.lora.words.data);
+  lora->counter = weight.counter;
+  lora->parts = static_cast<int>(weight.parts);
+  lora->max_rank = static_cast<int>(weight.max_rank);
+  lora->slices = CeilDiv(weight.k, kLoraSlice);
+  const int blocks = static_cast<int>(weight.max_rank / kLoraRankMultiple);
+  lora->of_block = Divisor::Of(lora->slices);
+  lora->of_part = Divisor::Of(lora->slices * blocks);
+  lora->of_row = Divisor::Of(lora->slices * blocks * lora->parts);
+  lora->of_column = Divisor::Of(static_cast<int>(weight.part_columns));
+  lora->blocks = SplitKOneLoraBlocks(args);
 }
 
 // Whether a GEMM of 65 to 128 rows with large, ungated weights uses split-K with two CTAs per tile
@@ -80,8 +75,17 @@ bool Large(const LinearWeight& w) {
 // SMs.
 bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
   const int tiles = 2 * CeilDiv(w.n(), 64), units = device.num_sms();
-  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && Large(w) && !w.gated() &&
+  return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && SplitKIsLarge(w) && !w.gated() &&
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
+}
+
+// Whether the split-K kernel can compute a GEMM of so many rows, and is faster than cuBLASLt if it
+// has more than a few.
+bool SupportsRows(const LinearWeight& w, int64_t rows, const Device& device) {
+  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
+  if (rows <= kRowsOfAny) return true;
+  return (rows <= kMostRows && rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds) ||
+         InTwo(w, rows, device);
 }
 
 // Whether the split-K kernel is used: it must be faster than the gemv kernel (linear/gemv.cu) and
@@ -93,14 +97,8 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
 // Flan-T5-XL (large weights): with 8 rows 1,199 us with this kernel and 1,340 us with the gemv
 // kernel, with 6 rows 1,210 us and 1,170 us. T5-base: with 8 rows 285 us and 280 us.
 bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
-  constexpr int64_t kMostRows = 256;
-  const int64_t least_rows = Large(w) ? 8 : 9;
-  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
-  if (rows < least_rows || rows > kMostRows) return false;
-  return rows <= kRowsOfAny || rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds ||
-         InTwo(w, rows, device);
+  return rows >= (SplitKIsLarge(w) ? 8 : 9) && SupportsRows(w, rows, device);
 }
-
 // Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a complete
 // RMSNorm of x; this kernel supports only the split RMSNorm), x already of the weight type, and
 // everything aligned for accesses of four elements.
@@ -143,6 +141,11 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
 
 }  // namespace
 
+bool SplitKIsLarge(const LinearWeight& w) {
+  constexpr int64_t kLeast = 2048;
+  return w.n() >= kLeast && w.k() >= kLeast;
+}
+
 SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   SplitKArgs a{};
@@ -165,6 +168,7 @@ SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream) {
   a.inner = a.columns;
   if (args.kv.cache != nullptr) SetKvOutput(args.kv, stream, &a);
   SetSplitNorms(args, &a);
+  if (args.lora.weight != nullptr) SetLora(args, stream, &a.lora);
   return a;
 }
 
@@ -177,17 +181,17 @@ bool OnlyAdds(const LinearArgs& args) {
 
 template <typename T, bool kHalves, SplitKKind kKind>
 void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
-  const auto launch = plan.rows == 16   ? LaunchSized<T, SplitKTile<16, kHalves, kKind>>
-                      : plan.rows == 32 ? LaunchSized<T, SplitKTile<32, kHalves, kKind>>
-                                        : LaunchSized<T, SplitKTile<64, kHalves, kKind>>;
+  const auto launch = plan.rows == 16   ? LaunchSplitKTile<T, SplitKTile<16, kHalves, kKind>>
+                      : plan.rows == 32 ? LaunchSplitKTile<T, SplitKTile<32, kHalves, kKind>>
+                                        : LaunchSplitKTile<T, SplitKTile<64, kHalves, kKind>>;
   launch(args, plan, stream);
 }
 
 template <typename T, bool kHalves>
 void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
   if (OnlyAdds(args) && InTwo(*args.w, args.x.dim[0], stream.device())) {
-    LaunchSized<T, SplitKTile<64, kHalves, SplitKKind::kAdds>>(args, plan, stream);
-  } else if (Large(*args.w)) {
+    LaunchSplitKTile<T, SplitKTile<64, kHalves, SplitKKind::kAdds>>(args, plan, stream);
+  } else if (SplitKIsLarge(*args.w)) {
     LaunchKind<T, kHalves, SplitKKind::kLarge>(args, plan, stream);
   } else {
     LaunchKind<T, kHalves, SplitKKind::kSmall>(args, plan, stream);
@@ -208,6 +212,10 @@ bool RunSplitK(const LinearArgs& args, Stream& stream) {
   const LinearWeight& w = *args.w;
   const int64_t rows = args.x.dim[0];
   if (!Takes(args)) return false;
+  if (args.lora.weight != nullptr) {
+    LaunchSplitKLora(args, PlanOf(w, rows, stream.device()), stream);
+    return true;
+  }
   if (TwoCtaGatedFits(w, rows, stream.device()) && !args.residual.defined()) {
     LaunchTwoCtaGated(args, stream);
     return true;
@@ -215,6 +223,15 @@ bool RunSplitK(const LinearArgs& args, Stream& stream) {
   if (!Fits(w, rows, stream.device())) return false;
   LaunchSplitK(args, PlanOf(w, rows, stream.device()), stream);
   return true;
+}
+
+bool SplitKSupportsLora(const LinearArgs& args, const Device& device) {
+  const LinearWeight& w = *args.w;
+  const int64_t rows = args.x.dim[0];
+  const bool norms = args.x_squares.defined() || args.next_norm.gamma.defined();
+  if (rows == 0 || (rows <= kMostFusedNormRows && norms)) return false;
+  return SupportsRows(w, rows, device) && Takes(args) &&
+         SplitKLoraFits(args, PlanOf(w, rows, device), device);
 }
 
 bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device) {

@@ -2,7 +2,8 @@
 // shares with its launcher (linear/split_k.cu).
 #pragma once
 
-#include "kernels/linear/split_k_epilogue.cuh"
+#include "kernels/linear/split_k_each_lora.cuh"
+#include "kernels/linear/split_k_one_lora.cuh"
 #include "kernels/ptx/tma.cuh"
 
 namespace quintet::cuda {
@@ -50,9 +51,10 @@ class SplitKProducer {
   __device__ __forceinline__ void Begin(int received_bytes) const {
     for (int stage = 0; stage < a_.stages; ++stage) {
       BarrierInit(SharedAddress(&tail_.full[stage]), 1);
-      BarrierInit(SharedAddress(&tail_.empty[stage]), kWarpgroup / 32);
+      BarrierInit(SharedAddress(&tail_.empty[stage]), (S::kOneLora ? 2 : 1) * kWarpgroup / 32);
     }
     BarrierInit(SharedAddress(&tail_.received), 1);
+    if constexpr (S::kLora) BarrierInit(SharedAddress(&tail_.lora_ready), kWarpgroup / 32);
     FenceBarrierInit();
     if constexpr (!S::kTwoCopy) {
       for (int i = 0; i < First(); ++i) CopyWeights(i, i);
@@ -152,17 +154,18 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
 // activation(gate) * up + residual, where gate and up are the two halves of alpha x W^T + bias. K
 // and V may be stored in the KV cache instead of in y. With split RMSNorm (an RMSNorm between two
 // GEMMs, each of which computes one half; see NormOutput) the kernel computes the second half of
-// the norm of x, the first half of the norm of y, or both.
+// the norm of x, the first half of the norm of y, or both. LoRA terms are added to x W^T
+// (linear/split_k_one_lora.cuh, linear/split_k_each_lora.cuh).
 // Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
 // and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds
 // the CTAs' partial sums in rank order, so results are bit-identical from run to run.
 // Mapping: one cluster per output tile, one k range per CTA. The operands are swapped: the M side
 // of wgmma is 64 channels of W (gated: 32 gate channels and their 32 up channels), the N side is
-// kRows rows of x. Warpgroup 0 is the consumer; the extra warps are producers that load 64 values
-// of k per stage by TMA. Loads of W start before the kernel waits for its inputs, loads of x after.
-// At the end each CTA of the cluster finishes an equal share of the tile's rows, for which the
-// other CTAs send it their partial sums.
+// kRows rows of x. Warpgroup 0 is the consumer; two or one more warps are producers that load 64
+// values of k per stage by TMA; with LoRA terms, a warpgroup computes those. Loads of W start
+// before the kernel waits for its inputs, loads of x after. At the end each CTA of the cluster
+// finishes an equal share of the tile's rows, for which the other CTAs send it their partial sums.
 // Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. x is read from L2 once per
 // channel tile. In a decoder step the bound is the latency of the chain of kernels.
 // Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
@@ -199,6 +202,14 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     } else {
       if (thread == kCopiesWeights) copier.RunBoth();
     }
+    if constexpr (S::kLora) {
+      const int index = thread - S::kLoraThread;  // in the LoRA warpgroup
+      if constexpr (S::kOneLora) {
+        if (index >= 0) SplitKOneLora<T, S>(a, share, layout, memory, shared, index).Run();
+      } else {
+        if (index >= 0) SplitKEachLora<T, S>(a, share, layout, memory, finishes, index).Run();
+      }
+    }
     __syncwarp();
     if (splits) WaitForCluster();
   } else {
@@ -211,6 +222,12 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     }
     float sums[S::kRows / 8][4] = {};
     SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
+    if constexpr (S::kOneLora) {
+      BarrierWait(SharedAddress(&tail.lora_ready), 0);
+      const float* const terms = reinterpret_cast<const float*>(memory + layout.terms) + thread;
+#pragma unroll
+      for (int i = 0; i < S::kRows / 2; ++i) sums[i / 4][i % 4] += terms[i * kWarpgroup];
+    }
 
     // After this barrier the pipeline buffers are free. Each CTA stores its partial sums
     // [row][channel] in them, except the sums of the rows that it finishes itself: these go to the
@@ -244,6 +261,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
       }
       BarrierWait(SharedAddress(&tail.received), 0);
     }
+    if constexpr (S::kLora && !S::kOneLora) BarrierWait(SharedAddress(&tail.lora_ready), 0);
     finish.Run(tail.row_slot);
   }
   if (splits) {
@@ -254,11 +272,42 @@ __global__ void __launch_bounds__(S::kThreads, 2)
 #endif
 }
 
+// Whether weights are large: their GEMM uses SplitKKind::kLarge.
+bool SplitKIsLarge(const LinearWeight& w);
+
 // Returns the kernel arguments of a GEMM, without `stages`, which the plan determines.
 SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream);
+
+// Launches the GEMM of an instantiated tile.
+template <typename T, typename S>
+void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
+  SplitKArgs a = SplitKArgsOf(args, stream);
+  a.stages = plan.stages;
+  const LinearWeight& w = *args.w;
+  SplitKTensorMaps maps{};
+  const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, stream.device(), &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows,
+                     stream.device(), &maps.x)) {
+    return;
+  }
+  const int tiles = ceil_div(a.columns, box), splits = plan.splits;
+  const dim3 grid(static_cast<unsigned>(tiles * splits),
+                  static_cast<unsigned>(ceil_div(a.rows, S::kRows)));
+  LaunchClusters(stream, grid, dim3(static_cast<unsigned>(splits)), dim3(S::kThreads),
+                 static_cast<size_t>(SplitKSmem::Of<S>(a, splits).bytes), SplitKKernel<T, S>, a,
+                 maps);
+}
 
 // Launches the GEMM with this plan. Does not check whether the kernel supports the call; RunSplitK
 // does.
 void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
+// The same for a GEMM with LoRA terms, in linear/split_k_lora.cu.
+void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
+// SplitKLora::blocks of a call.
+int SplitKOneLoraBlocks(const LinearArgs& args);
+// Whether LaunchSplitKLora supports the terms: the rank, the parts, and the size of the grid.
+bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const Device& device);
 
 }  // namespace quintet::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/linear/gemm.cuh"
+#include "kernels/linear/lora.h"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/wgmma.cuh"
 
@@ -14,6 +15,36 @@ constexpr int kSplitKMaxStages = 16;
 // this number. InTwo in split_k.cu makes an exception for some larger GEMMs.
 constexpr int64_t kSplitKMaxMultiplyAdds = int64_t{1} << 29;
 constexpr int kMaxSplits = 8;  // CTAs in a cluster: the portable maximum
+
+struct LoraWord;  // linear/split_k_each_lora.cuh
+
+// Division by a number that is known at launch. Exact if value * by < 2^32.
+struct Divisor {
+  int by;
+  uint32_t inverse;  // 2^32 / by, rounded up; 0: by is 1
+
+  static Divisor Of(int by) {
+    return {by, by == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + by - 1) / by)};
+  }
+  __device__ __forceinline__ int Quotient(int value) const {
+    return inverse == 0 ? value : static_cast<int>(__umulhi(static_cast<uint32_t>(value), inverse));
+  }
+};
+
+// LoRA terms of the GEMM (LinearArgs::lora). Only kernels with SplitKTile::kLora read it.
+struct SplitKLora {
+  const LoraPart* table;  // entry [adapter * stride + part]
+  int64_t stride;
+  const int32_t* adapters;  // [rows]; -1: none
+  const void* x;            // [rows, k] of the dtype of the weight
+  int64_t x_stride;
+  LoraWord* t;  // [slices, rows, parts, max_rank / 2]: sums of x a^T over kLoraSlice values of k
+  uint64_t* counter;  // LoraWeight::counter
+  int parts, max_rank, slices;
+  // Divisors that find the place of an item of SplitKEachLora, and the part of a column.
+  Divisor of_row, of_part, of_block, of_column;
+  int blocks;  // kOne: groups of 16 ranks of a tile: 1, 2 or 4 (linear/split_k_one_lora.cuh)
+};
 
 struct SplitKArgs {
   const float* bias;                  // [n] f32, or null
@@ -48,6 +79,8 @@ struct SplitKArgs {
   void* next_scaled;
   float* next_squares;
   int64_t next_stride;
+
+  SplitKLora lora;
 };
 
 // Variants of the split-K GEMM kernel. kSmall: one producer thread. kLarge, for large weights: one
@@ -56,19 +89,36 @@ struct SplitKArgs {
 // epilogue only once, so the time to fetch the instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
+// How the kernel adds LoRA terms. kOne: the rows have one adapter or none. kEach: each row has an
+// adapter of its own or none.
+enum class SplitKAdapters { kNone, kOne, kEach };
+
 // Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm, of which
 // one GEMM computes the first half (next_norm) and the next GEMM the second half (x_squares).
-template <int kRowsOfTile, bool kHalves_, SplitKKind kKind>
+template <int kRowsOfTile, bool kHalves_, SplitKKind kKind,
+          SplitKAdapters kAdapters = SplitKAdapters::kNone>
 struct SplitKTile {
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
   static constexpr bool kHalves = kHalves_, kAdds = kKind == SplitKKind::kAdds;
-  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;       // two producer threads
-  static constexpr int kThreads = kWarpgroup + (kTwoCopy ? 64 : 32);  // consumers and producers
+  static constexpr bool kLora = kAdapters != SplitKAdapters::kNone;
+  static constexpr bool kOneLora = kAdapters == SplitKAdapters::kOne;
+  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;          // two producer threads
+  static constexpr int kLoraThread = kWarpgroup + (kTwoCopy ? 64 : 32);  // after the producers
+  static constexpr int kThreads = kLoraThread + (kLora ? kWarpgroup : 0);
   static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
   static constexpr int kStageBytes = kWBytes + kXBytes;
   // Bytes from one row of partial sums to the next in shared memory. The padding avoids bank
   // conflicts when accumulator fragments are stored.
   static constexpr int kPitchBytes = (kChannels + 4) * 4;
+};
+
+constexpr int kSplitKOneLoraPitch = 48;  // bytes of a row of t, for access without bank conflicts
+
+// An output row's factors b for the columns of this CTA's tile: [0] those of all columns or of the
+// gate, [1] those of the up half.
+struct alignas(16) SplitKLoraRow {
+  const void* b[2];  // of the tile's first column; [columns, rank]
+  int rank[2];       // 0: no term
 };
 
 // Byte offsets in the shared memory of a CTA. The pipeline buffers start at 0; after the mainloop
@@ -79,7 +129,11 @@ struct SplitKSmem {
   int residual;  // residual of these rows
   int tail;
   int scales;  // f32 norm scale of each of these rows
-  int bytes;   // size of all arrays together
+  // LoRA terms. kEach: SplitKLoraRow of each of these rows, then their t (SplitKEachLora); then the
+  // terms of these rows, [each, kChannels] f32. kOne: t (SplitKOneLora), then sums and terms of all
+  // rows of the tile.
+  int lora, terms;
+  int bytes;  // size of all arrays together
 
   template <typename S>
   __host__ __device__ static SplitKSmem Of(const SplitKArgs& a, int splits) {
@@ -92,10 +146,25 @@ struct SplitKSmem {
     l.tail = l.residual + (a.residual != nullptr ? l.each * S::kPitchBytes : 0);
     l.scales = l.tail + static_cast<int>(sizeof(Tail)) + S::kRows * 8;
     l.bytes = l.scales + l.each * 4;
+    if (!S::kLora) return l;
+    l.lora = (l.bytes + 15) / 16 * 16;
+    if (S::kOneLora) {
+      constexpr int kSumBytes = 4 * 16 * (S::kRows + 4) * 4;
+      constexpr int kTermBytes = S::kRows * S::kChannels * 4;
+      l.terms = l.lora + 2 * a.lora.blocks * S::kRows * kSplitKOneLoraPitch;
+      l.bytes = l.terms + (kSumBytes > kTermBytes ? kSumBytes : kTermBytes);
+      return l;
+    }
+    const int halves = a.up_offset > 0 ? 2 : 1;
+    l.terms = l.lora + l.each * (static_cast<int>(sizeof(SplitKLoraRow)) +
+                                 halves * a.lora.max_rank * static_cast<int>(sizeof(float)));
+    l.bytes = l.terms + l.each * S::kChannels * static_cast<int>(sizeof(float));
     return l;
   }
   struct Tail {
     uint64_t full[kSplitKMaxStages], empty[kSplitKMaxStages], received;
+    uint64_t lora_ready;  // kLora: the terms are in shared memory
+    uint64_t lora_tag;    // kEach: of this call (TakeTag)
     int64_t row_slot[1];  // [kRows] offset of each row in the cache; negative: not stored
   };
 };
@@ -105,6 +174,10 @@ __device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global) 
 }
 __device__ __forceinline__ void WaitForKernelsBefore() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void PrefetchL2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(global));
 }
 
 __device__ __forceinline__ float LoadFloat(uint32_t shared) {
@@ -176,6 +249,7 @@ class SplitKEpilogue {
     block_bytes_ = layout.each * S::kPitchBytes;
     residual_ = shared + layout.residual + channel_ * 4;
     scales_ = shared + layout.scales;
+    if constexpr (S::kLora && !S::kOneLora) terms_ = shared + layout.terms + channel_ * 4;
     bias_ = BiasAt(column_);
     up_bias_ = Gated() ? BiasAt(a.up_offset + column_) : float4{};
     if (Begins()) {
@@ -290,12 +364,12 @@ class SplitKEpilogue {
         if (Finishes()) alpha[i] *= LoadFloat(scales_ + (row < rows_ ? row : first) * 4);
       }
       float4 v[kAtOnce];
-      Sum(sums_, at, alpha, bias_, v);
+      Sum(sums_, at, alpha, bias_, first, 0, v);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) v[i] = Activate<kSimple>(v[i]);
       if (Gated()) {
         float4 up[kAtOnce];
-        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, up);
+        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, first, 1, up);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           v[i] = {v[i].x * up[i].x, v[i].y * up[i].y, v[i].z * up[i].z, v[i].w * up[i].w};
@@ -365,12 +439,13 @@ class SplitKEpilogue {
     }
   }
 
-  // v[i] = alpha[i] * (partial sums of all CTAs, added in rank order) + bias, for kAtOnce rows. The
-  // partial sums of row i begin at[i] bytes after `sums` in shared memory.
+  // v[i] = alpha[i] * (partial sums of all CTAs, added in rank order, + LoRA term) + bias, for
+  // kAtOnce rows, every step_-th one from `first` on. The partial sums of row i begin at[i] bytes
+  // after `sums` in shared memory.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
-                                      const float (&alpha)[kAtOnce], const float4& bias,
-                                      float4 (&v)[kAtOnce]) {
+                                      const float (&alpha)[kAtOnce], const float4& bias, int first,
+                                      int half, float4 (&v)[kAtOnce]) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) v[i] = LoadFloat4(sums + at[i]);
 #pragma unroll 1
@@ -382,6 +457,14 @@ class SplitKEpilogue {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         v[i] = {v[i].x + part[i].x, v[i].y + part[i].y, v[i].z + part[i].z, v[i].w + part[i].w};
+      }
+    }
+    if constexpr (S::kLora && !S::kOneLora) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first + i * step_ < rows_ ? first + i * step_ : first;
+        const float4 term = LoadFloat4(terms_ + (row * S::kChannels + half * S::kChannels / 2) * 4);
+        v[i] = {v[i].x + term.x, v[i].y + term.y, v[i].z + term.z, v[i].w + term.w};
       }
     }
 #pragma unroll
@@ -397,6 +480,7 @@ class SplitKEpilogue {
   int row_, rows_, step_;              // first row, end and stride, within the rows of the CTA
   int first_;                          // first row of y that the CTA finishes
   uint32_t sums_, residual_, scales_;  // shared memory addresses for that row
+  uint32_t terms_;                     // kEach: shared memory address of the LoRA terms
   int block_bytes_;                    // bytes between the partial sums of two CTAs
   float4 bias_, up_bias_, gamma_;
 };

@@ -37,6 +37,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const std::string& name() const { return name_; }
+  int ordinal() const { return ordinal_; }
   // Whether kernels for sm_90 (Hopper) are used. Setting QUINTET_CUDA_PORTABLE=1 in the environment
   // makes it false, so that the portable kernels can be tested on any GPU.
   bool hopper() const { return hopper_; }
@@ -114,6 +115,7 @@ class Device {
   virtual const void* DevicePtrOf(const void* host) const = 0;
 
   std::string name_;
+  int ordinal_ = 0;
   bool hopper_ = false;
   bool long_attention_ = false;
   int num_sms_ = 0;

@@ -86,7 +86,6 @@ class CudaDevice final : public Device {
   void UploadThroughStaging(const void* host, int64_t bytes);
   cudaStream_t stream() const { return static_cast<cudaStream_t>(queue_); }
 
-  int ordinal_ = 0;
   // Number of events in uploaded_. Event n % kTrackedUploads is recorded in the compute stream
   // after upload n, so there are events for the latest kTrackedUploads uploads.
   static constexpr int64_t kTrackedUploads = 32;

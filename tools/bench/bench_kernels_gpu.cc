@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/lora.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
@@ -128,6 +130,55 @@ void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
                      .activation = Activation::kGeluTanh,
                      .y = bench.Empty(DType::kBF16, {rows, n / 2}),
                      .scratch = bench.Empty(DType::kI8, {scratch})});
+  }
+  bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
+            [&](int i) { Linear(calls[i], bench.stream()); });
+  bench.Clear();
+}
+
+// Measures a GEMM that adds LoRA terms itself, with adapters of rank 16 in memory: one for all rows
+// or one for each row; `adapters` 0: no terms. The adapters of each copy of the weight are
+// separate.
+void BenchLora(GpuBench& bench, int64_t rows, int64_t k, int64_t n, int64_t adapters) {
+  constexpr int64_t kRank = 16;
+  const std::string name =
+      "linear with " + std::to_string(adapters) + " adapters " + By({rows, k, n});
+  if (!bench.Wanted(name)) return;
+  const int64_t bytes = 2 * (n * k + rows * k + rows * n + adapters * kRank * (n + k));
+  const int copies = bench.CopiesPastL2(bytes);
+  std::vector<int32_t> adapter_of_row;
+  for (int64_t r = 0; r < rows; ++r) {
+    adapter_of_row.push_back(static_cast<int32_t>(r % std::max<int64_t>(adapters, 1)));
+  }
+  const absl::Span<const int32_t> planned = bench.Plan(adapter_of_row);
+  std::vector<LinearWeight> weights;
+  std::vector<LoraWeight> loras;
+  std::vector<LinearArgs> calls;
+  for (int i = 0; i < copies; ++i) {
+    weights.push_back(Weight(bench, n, k));
+    LoraWeight lora = {.stride = 1, .parts = 1, .part_columns = n, .k = k, .max_rank = kRank};
+    lora.dtype = DType::kBF16;
+    std::vector<LoraPart> table;
+    for (int64_t t = 0; t < adapters; ++t) {
+      table.push_back({bench.Random(DType::kBF16, {kRank, k}).data,
+                       bench.Random(DType::kBF16, {n, kRank}).data, kRank});
+    }
+    lora.table = bench.Bytes(table).as<LoraPart>();
+    lora.counter = bench.Bytes(std::vector<uint64_t>{1 << 16}).as<uint64_t>();
+    loras.push_back(lora);
+  }
+  for (int i = 0; i < copies; ++i) {
+    calls.push_back({.x = bench.Random(DType::kBF16, {rows, k}, i + 1),
+                     .w = &weights[i],
+                     .y = bench.Empty(DType::kBF16, {rows, n})});
+    const int64_t scratch = LinearScratchBytes(weights[i], rows, bench.stream());
+    if (scratch > 0) calls.back().scratch = bench.Empty(DType::kI8, {scratch});
+    if (adapters == 0) continue;
+    const std::vector<char> words(static_cast<size_t>(LoraWordBytes(loras[i], bench.stream())));
+    calls.back().lora = {.weight = &loras[i],
+                         .adapters = planned,
+                         .one_adapter = adapters == 1,
+                         .words = bench.Bytes(words)};
   }
   bench.Run(name, {.bytes = static_cast<double>(bytes), .flops = 2.0 * rows * k * n}, copies,
             [&](int i) { Linear(calls[i], bench.stream()); });
@@ -264,6 +315,22 @@ void BenchLogProb(GpuBench& bench, int64_t rows, int64_t k, int64_t vocab, int64
   bench.Clear();
 }
 
+void BenchLoraShapes(GpuBench& bench) {
+  for (const auto& [k, n] : std::initializer_list<std::pair<int64_t, int64_t>>{{768, 768},
+                                                                               {768, 2304},
+                                                                               {768, 3072},
+                                                                               {3072, 768},
+                                                                               {2048, 2048},
+                                                                               {2048, 6144},
+                                                                               {5120, 2048}}) {
+    for (int64_t rows : {8, 32, 128}) {
+      for (int64_t adapters : {int64_t{0}, int64_t{1}, rows}) {
+        BenchLora(bench, rows, k, n, adapters);
+      }
+    }
+  }
+}
+
 void BenchAll(GpuBench& bench) {
   for (int64_t rows : {32, 128, 512, 4096, 16384}) {
     for (int64_t d : {768, 2048}) {
@@ -290,6 +357,7 @@ void BenchAll(GpuBench& bench) {
     BenchGatedLinear(bench, rows, 768, 4096);
     BenchGatedLinear(bench, rows, 2048, 10240);
   }
+  BenchLoraShapes(bench);
   for (int64_t rows : {1, 32, 128}) BenchLinear(bench, rows, 768, 32128, DType::kF32);
   for (WeightType type : {WeightType::kI8, WeightType::kF8}) {
     for (const Shape& s :

@@ -79,6 +79,14 @@ class GpuBench {
     memory_.push_back(std::move(buffer));
     return {data, values.size()};
   }
+  // Copies `values` to device memory; the result is [bytes] i8.
+  template <typename T>
+  Tensor Bytes(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    const Tensor copy = Empty(DType::kI8, {bytes});
+    stream().Write(values.data(), copy);
+    return copy;
+  }
   void Clear() {
     CheckOk(device().Synchronize());
     memory_.clear();
