@@ -230,13 +230,9 @@ absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(absl::Span<const AdapterSour
     }
     loaded.factors_.push_back(*std::move(factors));
   }
-  const int64_t table_bytes = static_cast<int64_t>(table.size() * sizeof(LoraPart));
-  loaded.bytes_ += table_bytes;
-  if (!describe) {
-    QT_ASSIGN_OR_RETURN(loaded.table_, stream.Allocate(table_bytes));
-    stream.Write(table.data(), Tensor::Dense(loaded.table_.data(), DType::kI8, {table_bytes}));
-    QT_RETURN_IF_ERROR(stream.Synchronize());
-  }
+  std::vector<uint64_t> counters;
+  for (uint64_t i = 0; i < parameters.size(); ++i) counters.push_back(i << 48 | 1 << 16);
+  QT_RETURN_IF_ERROR(loaded.StoreTable(table, counters, describe, stream));
   const std::map<std::string, const LinearWeight*> named = WeightsByName(weights);
   for (const auto& [name, parts] : parameters) {
     if (parts.max_rank == 0) continue;
@@ -246,10 +242,28 @@ absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(absl::Span<const AdapterSour
                        .k = parts.columns,
                        .max_rank = parts.max_rank,
                        .dtype = dtype};
-    if (!describe) lora.table = loaded.table_.as<LoraPart>() + parts.first;
+    if (!describe) {
+      lora.table = loaded.table_.as<LoraPart>() + parts.first;
+      lora.counter = reinterpret_cast<uint64_t*>(loaded.table_.as<LoraPart>() + table.size()) +
+                     loaded.weights_.size();
+    }
     loaded.weights_.emplace(named.at(name), lora);
   }
   return loaded;
+}
+
+absl::Status LoadedAdapters::StoreTable(const std::vector<LoraPart>& table,
+                                        const std::vector<uint64_t>& counters, bool describe,
+                                        const Stream& stream) {
+  const auto table_bytes = static_cast<int64_t>(table.size() * sizeof(LoraPart));
+  const auto counter_bytes = static_cast<int64_t>(counters.size() * sizeof(uint64_t));
+  bytes_ += table_bytes + counter_bytes;
+  if (describe) return absl::OkStatus();
+  QT_ASSIGN_OR_RETURN(table_, stream.Allocate(table_bytes + counter_bytes));
+  char* const base = table_.as<char>();
+  stream.Write(table.data(), Tensor::Dense(base, DType::kI8, {table_bytes}));
+  stream.Write(counters.data(), Tensor::Dense(base + table_bytes, DType::kI8, {counter_bytes}));
+  return stream.Synchronize();
 }
 
 const LoraWeight* LoadedAdapters::Find(const LinearWeight* weight) const {

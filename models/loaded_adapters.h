@@ -52,10 +52,14 @@ class LoadedAdapters {
   const std::unordered_map<const LinearWeight*, LoraWeight>& weights() const { return weights_; }
 
  private:
+  // Sets table_ and adds its size to bytes_.
+  absl::Status StoreTable(const std::vector<LoraPart>& table, const std::vector<uint64_t>& counters,
+                          bool describe, const Stream& stream);
+
   int64_t size_ = 0, bytes_ = 0;
   std::unordered_map<const LinearWeight*, LoraWeight> weights_;
   std::vector<Buffer> factors_;  // of each adapter
-  Buffer table_;                 // LoraPart [size_, parts of all weights]
+  Buffer table_;  // LoraPart [size_, parts of all weights], then a LoraWeight::counter for each
 };
 
 }  // namespace quintet

@@ -77,6 +77,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
 void PackedModel::SetAdapters(const EncodeBatch& batch) {
   QT_CHECK(batch.adapters.empty() || batch.adapters.size() + 1 == batch.offsets.size());
   encoder_adapted_ = false;
+  encoder_ranges_.clear();
   for (const int32_t adapter : batch.adapters) {
     QT_CHECK(-1 <= adapter && adapter < adapters_.size());
     encoder_adapted_ = encoder_adapted_ || adapter >= 0;
@@ -88,6 +89,9 @@ void PackedModel::SetAdapters(const EncodeBatch& batch) {
     std::fill(rows + batch.offsets[s], rows + batch.offsets[s + 1], batch.adapters[s]);
   }
   encode_upload_ = stream_.CopyH2D(rows, encoder_padded_rows_ * 4);
+  if (stream_.backend() == Backend::kCpu) return;
+  DivideByAdapter({rows, static_cast<size_t>(encoder_rows_)}, kMinMergedLoraRows, &encoder_ranges_);
+  if (!encoder_ranges_.empty()) encoder_ranges_.back().end = encoder_padded_rows_;
 }
 
 // Copies the batch's mask (lower_begin, upper_end) to the device. Also copies one summary per 64
@@ -142,7 +146,7 @@ bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;
   if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMaxRows) return false;
-  if (!mask_.tiles.empty() || bidirectional_) return false;
+  if (!mask_.tiles.empty() || bidirectional_ || !encoder_ranges_.empty()) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
@@ -223,12 +227,14 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
                           .finish = !project};
   if (encoder_adapted_) {
     row_adapters_ = {encoder_adapters_.as<int32_t>() + begin, static_cast<size_t>(end - begin)};
+    if (rows.count() == encoder_padded_rows_) row_ranges_ = encoder_ranges_;
   }
   if (project && layer_ == 0) {
     Embed({encoder_tokens_.Rows(begin, end), rows.positions, {}, rows.x});
   }
   Layer(rows);
   row_adapters_ = {};
+  row_ranges_ = {};
   const bool last_layer = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
   if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }

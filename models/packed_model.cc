@@ -88,6 +88,12 @@ absl::Status PackedModel::Allocate() {
   Carve(workspace_carver);
   CarveArrays(arrays_carver);
   stream_.CopyH2D(arrays_.data(), arrays_.bytes());
+  if (lora_words_.defined() && lora_words_.elements() > 0) {
+    const std::vector<char> zeros(static_cast<size_t>(lora_words_.elements()));
+    stream_.Write(zeros.data(), lora_words_);
+  }
+  const int64_t most_ranges = 2 * (limits_.max_encode_tokens / kMinMergedLoraRows) + 1;
+  encoder_ranges_.reserve(static_cast<size_t>(most_ranges));
   return stream_.Synchronize();
 }
 
@@ -139,13 +145,16 @@ constexpr int64_t kRowBiasElements = int64_t{64} << 20;
 void PackedModel::CarveLora(Carver& carver) {
   if (adapters_.size() == 0) return;
   const int64_t rows = std::max(block_rows_, limits_.max_encode_tokens);
-  int64_t scratch = 0, row_bias = 0;
+  int64_t scratch = 0, row_bias = 0, words = 0;
   for (const auto& [weight, lora] : adapters_.weights()) {
     const int64_t one_row = LoraScratchBytes(lora, 1);
     scratch = std::max({scratch, one_row, std::min(rows * one_row, kLoraScratchBytes)});
+    scratch = std::max(scratch, LoraCopyBytes(*weight, stream_));
+    words = std::max(words, LoraWordBytes(lora, stream_));
     row_bias = std::max({row_bias, lora.n(), std::min(block_rows_ * lora.n(), kRowBiasElements)});
   }
   lora_scratch_ = carver.TakeTensor(DType::kI8, {scratch});
+  lora_words_ = carver.TakeTensor(DType::kI8, {words});
   row_bias_ = carver.TakeTensor(activations_, {row_bias});
 }
 
@@ -153,8 +162,16 @@ const LoraWeight* PackedModel::Corrected(const LinearWeight* w) const {
   return row_adapters_.empty() ? nullptr : adapters_.Find(w);
 }
 
-bool PackedModel::CorrectsBeforeActivation(const LinearArgs& args) const {
-  return (args.w->gated() || args.activation != Activation::kNone) && Corrected(args.w) != nullptr;
+LinearArgs PackedModel::WithLora(LinearArgs args) {
+  args.lora = {.weight = Corrected(args.w), .adapters = row_adapters_, .one_adapter = one_adapter_};
+  const bool on_gpu = stream_.backend() != Backend::kCpu;
+  if (on_gpu && grid_wait_right_.Take(stream_.device().ordinal())) args.lora.words = lora_words_;
+  return args;
+}
+
+bool PackedModel::CorrectsBeforeActivation(const LinearArgs& args) {
+  return (args.w->gated() || args.activation != Activation::kNone) &&
+         Corrected(args.w) != nullptr && !SupportsLora(WithLora(args), stream_);
 }
 
 // Calls AddLora, for as many rows at a time as lora_scratch_ has room for.
@@ -203,8 +220,40 @@ void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lor
 
 void PackedModel::Gemm(LinearArgs args, const LayerInputRows* input) {
   args.scratch = scratch_;
+  if (Corrected(args.w) == nullptr) return Linear(args, stream_);
+  if (row_ranges_.empty()) return GemmWithRowAdapters(args, input);
+  for (const AdapterRange& range : row_ranges_) GemmOfRange(args, input, range);
+}
+
+void PackedModel::GemmOfRange(const LinearArgs& args, const LayerInputRows* input,
+                              const AdapterRange& range) {
+  const auto begin = range.begin, end = range.end;
+  LinearArgs part = args;
+  part.x = args.x.Rows(begin, end);
+  if (args.y.defined()) part.y = args.y.Rows(begin, end);
+  if (args.residual.defined()) part.residual = args.residual.Rows(begin, end);
+  if (args.scatter.base != nullptr) part.scatter.row_offset += begin;
+  QT_CHECK(args.kv.cache == nullptr && !args.x_squares.defined());
+  QT_CHECK(!args.next_norm.gamma.defined());
+  if (range.adapter == AdapterRange::kNone) return Linear(part, stream_);
+  if (range.adapter != AdapterRange::kMixed) {
+    LinearArgs merged = part;
+    merged.lora = {.weight = Corrected(args.w), .adapter = range.adapter, .copy = lora_scratch_};
+    if (SupportsLora(merged, stream_)) return Linear(merged, stream_);
+  }
+  LayerInputRows rows;
+  if (input != nullptr) rows = {input->x.Rows(begin, end), input->gamma, input->beta};
+  const absl::Span<const int32_t> all = row_adapters_;
+  row_adapters_ = all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  GemmWithRowAdapters(part, input == nullptr ? nullptr : &rows);
+  row_adapters_ = all;
+}
+
+void PackedModel::GemmWithRowAdapters(const LinearArgs& args, const LayerInputRows* input) {
   const LoraWeight* const weight = Corrected(args.w);
-  if (weight == nullptr) return Linear(args, stream_);
+  if (const LinearArgs with = WithLora(args); SupportsLora(with, stream_)) {
+    return Linear(with, stream_);
+  }
   AddLoraArgs lora = {.x = args.x,
                       .norm_gamma = args.norm_gamma,
                       .norm_beta = args.norm_beta,
@@ -234,7 +283,7 @@ void PackedModel::Gemm(LinearArgs args, const LayerInputRows* input) {
 void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
   const int64_t rows = args.x.dim[0];
   const float eps = config_.norm_eps;
-  if (SupportsFusedNorm(*args.w, rows, stream_) && !CorrectsBeforeActivation(args)) {
+  if (SupportsFusedNorm(*args.w, rows, stream_) && Corrected(args.w) == nullptr) {
     args.norm_gamma = gamma;
     args.norm_beta = beta;
     args.norm_eps = eps;
@@ -344,6 +393,7 @@ TokenHistory PackedModel::history() const {
 void PackedModel::Forward() {
   const int64_t rows = step_.tokens().dim[0];
   row_adapters_ = step_.row_adapters();
+  one_adapter_ = step_.one_adapter();
   const Tensor x = x_.Rows(0, rows);
   Embed({step_.tokens(), step_.positions(), step_.new_slots(), x});
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
@@ -356,6 +406,7 @@ void PackedModel::Forward() {
     Observe(true, layer, x);
   }
   row_adapters_ = {};
+  one_adapter_ = false;
   const absl::Span<const int32_t> output_rows = step_.batch().output_rows;
   if (output_rows.empty()) return;
   FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(output_rows.size())),

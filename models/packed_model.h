@@ -12,6 +12,8 @@
 
 #include "kernels/attention/mask.h"
 #include "kernels/runtime/graph_cache.h"
+#include "kernels/runtime/grid_wait_right.h"
+#include "models/adapter_ranges.h"
 #include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
@@ -116,7 +118,7 @@ class PackedModel : public Model {
   void Gemm(LinearArgs args, const LayerInputRows* input = nullptr);
   // Whether Gemm(args) must add LoRA terms before the activation. If so, Gemm supports no norm of x
   // (LinearArgs::norm_gamma, x_squares).
-  bool CorrectsBeforeActivation(const LinearArgs& args) const;
+  bool CorrectsBeforeActivation(const LinearArgs& args);
   // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is RMSNorm if `beta` is an undefined
   // tensor, otherwise LayerNorm. If the GEMM cannot normalise its input itself, a norm op first
   // writes norm(x) to normed_.
@@ -158,13 +160,19 @@ class PackedModel : public Model {
   Tensor encoder_offsets_;    // [encoder_sequences_ + 1] i32
   int64_t encoder_sequences_ = 0;
   int64_t encoder_rows_ = 0;
-  int64_t encoder_padded_rows_ = 0;  // on a GPU PaddedGemmRows(encoder_rows_)
-  Tensor encoder_adapters_;          // [max_encode_tokens] i32, if there are adapters
-  bool encoder_adapted_ = false;     // some input of the batch has an adapter
+  int64_t encoder_padded_rows_ = 0;           // on a GPU PaddedGemmRows(encoder_rows_)
+  Tensor encoder_adapters_;                   // [max_encode_tokens] i32, if there are adapters
+  bool encoder_adapted_ = false;              // some input of the batch has an adapter
+  std::vector<AdapterRange> encoder_ranges_;  // of all rows; on a GPU, if some are worth dividing
 
   // The adapter of each row of the GEMMs that are enqueued next; -1: none. Empty: no row has one.
   // Pinned, with a device copy.
   absl::Span<const int32_t> row_adapters_;
+  bool one_adapter_ = false;  // the rows that have an adapter have the same (LoraInput)
+  // Ranges of those rows; Gemm runs a GEMM for each of them. Empty: a GEMM has all rows. They
+  // depend on the values of row_adapters_, so they must be empty during the capture of a CUDA
+  // graph.
+  absl::Span<const AdapterRange> row_ranges_;
   LoadedAdapters adapters_;
 
   // The current decoder step.
@@ -180,9 +188,12 @@ class PackedModel : public Model {
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
-  // Only used with LoRA adapters: scratch memory of AddLora, and LinearArgs::row_bias.
+  // Only used with LoRA adapters: scratch memory of AddLora and LoraInput::copy, LoraInput::words,
+  // and LinearArgs::row_bias.
   Tensor lora_scratch_;  // [bytes] i8
-  Tensor row_bias_;      // [elements], of type activations_
+  Tensor lora_words_;    // [bytes] i8
+  GridWaitRight grid_wait_right_;
+  Tensor row_bias_;  // [elements], of type activations_
 
  private:
   enum class Sweep : uint8_t { kProject, kFinish };
@@ -197,6 +208,10 @@ class PackedModel : public Model {
   }
   void CarveLora(Carver& carver);
   const LoraWeight* Corrected(const LinearWeight* w) const;
+  // The arguments with the LoRA terms of the rows' adapters.
+  LinearArgs WithLora(LinearArgs args);
+  void GemmOfRange(const LinearArgs& args, const LayerInputRows* input, const AdapterRange& range);
+  void GemmWithRowAdapters(const LinearArgs& args, const LayerInputRows* input);
   void Correct(const AddLoraArgs& args);
   void GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora);
   void SetMask(const EncodeBatch& batch);

@@ -78,8 +78,12 @@ StepShape StepShape::Of(const DecodeBatch& batch) {
   shape.output_rows = static_cast<int64_t>(batch.output_rows.size());
   shape.slots_stride = batch.slots_stride;
   shape.source_stride = shape.groups > 0 ? batch.source_slots_stride : 0;
-  shape.adapters = std::any_of(batch.adapters.begin(), batch.adapters.end(),
-                               [](int32_t adapter) { return adapter >= 0; });
+  const auto first = std::find_if(batch.adapters.begin(), batch.adapters.end(),
+                                  [](int32_t adapter) { return adapter >= 0; });
+  shape.adapters = first != batch.adapters.end();
+  shape.one_adapter =
+      shape.adapters && std::all_of(first, batch.adapters.end(),
+                                    [&](int32_t other) { return other < 0 || other == *first; });
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int32_t begin = batch.offsets[static_cast<size_t>(batch.group_offsets[g])];
     const int32_t end = batch.offsets[static_cast<size_t>(batch.group_offsets[g + 1])];

@@ -24,8 +24,9 @@ struct StepShape {
   int64_t output_rows = 0;
   int64_t slots_stride = 0;
   int64_t source_stride = 0;
-  int64_t group_rows = 0;  // most rows of one group
-  bool adapters = false;   // some sequence has an adapter
+  int64_t group_rows = 0;    // most rows of one group
+  bool adapters = false;     // some sequence has an adapter
+  bool one_adapter = false;  // and all of these have the same
 
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
@@ -74,6 +75,7 @@ class StepArrays {
   absl::Span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
   // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
   absl::Span<const int32_t> row_adapters() const { return row_adapters_; }
+  bool one_adapter() const { return shape_.one_adapter; }                  // as in StepShape
   absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:

@@ -198,6 +198,8 @@ NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];
   if (!x.buffers.scaled.defined()) return {};
+  // GEMMs of few rows can add LoRA terms or compute half a norm, but not both.
+  if (!row_adapters_.empty() && rows <= kMostFusedNormRows) return {};
   const int64_t parts = SplitNormParts(producer, rows, stream_);
   if (parts == 0 || !SupportsSplitNormInput(next.consumer, rows, stream_)) return {};
   return {next.gamma, x.buffers.scaled.Rows(0, rows),
@@ -212,15 +214,16 @@ T5Model::NormedInput T5Model::AddThenNorm(const LinearWeight& w, const Tensor& i
 }
 
 void T5Model::NormedGemm(const NormedInput& in, LinearArgs args) {
-  if (!in.split.gamma.defined() || CorrectsBeforeActivation(args)) {
+  LinearArgs split = args;
+  split.x = in.split.scaled;
+  split.x_squares = in.split.squares;
+  split.norm_eps = config_.norm_eps;
+  if (!in.split.gamma.defined() || CorrectsBeforeActivation(split)) {
     args.x = in.x;
     return EncoderDecoderModel::NormedGemm(in.gamma, {}, args);
   }
-  args.x = in.split.scaled;
-  args.x_squares = in.split.squares;
-  args.norm_eps = config_.norm_eps;
   const LayerInputRows input = {in.x, in.gamma, {}};
-  Gemm(args, &input);
+  Gemm(split, &input);
 }
 
 T5Model::NormedInput T5Model::LayerInput(const StackWeights& stack, int64_t layer,

@@ -1,0 +1,27 @@
+#include "models/adapter_ranges.h"
+
+#include <algorithm>
+
+namespace quintet {
+
+void DivideByAdapter(absl::Span<const int32_t> adapters, int64_t min_rows,
+                     std::vector<AdapterRange>* ranges) {
+  ranges->clear();
+  for (auto begin = adapters.begin(); begin != adapters.end();) {
+    const auto end =
+        std::find_if(begin, adapters.end(), [begin](int32_t other) { return other != *begin; });
+    AdapterRange range = {begin - adapters.begin(), end - adapters.begin(), *begin};
+    if (end - begin < min_rows) range.adapter = AdapterRange::kMixed;
+    const bool extends = range.adapter == AdapterRange::kMixed && !ranges->empty() &&
+                         ranges->back().adapter == AdapterRange::kMixed;
+    if (extends) {
+      ranges->back().end = range.end;
+    } else {
+      ranges->push_back(range);
+    }
+    begin = end;
+  }
+  if (ranges->size() == 1 && ranges->front().adapter == AdapterRange::kMixed) ranges->clear();
+}
+
+}  // namespace quintet
