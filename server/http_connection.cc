@@ -40,7 +40,9 @@ void PendingExchange::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (notify_ == nullptr) return;
   news_.aborted = true;
-  NotifyLocked();
+  // Even if the connection already knows of other news: while it writes, it takes none, but it must
+  // see this one.
+  notified_ = notify_();
 }
 
 HttpNews PendingExchange::Take() {
