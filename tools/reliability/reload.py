@@ -224,7 +224,9 @@ def run(args, folder: pathlib.Path, verdict: Verdict) -> None:
 
 
 def report(verdict, args, clients, replacements, resident, differ, freed, loads, code) -> None:
-    # Single samples differ by a version, which may or may not be freed yet.
+    # Single samples differ by a version, which may or may not be freed yet; in a short run so do
+    # medians. A leak of every version gains several hundred MiB even there.
+    allowed = 50 if len(resident) >= 30 else 150
     third = max(len(resident) // 3, 1)
     before, after = statistics.median(resident[:third]), statistics.median(resident[-third:])
     grown = after - before
@@ -250,7 +252,9 @@ def report(verdict, args, clients, replacements, resident, differ, freed, loads,
         "replacements", replacements.version - 2, replacements.version - 2 == args.reloads
     )
     verdict.claim("seconds until old versions are freed <= 30", freed, freed is not None)
-    verdict.claim("MiB gained from the first to the last third <= 50", grown, grown <= 50)
+    verdict.claim(
+        f"MiB gained from the first to the last third <= {allowed}", grown, grown <= allowed
+    )
     verdict.claim("exit code", code, code == 0)
 
 
