@@ -112,8 +112,9 @@ bool RunByteGemv(const LinearArgs& args, Stream& stream);
 void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream);
 
 // Writes channels [begin, end) of W with the LoRA terms of an adapter to `to`, [end - begin, k] of
-// the factors' dtype, in linear/lora_merge.cu. `begin` is a multiple of 64. CanMergeLora: whether
-// it supports the weight.
+// the factors' dtype, in linear/lora_merge.cu. `begin` is a multiple of kMergedLoraRows.
+// CanMergeLora: whether it supports the weight.
+constexpr int kMergedLoraRows = 4;
 void MergeLora(const LinearWeight& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
                int64_t end, void* to, Stream& stream);
 bool CanMergeLora(const LinearWeight& w, const LoraWeight& lora);

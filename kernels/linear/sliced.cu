@@ -101,7 +101,9 @@ void QuantizedLinear(const LinearArgs& args, Stream& stream) {
 bool SupportsMergedLora(const LinearArgs& args) {
   const bool norms =
       args.norm_gamma.defined() || args.x_squares.defined() || args.next_norm.gamma.defined();
+  const bool scattered = args.scatter.base != nullptr;
   return args.x.dim[0] >= kMinMergedLoraRows && !norms && args.kv.cache == nullptr &&
+         (!scattered || args.scatter.chunk % kMergedLoraRows == 0) &&
          CanMergeLora(*args.w, *args.lora.weight);
 }
 
