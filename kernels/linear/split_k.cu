@@ -79,8 +79,8 @@ bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
-// Whether the split-K kernel can compute a GEMM of so many rows, and is faster than cuBLASLt if it
-// has more than a few.
+// Whether the split-K kernel supports a GEMM of `rows` rows, at most as many as those for which it
+// is faster than cuBLASLt.
 bool SupportsRows(const LinearWeight& w, int64_t rows, const Device& device) {
   if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows <= kRowsOfAny) return true;

@@ -368,7 +368,7 @@ class SplitKEachLora {
     }
   }
 
-  // Of this thread's column: 1 if it is of the up half, and its index in rows_[r].b[Half()].
+  // Half: 1 if this thread's column is an up column, else 0. Column: its index in that half's b.
   __device__ __forceinline__ int Half() const {
     return halves_ == 2 && thread_ % S::kChannels >= S::kChannels / 2 ? 1 : 0;
   }
