@@ -97,6 +97,12 @@ void PersistentLinear(const LinearArgs& args, Stream& stream);
 // gemv and split-K kernels load weights before that wait.)
 void WideLinear(const LinearArgs& args, Stream& stream);
 
+// GEMM of 8-bit values on Hopper, for weights whose type quantises inputs (QuantizesInputs), in
+// linear/byte_gemm.cu. ByteGemmTakes: whether it supports the call.
+bool ByteGemmTakes(const LinearArgs& args, const Device& device);
+int64_t ByteGemmScratchBytes(const LinearWeight& w, int64_t rows);
+void ByteGemm(const LinearArgs& args, Stream& stream);
+
 // GEMM with quantised weights, and the size of its scratch memory in bytes, in linear/sliced.cu.
 void QuantizedLinear(const LinearArgs& args, Stream& stream);
 int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);

@@ -170,9 +170,18 @@ absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, Weight
 }
 
 const char* WeightTypeName(WeightType type) {
-  return type == WeightType::kI8   ? "int8"
-         : type == WeightType::kF8 ? "fp8"
-                                   : DTypeName(WeightDType(type));
+  switch (type) {
+    case WeightType::kI8:
+      return "int8";
+    case WeightType::kF8:
+      return "fp8";
+    case WeightType::kI8W8A8:
+      return "int8-w8a8";
+    case WeightType::kF8W8A8:
+      return "fp8-w8a8";
+    default:
+      return DTypeName(WeightDType(type));
+  }
 }
 
 LinearWeight LinearWeight::OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
@@ -193,8 +202,10 @@ DType WeightDType(WeightType type) {
     case WeightType::kF16:
       return DType::kF16;
     case WeightType::kI8:
+    case WeightType::kI8W8A8:
       return DType::kI8;
     case WeightType::kF8:
+    case WeightType::kF8W8A8:
       return DType::kF8;
   }
   return DType::kF32;
@@ -210,6 +221,9 @@ bool WeightTypeSupported(WeightType type, const Device* device) {
     case WeightType::kF16:
     case WeightType::kF8:
       return device != nullptr;
+    case WeightType::kI8W8A8:
+    case WeightType::kF8W8A8:
+      return device != nullptr && device->hopper();
   }
   return false;
 }

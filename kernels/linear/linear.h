@@ -14,6 +14,9 @@
 //              sums are f32, in an order that depends on the shape
 //   int8, fp8: x, y and sums as for bf16; a weight is its stored value times the scale of its
 //              channel
+//   int8-w8a8, fp8-w8a8: as int8 and fp8, but from 33 rows on each row of x is quantised to int8 or
+//              e4m3 on the fly (symmetric, one scale per row), and tensor cores multiply the 8-bit
+//              values; sums are i32, exact, or f32. Hopper only.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +32,23 @@ namespace quintet {
 
 enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 
-// kI8 and kF8 (e4m3) have one scale per output channel.
-enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8, kF8 };
+// kI8 and kF8 (e4m3) have one scale per output channel. kI8W8A8 and kF8W8A8 have the same weights.
+enum class WeightType : uint8_t { kF32, kBF16, kF16, kI8, kF8, kI8W8A8, kF8W8A8 };
 // The dtype of the weight values in memory and in files.
 DType WeightDType(WeightType type);
-const char* WeightTypeName(WeightType type);  // "f32", "bf16", "f16", "int8", "fp8"
+// "f32", "bf16", "f16", "int8", "fp8", "int8-w8a8", "fp8-w8a8"
+const char* WeightTypeName(WeightType type);
+// Whether GEMMs on a GPU quantise x, too.
+constexpr bool QuantizesInputs(WeightType type) {
+  return type == WeightType::kI8W8A8 || type == WeightType::kF8W8A8;
+}
 constexpr bool IsQuantized(WeightType type) {
-  return type == WeightType::kI8 || type == WeightType::kF8;
+  return type == WeightType::kI8 || type == WeightType::kF8 || QuantizesInputs(type);
 }
 constexpr bool IsQuantized(DType type) { return type == DType::kI8 || type == DType::kF8; }
-// Whether the device supports this weight type. A GPU supports all types. A CPU (null device)
-// supports kF32 and kI8, and kBF16 if it has the instructions.
+// Whether the device supports this weight type. A Hopper GPU supports all types, another GPU those
+// that do not quantise x. A CPU (null device) supports kF32 and kI8, and kBF16 if it has the
+// instructions.
 bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
 // The dtype of activations for weights of this type. GPU: that of the weights, or bf16 for
 // quantised weights. CPU: f32.

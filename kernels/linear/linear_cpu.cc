@@ -313,6 +313,8 @@ PanelKernel ChoosePanelKernel(WeightType type, int64_t rows) {
       break;
     case WeightType::kF16:  // only on devices
     case WeightType::kF8:
+    case WeightType::kI8W8A8:
+    case WeightType::kF8W8A8:
       break;
     case WeightType::kI8:
       if (rows > kMostVnniRows) kernel = AmxI8PanelKernel();

@@ -319,6 +319,8 @@ void LinearWeight::Pack(int64_t row, const Tensor& w) {
   switch (type_) {
     case WeightType::kF16:  // only on devices
     case WeightType::kF8:
+    case WeightType::kI8W8A8:
+    case WeightType::kF8W8A8:
       break;
     case WeightType::kF32:
       return PackRuns(*this, panels, row, w, FillF32{w});

@@ -1,54 +1,10 @@
-// Persistent GEMM for many rows with bf16 or f16 weights on Hopper: the kernel and its launch.
+// Persistent GEMM for many rows with bf16 or f16 weights on Hopper (linear/persistent_kernel.cuh).
 #include <algorithm>
 
-#include "kernels/linear/persistent_consumer.cuh"
+#include "kernels/linear/persistent_kernel.cuh"
 
 namespace quintet::cuda {
 namespace {
-
-// Persistent GEMM: y = activation(x Wg^T) * (x Wu^T), where the rows of W are those of Wg and then
-// those of Wu; or K and V = x W^T scattered to the KV cache.
-// Shapes: x [rows, k] T, W [2 columns, k] or [columns, k] T, y [rows, columns] T or as in
-// ScatterOutput; k and columns are multiples of 8, rows of x and y begin on 16-byte boundaries.
-// Accumulation: wgmma in f32 over k in ascending order, bit-identical from run to run. Gate and up
-// are multiplied before they are rounded. GELU (tanh) and SiLU take one exponential per value and
-// one reciprocal for every two values.
-// Mapping: one CTA per SM loops over output tiles (PersistentTileScheduler). A producer thread
-// issues TMA loads into four pipeline stages; a stage holds 64 values of k for 128 rows of x and
-// 256 rows of W. Each of the two consumer warpgroups has 64 x 256 accumulators. In the epilogue
-// every warp stages 16 rows by 64 columns in its own shared memory and stores 16 bytes per lane,
-// while the producer already loads the next tile.
-// Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69 TFLOP, 1.0 ms at the rate of
-// cuBLASLt on an H200 (690 TFLOP/s, limited by power).
-// Tests: tests/kernels/linear/persistent_test.cc. Measurements: linear/NOTES.md.
-template <typename S>
-__global__ void __launch_bounds__(S::kThreads, 1)
-    PersistentKernel(const __grid_constant__ PersistentArgs a,
-                     const __grid_constant__ PersistentTensorMaps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) unsigned char shared[];
-  auto& memory = *reinterpret_cast<PersistentSmem<S>*>(shared);
-  if (threadIdx.x == 0) {
-    PrefetchTensorMap(maps.w);
-    PrefetchTensorMap(maps.x);
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      BarrierInit(SharedAddress(&memory.full[stage]), 1);
-      BarrierInit(SharedAddress(&memory.empty[stage]), S::kGroups * 4);  // warps
-    }
-    FenceBarrierInit();
-  }
-  __syncthreads();
-  WaitOnDependentGrids();
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  if (warp < 4) {
-    WarpgroupRegDealloc<40>();
-    if (threadIdx.x == 0) RunPersistentProducer<S>(a, maps, memory);
-  } else {
-    WarpgroupRegAlloc<232>();
-    PersistentConsumer<S>(a, memory, warp / 4 - 1).Run();
-  }
-#endif
-}
 
 template <typename S>
 PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
@@ -71,26 +27,15 @@ PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
 
 template <typename S>
 void LaunchSized(const LinearArgs& args, Stream& stream) {
-  Device& device = stream.device();
-  const PersistentArgs a = ArgsOf<S>(args, stream);
-  const LinearWeight& w = *args.w;
-  PersistentTensorMaps maps{};
-  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kChannels / 2, device, &maps.w) ||
-      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, device,
-                     &maps.x)) {
-    return;
-  }
-  const int blocks = std::min(PersistentTileScheduler<S>(a).count(), device.num_sms());
-  Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), sizeof(PersistentSmem<S>),
-         PersistentKernel<S>, a, maps);
+  LaunchPersistent<S>(ArgsOf<S>(args, stream), args.x, *args.w, stream);
 }
 
 template <typename T>
 void LaunchTyped(const LinearArgs& args, Stream& stream) {
   if (args.w->gated()) {
-    LaunchSized<PersistentTile<T, PersistentOutput::kGated>>(args, stream);
+    LaunchSized<PersistentTile<T, T, PersistentOutput::kGated>>(args, stream);
   } else {
-    LaunchSized<PersistentTile<T, PersistentOutput::kScattered>>(args, stream);
+    LaunchSized<PersistentTile<T, T, PersistentOutput::kScattered>>(args, stream);
   }
 }
 

@@ -1,7 +1,9 @@
 // Persistent GEMM for many rows on Hopper: sizes, shared memory, tile scheduler and producer.
+// linear/persistent.cu uses it for 16-bit weights, linear/byte_gemm.cu for 8-bit x and weights.
 #pragma once
 
 #include "kernels/linear/gemm.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/wgmma.cuh"
 
@@ -12,76 +14,110 @@ struct PersistentArgs {
   Activation activation;
   void* y;
   int64_t y_stride;
+  const float *x_scales, *w_scales;  // 8-bit x and W: [rows], [n]
+  float alpha;                       // 8-bit x and W: multiplies the product
+  const float* bias;                 // kPlain: [columns], or null
+  const __nv_bfloat16* bf16_bias;    // kPlain: likewise
+  const float* residual;             // kPlain, y of f32: [rows, columns], or null; may be y
+  int64_t residual_stride;
   const int64_t *row_offset, *chunk_offset;  // scattered output: as in ScatterOutput
   int chunk;
 };
 
-// TMA tensor maps of W and x, for boxes of 128 rows.
+// TMA tensor maps of W and x, for boxes of half of the rows of W and all rows of x in a tile.
 struct PersistentTensorMaps {
   CUtensorMap w, x;
 };
 
-enum class PersistentOutput { kGated, kScattered };
+enum class PersistentOutput { kGated, kScattered, kPlain };
 
-// The tile of a CTA: 128 rows of x by 256 rows of W. If W is gated, the latter are 128 gate
-// channels and then their 128 up channels, so that one thread holds both accumulators of an output
-// value. Two consumer warpgroups compute 64 rows of the tile each; a third warpgroup is the
-// producer.
-template <typename TOf, PersistentOutput kOutputOf>
+// The tile of a CTA: 128 rows of x by kChannels rows of W. If W is gated, half of the latter are
+// gate channels, the others their up channels, so that one thread holds both accumulators of an
+// output value. A CTA has a producer warpgroup and two consumer warpgroups.
+// 16-bit values: tiles of 256 channels, of which each consumer warpgroup computes 64 rows.
+// 8-bit values: tiles of 128 channels, which the consumer warpgroups compute in turns (kPingPong),
+// so that one multiplies while the other one runs its epilogue. Two CTAs are a cluster; the tile of
+// the second is below that of the first. Each loads half of the rows of W for both.
+// In: the type of x and W; bf16, f16, or with scales __nv_fp8_e4m3 or int8_t. T: the type of y; f32
+// only if kPlain.
+template <typename InOf, typename TOf, PersistentOutput kOutputOf>
 struct PersistentTile {
+  using In = InOf;
   using T = TOf;
+  using Sum = std::conditional_t<std::is_same_v<In, int8_t>, int32_t, float>;
+  static constexpr bool kScaled = sizeof(In) == 1;
   static constexpr bool kGated = kOutputOf == PersistentOutput::kGated;
   static constexpr bool kScattered = kOutputOf == PersistentOutput::kScattered;
-  static constexpr int kRows = 128, kChannels = 256;
+  static constexpr bool kPlain = kOutputOf == PersistentOutput::kPlain;
+  static constexpr int kRows = 128, kChannels = kScaled ? 128 : 256;
   static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // columns of y in a tile
-  static constexpr int kDepth = 64;  // values of k per pipeline stage: 128 bytes per row
-  static constexpr int kStages = 4;
-  static constexpr int kStageBytes = (kRows + kChannels) * kDepth * 2;
+  static constexpr int kRowBytes = 128;  // of x and of W in a pipeline stage
+  static constexpr int kDepth = kRowBytes / static_cast<int>(sizeof(In));  // values of k there
+  static constexpr int kCluster = kScaled ? 2 : 1;
+  static constexpr bool kPingPong = kScaled;
+  static constexpr int kStages = kPingPong ? 6 : 4;
+  static constexpr int kStageBytes = (kRows + kChannels) * kRowBytes;
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kGroupRows = kPingPong ? kRows : kRows / kGroups;
+  // Warps that release a pipeline stage of a CTA.
+  static constexpr int kReleases = kCluster * (kPingPong ? 4 : 4 * kGroups);
   static constexpr int kBoxRows = 16, kBoxColumns = 64;  // part of y that a warp stages
+  // f32 is stored from the accumulators; 16-bit values are staged, in two boxes of each warp.
+  static constexpr bool kStaged = sizeof(T) == 2;
+  static constexpr int kBoxes = kStaged ? kGroups * 4 * 2 : 1;
 };
 
 // Shared memory: pipeline stages in the swizzled layout of wgmma descriptors (MakeSmemDescriptor),
 // and staging buffers of y with the same swizzle.
 template <typename S>
 struct alignas(1024) PersistentSmem {
-  typename S::T x[S::kStages][S::kRows * S::kDepth];
-  typename S::T w[S::kStages][S::kChannels * S::kDepth];
-  typename S::T y[S::kGroups * 4][2][S::kBoxRows * S::kBoxColumns];  // two per warp
+  typename S::In x[S::kStages][S::kRows * S::kDepth];
+  typename S::In w[S::kStages][S::kChannels * S::kDepth];
+  typename S::T y[S::kBoxes][S::kBoxRows * S::kBoxColumns];
+  // 8-bit W: the scales of the tile's rows of W, a copy for each consumer warpgroup.
+  float w_scales[S::kScaled ? S::kGroups : 1][S::kScaled ? S::kChannels : 1];
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
-// Tile scheduler: the tiles of y are visited in bands of kBand row tiles; within a band, all tiles
-// of one tile column are visited before those of the next. Tiles in flight at the same time
-// therefore share rows of x and of W in L2.
+// Tile scheduler: the tiles of clusters, of S::kCluster * S::kRows rows each, are visited in bands
+// of kBand row tiles; within a band, all tiles of one tile column are visited before those of the
+// next. Tiles in flight at the same time therefore share rows of x and of W in L2. A cluster begins
+// with tile first() and goes on every stride() tiles.
 template <typename S>
 class PersistentTileScheduler {
  public:
   __host__ __device__ __forceinline__ explicit PersistentTileScheduler(const PersistentArgs& a)
-      : high_((a.rows + S::kRows - 1) / S::kRows),
+      : high_((a.rows + kHeight - 1) / kHeight),
         wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
   __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
-  // Returns the first row and the first column of y that belong to a tile.
+  __device__ __forceinline__ static int first() {
+    return static_cast<int>(blockIdx.x) / S::kCluster;
+  }
+  __device__ __forceinline__ static int stride() {
+    return static_cast<int>(gridDim.x) / S::kCluster;
+  }
+  // Returns the first row and the first column of y that this CTA computes of a tile.
   __device__ __forceinline__ int2 At(int tile) const {
     const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
     const int height = min(kBand, high_ - first);
-    return {(first + within % height) * S::kRows, within / height * S::kColumns};
+    const int rank = S::kCluster == 1 ? 0 : ClusterRank();
+    return {(first + within % height) * kHeight + rank * S::kRows, within / height * S::kColumns};
   }
 
  private:
-  static constexpr int kBand = 16;
+  static constexpr int kHeight = S::kCluster * S::kRows, kBand = 16 / S::kCluster;
   const int high_, wide_;
 };
 
-// Producer: issues the TMA loads for all tiles of the CTA. One thread calls it.
+// Producer: issues the TMA loads for all tiles of the CTA. One thread calls it. The tensor maps
+// count in 16-bit values, of which two 8-bit values are one.
 template <typename S>
 __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentTensorMaps& maps,
                                       PersistentSmem<S>& memory) {
   constexpr int kHalf = S::kChannels / 2;
   const PersistentTileScheduler<S> tiles(a);
   PipelineState<S::kStages> state;
-  for (int tile = static_cast<int>(blockIdx.x); tile < tiles.count();
-       tile += static_cast<int>(gridDim.x)) {
+  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride()) {
     const int2 at = tiles.At(tile);
     const int second = at.y + (S::kGated ? a.columns : kHalf);
     for (int k = 0; k < a.k; k += S::kDepth) {
@@ -89,9 +125,16 @@ __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentT
       const uint32_t w = SharedAddress(memory.w[state.stage]);
       BarrierWait(SharedAddress(&memory.empty[state.stage]), state.parity ^ 1);
       BarrierArriveExpectTx(full, S::kStageBytes);
-      TmaLoad(SharedAddress(memory.x[state.stage]), maps.x, k, 0, at.x, full);
-      TmaLoad(w, maps.w, k, 0, at.y, full);
-      TmaLoad(w + kHalf * S::kDepth * 2, maps.w, k, 0, second, full);
+      const int at_k = k * static_cast<int>(sizeof(typename S::In)) / 2;
+      TmaLoad(SharedAddress(memory.x[state.stage]), maps.x, at_k, 0, at.x, full);
+      if constexpr (S::kCluster == 2) {
+        const int half = ClusterRank();
+        TmaLoadMulticast(w + half * kHalf * S::kRowBytes, maps.w, at_k, half == 0 ? at.y : second,
+                         full);
+      } else {
+        TmaLoad(w, maps.w, at_k, 0, at.y, full);
+        TmaLoad(w + kHalf * S::kRowBytes, maps.w, at_k, 0, second, full);
+      }
       state.Advance();
     }
   }

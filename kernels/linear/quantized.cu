@@ -286,7 +286,7 @@ bool RunByteGemv(const LinearArgs& args, Stream& stream) {
     QT_CHECK(args.x.dtype == DType::kBF16);
     of_types(f8, TypeTag<__nv_bfloat16>());
   };
-  if (args.w->type() == WeightType::kF8) {
+  if (WeightDType(args.w->type()) == DType::kF8) {
     of_format(std::true_type());
   } else {
     of_format(std::false_type());
@@ -295,8 +295,8 @@ bool RunByteGemv(const LinearArgs& args, Stream& stream) {
 }
 
 void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
-  w.type() == WeightType::kF8 ? LaunchDequantize<true>(w, begin, end, to, stream)
-                              : LaunchDequantize<false>(w, begin, end, to, stream);
+  WeightDType(w.type()) == DType::kF8 ? LaunchDequantize<true>(w, begin, end, to, stream)
+                                      : LaunchDequantize<false>(w, begin, end, to, stream);
 }
 
 }  // namespace quintet::cuda

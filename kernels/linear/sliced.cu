@@ -85,12 +85,13 @@ void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, St
 }  // namespace
 
 int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Carve(nullptr, w, rows, stream).bytes;
+  return std::max(Carve(nullptr, w, rows, stream).bytes, ByteGemmScratchBytes(w, rows));
 }
 
 void QuantizedLinear(const LinearArgs& args, Stream& stream) {
   QT_CHECK(!args.norm_gamma.defined());
   if (RunByteGemv(args, stream)) return;
+  if (ByteGemmTakes(args, stream.device())) return ByteGemm(args, stream);
   const SlicedScratch scratch = Carve(args.scratch.data, *args.w, args.x.dim[0], stream);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   ForEachSlice(args, scratch.slice, scratch.product, stream, [&](int64_t begin, int64_t end) {

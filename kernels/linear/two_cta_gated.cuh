@@ -48,19 +48,6 @@ struct TwoCtaGatedWork {
         count((a.k + kSplitKDepth - 1) / kSplitKDepth) {}
 };
 
-// TMA multicast load: copies a box to the same shared memory offset in both CTAs of the cluster.
-// The bytes count towards the mbarrier at the same offset in each CTA.
-__device__ __forceinline__ void TmaLoadMulticast(uint32_t shared, const CUtensorMap& map,
-                                                 int channel, int row, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
-      :
-      : "r"(shared), "l"(&map), "r"(channel), "r"(0), "r"(row), "r"(barrier),
-        "h"(static_cast<uint16_t>(3))
-      : "memory");
-}
-
 // Producer: one thread loads W and one thread loads x, 64 values of k per pipeline stage.
 class TwoCtaGatedProducer {
   using S = TwoCtaGatedTile;

@@ -78,6 +78,19 @@ __device__ __forceinline__ void TmaLoad(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
+// TMA multicast load: copies a box to the same shared memory offset in both CTAs of the cluster.
+// The bytes count towards the mbarrier at the same offset in each CTA.
+__device__ __forceinline__ void TmaLoadMulticast(uint32_t shared, const CUtensorMap& map,
+                                                 int channel, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+      :
+      : "r"(shared), "l"(&map), "r"(channel), "r"(0), "r"(row), "r"(barrier),
+        "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
 // Pipeline state: the current stage of a ring of kStages stages, and the parity of its mbarriers.
 template <int kStages>
 struct PipelineState {
@@ -89,6 +102,12 @@ struct PipelineState {
       stage = 0;
       parity ^= 1;
     }
+  }
+  // Advances `count` times.
+  __device__ __forceinline__ void Skip(int count) {
+    const int to = stage + count;
+    stage = to % kStages;
+    parity ^= static_cast<uint32_t>(to / kStages) & 1;
   }
 };
 

@@ -80,22 +80,32 @@ __device__ __forceinline__ void Stmatrix(const uint32_t (&r)[4], uint32_t row_ad
                : "memory");
 }
 // warpgroup_fence_operand: stops the compiler from moving uses of `values` across this point.
-template <int kCount>
-__device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]) {
+template <typename T, int kCount>
+__device__ __forceinline__ void WarpgroupFenceOperand(T (&values)[kCount][4]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(values[i][e])::"memory");
+    for (int e = 0; e < 4; ++e) {
+      if constexpr (std::is_same_v<T, float>) {
+        asm volatile("" : "+f"(values[i][e])::"memory");
+      } else {
+        asm volatile("" : "+r"(values[i][e])::"memory");
+      }
+    }
   }
 }
 
 // Lists of asm operands for the accumulators c. QT_C1(i) lists those of eight columns: the four
-// registers c[i] of a lane.
+// registers c[i] of a lane. QT_I8(i): for 64 columns of i32.
 #define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
 #define QT_C8(i)                                                                                \
   QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3), QT_C1(i + 4), QT_C1(i + 5), QT_C1(i + 6), \
       QT_C1(i + 7)
+#define QT_I1(i) "+r"(c[i][0]), "+r"(c[i][1]), "+r"(c[i][2]), "+r"(c[i][3])
+#define QT_I8(i)                                                                                \
+  QT_I1(i), QT_I1(i + 1), QT_I1(i + 2), QT_I1(i + 3), QT_I1(i + 4), QT_I1(i + 5), QT_I1(i + 6), \
+      QT_I1(i + 7)
 #define QT_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define QT_R16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QT_R32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -108,17 +118,21 @@ __device__ __forceinline__ void WarpgroupFenceOperand(float (&values)[kCount][4]
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // The asm statement of a wgmma with both operands in shared memory, K-major. size: the shape, such
-// as "m64n16". a_name, b_name, p_name: the names in the asm text, such as "%8", of descriptor a,
-// descriptor b and `accumulate`.
-#define QT_WGMMA_SHARED(size, type, registers, a_name, b_name, p_name, ...)                 \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
-               ", 0;\n"                                                                     \
-               "wgmma.mma_async.sync.aligned." size "k16.f32." type "." type " {" registers \
-               "}, " a_name ", " b_name ", p, 1, 1, 0, 0;\n}\n"                             \
-               : __VA_ARGS__                                                                \
+// as "m64n16". types: the number of values of k and the types, such as "k16.f32.bf16.bf16". tail:
+// the operands after `accumulate`. a_name, b_name, p_name: the names in the asm text, such as "%8",
+// of descriptor a, descriptor b and `accumulate`.
+#define QT_WGMMA_OF(size, types, tail, registers, a_name, b_name, p_name, ...)                    \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                         \
+               ", 0;\n"                                                                           \
+               "wgmma.mma_async.sync.aligned." size types " {" registers "}, " a_name ", " b_name \
+               ", p" tail ";\n}\n"                                                                \
+               : __VA_ARGS__                                                                      \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
+// The same for 16 values of k of a 16-bit type.
+#define QT_WGMMA_SHARED(size, type, ...) \
+  QT_WGMMA_OF(size, "k16.f32." type "." type, ", 1, 1, 0, 0", __VA_ARGS__)
 // The asm statement of a wgmma with operand a in registers and operand b in shared memory,
-// MN-major. Parameters as in QT_WGMMA_SHARED.
+// MN-major. Parameters as in QT_WGMMA_OF.
 #define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
                ", 0;\n"                                                                     \
@@ -167,6 +181,19 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%4
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
          QT_C8(8))
 
+// The same for 32 values of k of 8 bits: e4m3 with f32 sums, or int8 with i32 sums. A row of 128
+// bytes in shared memory then holds 128 values; the descriptors are those of 16-bit values.
+__device__ __forceinline__ void ByteWgmma(float (&c)[16][4], uint64_t a, uint64_t b,
+                                          bool accumulate) {
+  QT_WGMMA_OF("m64n128", "k32.f32.e4m3.e4m3", ", 1, 1", QT_REGISTERS_128, "%64", "%65", "%66",
+              QT_C8(0), QT_C8(8));
+}
+__device__ __forceinline__ void ByteWgmma(int32_t (&c)[16][4], uint64_t a, uint64_t b,
+                                          bool accumulate) {
+  QT_WGMMA_OF("m64n128", "k32.s32.s8.s8", "", QT_REGISTERS_128, "%64", "%65", "%66", QT_I8(0),
+              QT_I8(8));
+}
+
 #undef QT_C1
 #undef QT_C4
 #undef QT_C8
@@ -186,7 +213,10 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%
 #undef QT_REGISTERS_80
 #undef QT_REGISTERS_128
 #undef QT_REGISTERS_256
+#undef QT_I1
+#undef QT_I8
 #undef QT_WGMMA
+#undef QT_WGMMA_OF
 #undef QT_WGMMA_SHARED
 #undef QT_WGMMA_REGISTERS
 

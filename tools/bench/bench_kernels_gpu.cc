@@ -92,7 +92,7 @@ LinearWeight Weight(GpuBench& bench, int64_t n, int64_t k, WeightType type = Wei
 
 void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_type,
                  WeightType type = WeightType::kBF16) {
-  const std::string name = std::string("linear ") + DTypeName(WeightDType(type)) + " to " +
+  const std::string name = std::string("linear ") + WeightTypeName(type) + " to " +
                            DTypeName(y_type) + " " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
   const int64_t bytes =
@@ -115,14 +115,16 @@ void BenchLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n, DType y_ty
 
 // Measures a GEMM with a gated activation. The product x W^T has a gate half and an up half of its
 // columns; y = GELU(gate) * up, element by element.
-void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n) {
-  const std::string name = "gated linear bf16 " + By({rows, k, n});
+void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n,
+                      WeightType type = WeightType::kBF16) {
+  const std::string name =
+      std::string("gated linear ") + WeightTypeName(type) + " " + By({rows, k, n});
   if (!bench.Wanted(name)) return;
-  const int64_t bytes = 2 * (n * k + rows * k + rows * n / 2);
+  const int64_t bytes = DTypeBytes(WeightDType(type)) * n * k + 2 * (rows * k + rows * n / 2);
   const int copies = bench.CopiesPastL2(bytes);
   std::vector<LinearWeight> weights;
   std::vector<LinearArgs> calls;
-  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k, WeightType::kBF16, true));
+  for (int i = 0; i < copies; ++i) weights.push_back(Weight(bench, n, k, type, true));
   for (int i = 0; i < copies; ++i) {
     const int64_t scratch = LinearScratchBytes(weights[i], rows, bench.stream());
     calls.push_back({.x = bench.Random(DType::kBF16, {rows, k}, i + 1),
@@ -331,6 +333,24 @@ void BenchLoraShapes(GpuBench& bench) {
   }
 }
 
+// Measures the GEMMs of encoder layers of T5-base, Flan-T5-XL and T5-XXL.
+void BenchEncoderLinear(GpuBench& bench) {
+  for (WeightType type : {WeightType::kBF16, WeightType::kI8W8A8, WeightType::kF8W8A8}) {
+    for (const int64_t rows : {512, 4096, 16384}) {
+      for (const Shape& s : {Shape{768, 2304}, Shape{2048, 6144}, Shape{4096, 12288}}) {
+        BenchLinear(bench, rows, s.k, s.n, DType::kBF16, type);
+      }
+      for (const Shape& s : {Shape{768, 768}, Shape{2048, 2048}, Shape{5120, 2048},
+                             Shape{4096, 4096}, Shape{10240, 4096}}) {
+        BenchLinear(bench, rows, s.k, s.n, DType::kF32, type);
+      }
+      for (const Shape& s : {Shape{768, 4096}, Shape{2048, 10240}, Shape{4096, 20480}}) {
+        BenchGatedLinear(bench, rows, s.k, s.n, type);
+      }
+    }
+  }
+}
+
 void BenchAll(GpuBench& bench) {
   for (int64_t rows : {32, 128, 512, 4096, 16384}) {
     for (int64_t d : {768, 2048}) {
@@ -367,6 +387,7 @@ void BenchAll(GpuBench& bench) {
       }
     }
   }
+  BenchEncoderLinear(bench);
   for (const CrossCase& c :
        {CrossCase{"t5-base", 12, 12, 768, 32, 128}, CrossCase{"t5-base", 12, 12, 768, 32, 512},
         CrossCase{"flan-t5-xl", 24, 32, 2048, 32, 128},
