@@ -18,13 +18,15 @@ constexpr char kGpu[] = "cuda";
 // (converted_dtype of a model directory that is not converted).
 std::optional<WeightType> TypeByName(const std::string& name) {
   for (const WeightType type :
-       {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {
+       {WeightType::kF32, WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8,
+        WeightType::kI8W8A8, WeightType::kF8W8A8}) {
     if (name == WeightTypeName(type)) return type;
   }
   return std::nullopt;
 }
 
-// Whether the device supports weights of this type. A GPU supports all of them.
+// Whether the device supports weights of this type. Of a GPU this is not yet known: loading checks
+// the types that only some GPUs support.
 bool RunsOn(const Placement& placement, WeightType type) {
   return DeviceOrdinal(placement) >= 0 || WeightTypeSupported(type, nullptr);
 }

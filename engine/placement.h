@@ -14,7 +14,7 @@ namespace quintet {
 
 struct Placement {
   std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
-  std::string dtype = "auto";  // weight type: auto, f32, bf16, f16, int8 or fp8
+  std::string dtype = "auto";  // weight type: auto or one of kDtypes
   // Set by ResolveAutoDevice: the name of the GPU, or the reason why the CPU was chosen. Empty if
   // the user named the device instead of `auto`.
   std::string choice = "";
@@ -22,7 +22,8 @@ struct Placement {
 
 inline constexpr char kAutoPlacement[] = "auto";
 // Names of weight types that --dtype and Python's `dtype` accept in addition to kAutoPlacement.
-inline constexpr const char* kDtypes[] = {"f32", "int8", "bf16", "f16", "fp8"};
+inline constexpr const char* kDtypes[] = {"f32", "int8",      "bf16",    "f16",
+                                          "fp8", "int8-w8a8", "fp8-w8a8"};
 
 // Returns cuda for gpu and cuda:N for gpu:N. Other names are returned unchanged.
 std::string CanonicalDevice(const std::string& device);

@@ -40,11 +40,12 @@ absl::Status CheckLimits(const ModelLimits& limits) {
 absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
                                           const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
-    const char* needs =
-        options.weights == WeightType::kBF16 ? "a CPU with avx512_bf16 or a GPU" : "a GPU";
-    return absl::UnimplementedError(absl::StrCat("weight type ", WeightTypeName(options.weights),
-                                                 " is not supported on this CPU: it needs ",
-                                                 needs));
+    const char* needs = QuantizesInputs(options.weights)       ? "a Hopper GPU (H100, H200)"
+                        : options.weights == WeightType::kBF16 ? "a CPU with avx512_bf16 or a GPU"
+                                                               : "a GPU";
+    return absl::UnimplementedError(
+        absl::StrCat("weight type ", WeightTypeName(options.weights), " is not supported on this ",
+                     options.device == nullptr ? "CPU" : "GPU", ": it needs ", needs));
   }
   QT_RETURN_IF_ERROR(CheckLimits(options.limits));
   return ReadModelConfig(directory);

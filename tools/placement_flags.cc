@@ -42,7 +42,9 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
           "Type of the GEMM weights: f32, int8, bf16 (GPUs and CPUs that support it), f16 (GPU) or "
           "fp8 (e4m3, GPU). auto: the type of a converted directory if the device supports it, "
           "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
-          "fp8 weights.")
+          "fp8 weights. int8-w8a8 and fp8-w8a8 (Hopper GPUs) have the same weights, but GEMMs of "
+          "more than 32 tokens and at least 1024 inputs quantise these, too, one scale per token, "
+          "and multiply 8-bit values: faster for XL and larger encoders, and less exact.")
       ->check(CLI::IsMember(dtypes))
       ->transform(DtypeAliases())
       ->type_name("TYPE")

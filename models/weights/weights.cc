@@ -83,7 +83,14 @@ int64_t TableBytes(const PlannedWeight& weight, const WeightOptions& options) {
 }
 
 WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
-  return options.type == WeightType::kF8 && slot.wide ? WeightType::kBF16 : options.type;
+  const DType stored = WeightDType(options.type);
+  if (stored == DType::kF8 && slot.wide) return WeightType::kBF16;
+  // A GEMM of fewer inputs is bound by memory: quantising them takes longer than it saves.
+  constexpr int64_t kMinQuantizedInputs = 1024;
+  if (QuantizesInputs(options.type) && slot.shape[1] < kMinQuantizedInputs) {
+    return stored == DType::kF8 ? WeightType::kF8 : WeightType::kI8;
+  }
+  return options.type;
 }
 
 // Allocates every parameter: matrices and embedding tables in memory of the model's backend,

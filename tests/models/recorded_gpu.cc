@@ -1,12 +1,17 @@
 // On a GPU, decoder steps, prompts and encodings of a shape that is used again are launched as CUDA
 // graphs. With other tokens, lengths and slots than at the capture, a graph's results must equal
-// the CPU's. The first rounds run without a graph, later ones with it; all are compared.
+// the CPU's. The first rounds run without a graph, later ones with it; all are compared. Also:
+// weight types that only GPUs have.
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
+#include <string>
 
+#include "nlohmann/json.hpp"
 #include "tests/catch.h"
+#include "tests/models/adapters/recorded_adapter.h"
+#include "tests/models/checkpoint/checkpoint.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {
@@ -73,6 +78,66 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
           CHECK(LargestDifference(expected, gpu.Decode(rows, piece)) < 5e-5);
         }
       }
+    }
+  }
+}
+
+// Writes a T5 v1.1 model with 1,024 channels and random weights. Fewer inputs are not quantised.
+void WriteWideModel(const std::string& directory) {
+  const std::string golden = GoldenDirectory("t5-v1_1");
+  constexpr int64_t kGolden = 128, kWide = 1024;
+  nlohmann::json config = nlohmann::json::parse(FileBytes(golden + "/config.json"));
+  REQUIRE(config["d_model"] == kGolden);
+  config["d_model"] = kWide;
+  WriteBytes(directory + "/config.json", config.dump());
+  TestTensors tensors = ReadTensors(golden);
+  std::mt19937 random(9);
+  for (auto& [name, tensor] : tensors) {
+    std::replace(tensor.shape.begin(), tensor.shape.end(), kGolden, kWide);
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    const bool norm = tensor.shape.size() == 1, table = name.find("shared") != std::string::npos;
+    const float deviation = table ? 1.0f : 0.7f / std::sqrt(static_cast<float>(kWide));
+    std::normal_distribution<float> normal(0.0f, deviation);
+    tensor.values.assign(static_cast<size_t>(count), 1.0f);
+    if (norm) continue;
+    for (float& v : tensor.values) v = normal(random);
+  }
+  WriteTensors(directory, tensors);
+}
+
+TEST_CASE("GEMMs that quantise their inputs give nearly the results of their weights alone") {
+  auto device = Device::Open(0);
+  if (!device.ok() || !(*device)->hopper()) {
+    WARN("skipped: a Hopper GPU is needed");
+    return;
+  }
+  ThreadPool pool(2);
+  std::mt19937 random(8);
+  TemporaryDirectory directory;
+  WriteWideModel(directory.path());
+  const auto load = [&](WeightType type) {
+    auto model = Model::Load(directory.path(), {.weights = type, .device = device->get()}, &pool);
+    INFO(model.status());
+    REQUIRE(model.ok());
+    return *std::move(model);
+  };
+  for (const bool fp8 : {true, false}) {
+    INFO((fp8 ? "fp8" : "int8"));
+    const auto alone = load(fp8 ? WeightType::kF8 : WeightType::kI8);
+    const auto both = load(fp8 ? WeightType::kF8W8A8 : WeightType::kI8W8A8);
+    RowRunner expected(alone.get()), runner(both.get());
+    // GEMMs of up to 32 rows do not quantise inputs.
+    for (const bool many : {true, false}) {
+      const std::vector<int> lengths = many ? std::vector{40, 7, 90} : std::vector{9, 5};
+      const TokenRows rows = RandomRows(lengths, both->config().vocab, &random);
+      const double encoded = MeanDifference(runner.Encode(rows, kAll), expected.Encode(rows, kAll));
+      const double decoded = MeanDifference(runner.Decode(rows, kAll), expected.Decode(rows, kAll));
+      CAPTURE(many, encoded, decoded);
+      CHECK((encoded > 0.001) == many);
+      CHECK((decoded > 0.001) == many);
+      CHECK(encoded < 0.1);
+      CHECK(decoded < 0.1);
     }
   }
 }

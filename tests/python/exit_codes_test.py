@@ -40,11 +40,20 @@ def run(*arguments: object) -> tuple[int, str]:
         (["--model", "/no/such/model"], 3, "/no/such/model: no such directory"),
         (["--model", G2P, "--max-memory", "5"], 1, "--max-memory allows 5 MiB"),
         (["--model", G2P, "--dtype", "fp8"], 2, "--dtype: fp8 is not supported"),
+        (["--model", G2P, "--dtype", "int8-w8a8"], 2, "--dtype: int8-w8a8 is not supported"),
         (["--model", G2P, "--device", "cuda:1000"], 2, "use --device cpu"),
         (["--model", G2P, "--no-such-flag"], 2, "unknown flag --no-such-flag"),
         ([], 2, "--model is required"),
     ],
-    ids=["no model", "no memory", "no such products", "no such device", "no such flag", "no flag"],
+    ids=[
+        "no model",
+        "no memory",
+        "no such weights",
+        "no such products",
+        "no such device",
+        "no such flag",
+        "no flag",
+    ],
 )
 def test_a_failure_has_one_code(command, flags, code, words):
     found, text = run(*command, *flags)

@@ -95,6 +95,7 @@ TEST_CASE("serve runs a converted directory in its own type where the device com
       {"int8", "--device cuda", WeightType::kI8},
       {"fp8", "--device cuda", WeightType::kF8},
       {"fp8", "--device cuda --dtype bf16", WeightType::kBF16},
+      {"fp8", "--device cuda --dtype fp8-w8a8", WeightType::kF8W8A8},
       {"fp8", "", WeightType::kF32},
       {"f32", "--device cuda", WeightType::kF32},
       {"", "", WeightType::kF32},

@@ -54,6 +54,16 @@ double RelativeDifference(const std::vector<float>& actual, const std::vector<fl
   return difference == 0.0 ? 0.0 : difference / largest;
 }
 
+double MeanDifference(const std::vector<float>& actual, const std::vector<float>& expected) {
+  if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double difference = 0.0, magnitude = 0.0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    difference += std::abs(static_cast<double>(actual[i]) - expected[i]);
+    magnitude += std::abs(static_cast<double>(expected[i]));
+  }
+  return difference / magnitude;
+}
+
 ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
                            std::vector<int32_t> adapters) {
   const ModelConfig& config = model->config();

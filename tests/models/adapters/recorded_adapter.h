@@ -26,6 +26,8 @@ std::vector<std::string> RecordedAdapterNames();
 
 // The largest difference, relative to the largest magnitude of `expected`.
 double RelativeDifference(const std::vector<float>& actual, const std::vector<float>& expected);
+// The mean difference, relative to the mean magnitude of `expected`.
+double MeanDifference(const std::vector<float>& actual, const std::vector<float>& expected);
 
 struct ForwardOutputs {
   std::vector<float> states, logits;  // as in RecordedAdapter

@@ -314,8 +314,9 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "auto",
             checks.text,
-            'type of the GEMM weights: "f32", "bf16", "f16", "int8", "fp8", or "auto": f32 on a '
-            "CPU, bf16 on a GPU, and the type of a converted directory",
+            'type of the GEMM weights: "f32", "bf16", "f16", "int8", "fp8", "int8-w8a8" and '
+            '"fp8-w8a8" (inputs of GEMMs quantised, too; Hopper GPUs), or "auto": f32 on a CPU, '
+            "bf16 on a GPU, and the type of a converted directory",
         ),
     ]
     adapters: Annotated[
