@@ -97,5 +97,53 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
   }
 }
 
+// From kMinMergedLoraRows rows on, GEMMs multiply by a copy of W with the adapter's terms; shorter
+// encodings add the terms to the products. Both round, so both are compared with f32.
+TEST_CASE("An adapter changes long and short encodings alike") {
+  auto device = Device::Open(0);
+  if (!device.ok()) {
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  ThreadPool pool(2);
+  const RecordedAdapter record("flan-all");
+  constexpr size_t kTokens = 256, kInputs = 2 * kMinMergedLoraRows / kTokens;
+  TokenRows rows(kInputs, std::vector<int32_t>(kTokens));
+  uint32_t next = 1;
+  for (std::vector<int32_t>& row : rows) {
+    for (int32_t& token : row) {
+      next = next * 1664525 + 1013904223;
+      token = static_cast<int32_t>(next >> 8) % 200;
+    }
+  }
+  // The states of all inputs, encoded `together` at a time.
+  const auto encode = [&](WeightType type, size_t together, int32_t adapter) {
+    LoadOptions options = {.weights = type, .device = device->get(), .limits = RecordedLimits()};
+    options.limits.max_encode_tokens = kInputs * kTokens;
+    options.adapters = {{"first", record.path}};
+    const auto model = MustLoad(record.base, options, &pool);
+    RowRunner runner(model.get());
+    runner.set_adapters(std::vector<int32_t>(together, adapter));
+    std::vector<float> all;
+    for (size_t begin = 0; begin < kInputs; begin += together) {
+      const auto first = rows.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = first + static_cast<std::ptrdiff_t>(together);
+      const std::vector<float> part = runner.Encode(TokenRows(first, last), int64_t{1} << 40);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  };
+  const std::vector<float> exact = encode(WeightType::kF32, 2, 0);
+  const double change = MeanDifference(encode(WeightType::kF32, 2, -1), exact);
+  for (const WeightType type :
+       {WeightType::kF16, WeightType::kBF16, WeightType::kI8, WeightType::kF8}) {
+    const double together = MeanDifference(encode(type, kInputs, 0), exact);
+    const double apart = MeanDifference(encode(type, 2, 0), exact);
+    INFO(WeightTypeName(type) << ": errors " << together << ", " << apart << "; change " << change);
+    CHECK(together < 1.5 * apart);
+    CHECK(together < 0.5 * change);
+  }
+}
+
 }  // namespace
 }  // namespace quintet
