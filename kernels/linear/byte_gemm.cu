@@ -206,14 +206,13 @@ void Run(const LinearArgs& args, Stream& stream) {
   }
 }
 
-bool AlignedPairs(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 8 == 0 && t.stride[0] % 2 == 0;
-}
+bool IsAligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 8 == 0; }
+bool AlignedPairs(const Tensor& t) { return IsAligned(t) && t.stride[0] % 2 == 0; }
 
 // Whether the kernel supports the epilogue and the output of this call.
 bool Finishes(const LinearArgs& args) {
   const bool activated = args.activation != Activation::kNone;
-  if (args.row_bias.defined() || args.kv.cache != nullptr) return false;
+  if (args.row_bias.defined() || args.kv.cache != nullptr || !IsAligned(args.bias)) return false;
   if (args.scatter.base != nullptr) {
     return args.scatter.dtype == DType::kBF16 && args.scatter.chunk % 8 == 0 && !args.w->gated() &&
            !activated && !args.bias.defined();
@@ -230,7 +229,8 @@ bool Finishes(const LinearArgs& args) {
 bool ByteGemmTakes(const LinearArgs& args, const Device& device) {
   const LinearWeight& w = *args.w;
   const int64_t columns = w.gated() ? w.n() / 2 : w.n();
-  return QuantizesInputs(w.type()) && device.hopper() && args.x.dim[0] >= kMinByteRows &&
+  const bool known = args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16;
+  return QuantizesInputs(w.type()) && known && device.hopper() && args.x.dim[0] >= kMinByteRows &&
          w.k() % kEach == 0 && columns % 8 == 0 &&
          w.k() <= int64_t{kEach} * kMostPieces * kMostThreads && Vectorizable(args.x) &&
          Finishes(args);
