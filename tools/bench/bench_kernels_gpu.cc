@@ -333,6 +333,10 @@ void BenchLoraShapes(GpuBench& bench) {
   }
 }
 
+struct Shape {
+  int64_t k, n;
+};
+
 // Measures the GEMMs of encoder layers of T5-base, Flan-T5-XL and T5-XXL.
 void BenchEncoderLinear(GpuBench& bench) {
   for (WeightType type : {WeightType::kBF16, WeightType::kI8W8A8, WeightType::kF8W8A8}) {
@@ -364,9 +368,6 @@ void BenchAll(GpuBench& bench) {
     BenchEmbedding(bench, DType::kF32, rows, 2048, false);
     BenchEmbedding(bench, DType::kBF16, rows, 768, false);
   }
-  struct Shape {
-    int64_t k, n;
-  };
   for (const Shape& s : {Shape{512, 512}, Shape{768, 2304}, Shape{768, 3072}, Shape{3072, 768},
                          Shape{2048, 6144}, Shape{5120, 2048}, Shape{2048, 10240}}) {
     for (int64_t rows : {1, 4, 8, 32, 128, 512, 4096, 16384}) {
