@@ -109,7 +109,7 @@ void WriteWideModel(const std::string& directory) {
 TEST_CASE("GEMMs that quantise their inputs give nearly the results of their weights alone") {
   auto device = Device::Open(0);
   if (!device.ok() || !(*device)->hopper()) {
-    WARN("skipped: a Hopper GPU is needed");
+    WARN("not run: it needs a Hopper GPU");
     return;
   }
   ThreadPool pool(2);

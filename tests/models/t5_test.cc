@@ -370,6 +370,9 @@ TEST_CASE("Model: Load names a weight type that the CPU does not support") {
   const auto model = Model::Load(CaseDirectory("fat5-tokcls"), options, &pool);
   CHECK(absl::IsUnimplemented(model.status()));
   CHECK(model.status().message() == "weight type f16 is not supported on this CPU: it needs a GPU");
+  options.weights = WeightType::kF8W8A8;
+  CHECK(Model::Load(CaseDirectory("fat5-tokcls"), options, &pool).status().message() ==
+        "weight type fp8-w8a8 is not supported on this CPU: it needs a Hopper GPU (H100, H200)");
 }
 
 }  // namespace

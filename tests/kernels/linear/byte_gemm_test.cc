@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "kernels/linear/linear.h"
@@ -23,7 +24,7 @@ struct Case {
   int64_t rows = 40, columns = 136, k = 64;  // columns of y
   DType x_type = DType::kBF16;
   Activation activation = Activation::kNone;
-  DType bias = DType::kI8;  // kI8: none
+  std::optional<DType> bias;
   bool residual = false;
   float alpha = 1.0f;
   int64_t gap = 0;  // unused values between rows of x, of y and of the residual
@@ -66,7 +67,7 @@ class Problem {
         backend_(backend),
         x_(RoundedTo(c.x_type, Random(c.rows * (c.k + c.gap), 1))),
         w_(Random(c.n() * c.k, 2, 1.0f / std::sqrt(static_cast<float>(c.k)))),
-        bias_(RoundedTo(c.bias == DType::kBF16 ? DType::kBF16 : DType::kF32, Random(c.n(), 3))),
+        bias_(RoundedTo(c.bias.value_or(DType::kF32), Random(c.n(), 3))),
         residual_(Random(c.rows * (c.columns + c.gap), 4)),
         weight_(MakeWeight(w_, c.n(), c.k, c.type, c.gated(), backend.device())) {
     // Rows of zeros, of tiny and of large values.
@@ -86,7 +87,7 @@ class Problem {
     args.w = &weight;
     args.activation = c_.activation;
     args.alpha = c_.alpha;
-    if (c_.bias != DType::kI8) args.bias = backend_.Put(bias_, {c_.n()}, c_.bias);
+    if (c_.bias) args.bias = backend_.Put(bias_, {c_.n()}, *c_.bias);
     args.scratch = backend_.Scratch(LinearScratchBytes(weight, c_.rows, backend_.stream()));
     const DType type = c_.output == Output::kF32 ? DType::kF32 : DType::kBF16;
     Tensor y = backend_.Poisoned(type, {c_.rows, c_.columns + c_.gap});
@@ -144,7 +145,8 @@ class Problem {
     for (int64_t i = 0; i < n * c_.k; ++i) w_[At(i)] *= scales[At(i / c_.k)];
   }
 
-  // The tensor cores add e4m3 products with about 14 bits: errors are relative to the terms.
+  // The tensor cores add e4m3 products with fewer bits than f32 has: errors are relative to the
+  // terms.
   Value Product(const std::vector<float>& x, int64_t r, int64_t channel) const {
     double sum = 0.0, terms = 0.0;
     for (int64_t i = 0; i < c_.k; ++i) {
@@ -153,7 +155,7 @@ class Problem {
       terms += std::fabs(term);
     }
     const double unit = c_.type == WeightType::kF8W8A8 ? 0x1p-11 : 0x1p-20;
-    const double bias = c_.bias == DType::kI8 ? 0.0 : bias_[At(channel)];
+    const double bias = c_.bias ? bias_[At(channel)] : 0.0;
     return {c_.alpha * sum + bias, std::fabs(c_.alpha) * terms * unit + 1e-30};
   }
 
@@ -227,7 +229,8 @@ TEST_CASE("8-bit GEMMs apply bias, activation, alpha and residual", "[linear][by
   for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                       Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
     Check({.output = Output::kGated, .columns = 200, .k = 96, .activation = activation});
-    for (const DType bias : {DType::kI8, DType::kF32, DType::kBF16}) {
+    for (const std::optional<DType> bias :
+         {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)}) {
       Check({.output = Output::kBf16, .columns = 200, .activation = activation, .bias = bias});
     }
   }

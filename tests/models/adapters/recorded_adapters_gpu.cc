@@ -97,8 +97,8 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
   }
 }
 
-// From kMinMergedLoraRows rows on, GEMMs multiply by a copy of W with the adapter's terms; shorter
-// encodings add the terms to the products. Both round, so both are compared with f32.
+// With kMinMergedLoraRows rows or more, GEMMs use a copy of W that contains the adapter's terms.
+// With fewer rows, the terms are added to the product. Both round, so both are compared with f32.
 TEST_CASE("An adapter changes long and short encodings alike") {
   auto device = Device::Open(0);
   if (!device.ok()) {
