@@ -15,18 +15,17 @@ namespace quintet::cuda {
 // ScatterOutput (In and T: types of S); columns is a multiple of 8; rows of x and W, and of y of 16
 // bits, begin on 16-byte boundaries, rows of y and residual of f32 on 8-byte boundaries.
 // Accumulation: wgmma over k in ascending order, bit-identical from run to run. int8: exact, in
-// i32. bf16, f16: f32. e4m3: f32, but the tensor cores add with about 14 bits, so sums of thousands
-// of values have relative errors of up to 1e-3. Gate and up are multiplied before they are rounded.
-// GELU (tanh) and SiLU take one exponential per value and one reciprocal for every two values.
-// Mapping: one CTA per SM loops over output tiles (PersistentTile, PersistentTileScheduler). A
-// producer thread issues TMA loads into the pipeline stages; a stage holds 128 bytes of each of 128
-// rows of x and S::kChannels rows of W. Each of the two consumer warpgroups has 64 x 256 or 128 x
-// 128 accumulators. In the epilogue every warp stages 16 rows by 64 columns of 16 bits in its own
-// shared memory and stores 16 bytes per lane, while the producer already loads the next tile.
-// Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69 TFLOP, 1.0 ms at the rate of
-// cuBLASLt on an H200 (690 TFLOP/s in bf16, limited by power).
-// Tests: tests/kernels/linear/persistent_test.cc and byte_gemm_test.cc. Measurements:
-// linear/NOTES.md.
+// i32. bf16, f16: f32. e4m3: f32, but the tensor cores add with fewer bits: the tests
+// allow errors of 2^-11 of the sum of the terms' magnitudes. Gate and up are multiplied before they
+// are rounded. GELU (tanh) and SiLU take one exponential per value and one reciprocal for every two
+// values. Mapping: one CTA per SM loops over output tiles (PersistentTile,
+// PersistentTileScheduler). A producer thread issues TMA loads into the pipeline stages; a stage
+// holds 128 bytes of each of 128 rows of x and S::kChannels rows of W. Each of the two consumer
+// warpgroups has 64 x 256 or 128 x 128 accumulators. In the epilogue every warp stages 16 rows by
+// 64 columns of 16 bits in its own shared memory and stores 16 bytes per lane, while the producer
+// already loads the next tile. Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69
+// TFLOP, 1.0 ms at the rate of cuBLASLt on an H200 (690 TFLOP/s in bf16, limited by power). Tests:
+// tests/kernels/linear/persistent_test.cc and byte_gemm_test.cc. Measurements: linear/NOTES.md.
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     PersistentKernel(const __grid_constant__ PersistentArgs a,
