@@ -1,5 +1,6 @@
 #include "engine/placement.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -8,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "models/weights/weights.h"
 
 namespace quintet {
 namespace {
@@ -23,6 +25,13 @@ std::optional<WeightType> TypeByName(const std::string& name) {
     if (name == WeightTypeName(type)) return type;
   }
   return std::nullopt;
+}
+
+// The largest number of inputs of a matrix that may have the type `type`, which quantises inputs.
+// With fp8 the last matrix of a feed-forward block keeps bf16 (WeightSlot::wide).
+int64_t MostQuantizedInputs(const ModelConfig& config, WeightType type) {
+  const int64_t most = std::max(config.d_model, config.inner());
+  return type == WeightType::kI8W8A8 ? std::max(most, config.d_ff) : most;
 }
 
 // Whether the device supports weights of this type. Of a GPU this is not yet known: loading checks
@@ -86,8 +95,13 @@ WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config) {
   return DeviceOrdinal(placement) < 0 ? WeightType::kF32 : WeightType::kBF16;
 }
 
-std::string DtypeFallback(const Placement& placement, const ModelConfig& config) {
+std::string DtypeWarning(const Placement& placement, const ModelConfig& config) {
   const WeightType type = WeightTypeOf(placement, config);
+  if (QuantizesInputs(type) && MostQuantizedInputs(config, type) < kMinQuantizedInputs) {
+    return absl::StrCat("dtype ", WeightTypeName(type), ": no matrix of this model has ",
+                        kMinQuantizedInputs, " inputs or more, so it runs as with ",
+                        type == WeightType::kF8W8A8 ? "fp8" : "int8");
+  }
   if (placement.dtype != kAutoPlacement || !config.converted() ||
       config.converted_dtype == WeightTypeName(type)) {
     return "";

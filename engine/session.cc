@@ -53,8 +53,8 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   if (const std::string choice = DescribeAutoDevice(flags.placement, config); !choice.empty()) {
     log.info(choice);
   }
-  if (const std::string fallback = DtypeFallback(flags.placement, config); !fallback.empty()) {
-    log.warn(fallback);
+  if (const std::string warning = DtypeWarning(flags.placement, config); !warning.empty()) {
+    log.warn(warning);
   }
   QT_RETURN_IF_ERROR(ReadTokenizer(config, needs.tokenizer, session));
   if (needs.kind == RequestKind::kEncode || needs.encodes) {

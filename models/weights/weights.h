@@ -9,7 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/attention/position_bias.h"
+#include "kernels/base/tensor.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/thread_pool.h"
 #include "models/config/config.h"
@@ -70,6 +72,10 @@ struct ModelWeights {
   int64_t bytes = 0;            // memory held by the weights
   std::vector<Buffer> storage;  // owns the memory of the Tensors above
 };
+
+// With a type that quantises inputs (QuantizesInputs), matrices of fewer inputs get the type that
+// does not: their GEMMs are bound by memory, and quantising takes longer than it saves.
+constexpr int64_t kMinQuantizedInputs = 1024;
 
 struct WeightOptions {
   WeightType type = WeightType::kF32;

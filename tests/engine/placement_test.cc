@@ -1,0 +1,50 @@
+#include "engine/placement.h"
+
+#include "tests/catch.h"
+
+namespace quintet {
+namespace {
+
+ModelConfig ConfigOf(int64_t d_model, int64_t d_ff) {
+  ModelConfig config;
+  config.d_model = d_model;
+  config.heads = d_model / 64;
+  config.head_dim = 64;
+  config.d_ff = d_ff;
+  return config;
+}
+
+std::string WarningOf(const std::string& dtype, const ModelConfig& config) {
+  Placement placement;
+  placement.device = "cuda";
+  placement.dtype = dtype;
+  return DtypeWarning(placement, config);
+}
+
+TEST_CASE("8-bit products that a model is too small for are warned of") {
+  using Catch::Matchers::ContainsSubstring;
+  const ModelConfig small = ConfigOf(256, 1016), t5_small = ConfigOf(512, 2048),
+                    large = ConfigOf(1024, 2816);
+  CHECK_THAT(WarningOf("int8-w8a8", small), ContainsSubstring("it runs as with int8"));
+  CHECK_THAT(WarningOf("fp8-w8a8", small), ContainsSubstring("it runs as with fp8"));
+  CHECK_THAT(WarningOf("fp8-w8a8", t5_small), ContainsSubstring("dtype fp8-w8a8"));
+  CHECK(WarningOf("int8-w8a8", t5_small).empty());
+  CHECK(WarningOf("fp8-w8a8", large).empty());
+  CHECK(WarningOf("int8-w8a8", large).empty());
+  CHECK(WarningOf("fp8", small).empty());
+  CHECK(WarningOf("auto", small).empty());
+}
+
+TEST_CASE("a converted type that the CPU does not support is warned of") {
+  ModelConfig config = ConfigOf(256, 1016);
+  config.converted_dtype = "fp8";
+  Placement placement;
+  placement.device = "cpu";
+  CHECK_THAT(DtypeWarning(placement, config),
+             Catch::Matchers::ContainsSubstring("holds fp8 weights"));
+  placement.dtype = "f32";
+  CHECK(DtypeWarning(placement, config).empty());
+}
+
+}  // namespace
+}  // namespace quintet
