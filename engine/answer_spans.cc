@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace quintet {
 
-std::vector<double> Softmax(absl::Span<const float> logits) {
+std::vector<double> Softmax(std::span<const float> logits) {
   std::vector<double> values(logits.begin(), logits.end());
   if (values.empty()) return values;
   const double largest = *std::max_element(values.begin(), values.end());
@@ -15,7 +16,7 @@ std::vector<double> Softmax(absl::Span<const float> logits) {
   return values;
 }
 
-std::vector<double> LabelProbabilities(absl::Span<const float> logits, LabelKind kind) {
+std::vector<double> LabelProbabilities(std::span<const float> logits, LabelKind kind) {
   if (kind == LabelKind::kExclusive) return Softmax(logits);
   std::vector<double> values(logits.begin(), logits.end());
   if (kind == LabelKind::kValues) return values;
@@ -23,7 +24,7 @@ std::vector<double> LabelProbabilities(absl::Span<const float> logits, LabelKind
   return values;
 }
 
-std::vector<AnswerSpan> BestSpans(absl::Span<const float> logits, int64_t context_begin,
+std::vector<AnswerSpan> BestSpans(std::span<const float> logits, int64_t context_begin,
                                   int64_t context_end, int64_t max_tokens, int64_t top_k) {
   const int64_t tokens = context_end - context_begin;
   std::vector<float> start_logits, end_logits;

@@ -1,6 +1,7 @@
 #include "engine/batch_builder.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/base/check.h"
 #include "kernels/runtime/parallel_blocks.h"
@@ -34,7 +35,7 @@ void BatchBuilder::Clear() {
   owners_.clear();
 }
 
-void BatchBuilder::BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots) {
+void BatchBuilder::BeginGroup(uint64_t owner, std::span<const int32_t> source_slots) {
   if (source_slots.empty()) return;
   owners_.push_back(owner);
   source_rows_.push_back(source_slots.data());
@@ -42,7 +43,7 @@ void BatchBuilder::BeginGroup(uint64_t owner, absl::Span<const int32_t> source_s
   group_offsets_.push_back(group_offsets_.back());
 }
 
-void BatchBuilder::AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots) {
+void BatchBuilder::AddSequence(std::span<const int32_t> tokens, std::span<const int32_t> slots) {
   QT_CHECK(!tokens.empty() && tokens.size() <= slots.size());
   if (tokens.size() == 1) {
     tokens_.push_back(tokens[0]);  // much faster than inserting a range
@@ -77,7 +78,7 @@ void BatchBuilder::Resize(int64_t sequences, int64_t groups, int64_t moves) {
 }
 
 void BatchBuilder::SetGroup(int64_t group, int64_t end, uint64_t owner,
-                            absl::Span<const int32_t> source_slots) {
+                            std::span<const int32_t> source_slots) {
   owners_[group] = owner;
   source_rows_[group] = source_slots.data();
   source_lens_[group] = static_cast<int32_t>(source_slots.size());
@@ -88,7 +89,7 @@ void BatchBuilder::SetAdapters(int64_t begin, int64_t end, int32_t adapter) {
   std::fill(adapters_.begin() + begin, adapters_.begin() + end, adapter);
 }
 
-void BatchBuilder::SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots) {
+void BatchBuilder::SetSequence(int64_t sequence, int32_t token, std::span<const int32_t> slots) {
   tokens_[sequence] = token;
   offsets_[sequence + 1] = static_cast<int32_t>(sequence + 1);
   kv_lens_[sequence] = static_cast<int32_t>(slots.size());

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "kernels/runtime/thread_pool.h"
 #include "models/model.h"
 
@@ -26,10 +26,10 @@ class BatchBuilder {
   // are `source_slots` (empty for models without an encoder). The caller keeps the span valid until
   // the batch has run. `owner` identifies the request; calls with the same owner, in this and in
   // later batches, must pass the same slots. A group without sequences is dropped.
-  void BeginGroup(uint64_t owner, absl::Span<const int32_t> source_slots);
+  void BeginGroup(uint64_t owner, std::span<const int32_t> source_slots);
   // Adds a sequence with its new tokens. `slots` [kv_len] holds the cache slot of every position,
   // new tokens last; the caller keeps that span valid until the batch has run.
-  void AddSequence(absl::Span<const int32_t> tokens, absl::Span<const int32_t> slots);
+  void AddSequence(std::span<const int32_t> tokens, std::span<const int32_t> slots);
   // Requests the decoder's output hidden states of the last `count` tokens of the sequence that was
   // added last.
   void OutputLast(int64_t count);
@@ -45,9 +45,9 @@ class BatchBuilder {
   void Resize(int64_t sequences, int64_t groups, int64_t moves);
   // Sets group `group` of the batch (what a group is, see BeginGroup). Its sequences are those from
   // the end of group `group` - 1 up to, but not including, sequence `end`.
-  void SetGroup(int64_t group, int64_t end, uint64_t owner, absl::Span<const int32_t> source_slots);
+  void SetGroup(int64_t group, int64_t end, uint64_t owner, std::span<const int32_t> source_slots);
   // Sets the new token of sequence `sequence`, and its cache slots (`slots` as for AddSequence).
-  void SetSequence(int64_t sequence, int32_t token, absl::Span<const int32_t> slots);
+  void SetSequence(int64_t sequence, int32_t token, std::span<const int32_t> slots);
   // Sets the adapter (-1: none) of sequences [begin, end). The calls must cover every sequence.
   void SetAdapters(int64_t begin, int64_t end, int32_t adapter);
   // Makes the device reorder the beams of one request, because the host does not know their parents

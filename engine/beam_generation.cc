@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "kernels/base/check.h"
 
@@ -20,7 +21,7 @@ BeamGeneration::BeamGeneration(const Request& request, const Tokenizer* tokenize
   for (const int32_t id : options_.prompt) shared_->PushEcho(id);
 }
 
-void BeamGeneration::AssignPages(absl::Span<const int32_t> pages) {
+void BeamGeneration::AssignPages(std::span<const int32_t> pages) {
   Generation::AssignPages(pages);
   search_.emplace(options_);
   top_k_size_ = search_->candidates();
@@ -59,7 +60,7 @@ void BeamGeneration::TakeCandidates(const RowResults& results) {
 bool BeamGeneration::CompletesStop(const BeamCandidate& candidate) const {
   // Detokenizes the last new tokens of the beam: as many tokens as the longest stop string has
   // bytes, plus 8 tokens of context (or all new tokens, if there are fewer).
-  const absl::Span<const int32_t> history = History(candidate.beam);
+  const std::span<const int32_t> history = History(candidate.beam);
   const size_t generated = static_cast<size_t>(length_ - prompt_len_);
   const size_t reach = std::min(generated, longest_stop_ + 8);
   std::vector<int32_t> tail(history.end() - reach, history.end());
@@ -103,7 +104,7 @@ void BeamGeneration::Select(const RowResults& results) {
 }
 
 void BeamGeneration::ReorderBeams() {
-  const absl::Span<const int32_t> parents = search_->parents();
+  const std::span<const int32_t> parents = search_->parents();
   bool moves = false;
   for (int64_t seq = 0; seq < num_sequences_; ++seq) moves = moves || parents[seq] != seq;
   if (moves) {
@@ -120,7 +121,7 @@ void BeamGeneration::ReorderBeams() {
   for (int64_t seq = 0; seq < num_sequences_; ++seq) Append(seq, search_->tokens()[seq]);
 }
 
-void BeamGeneration::Share(absl::Span<const int32_t> new_tokens) {
+void BeamGeneration::Share(std::span<const int32_t> new_tokens) {
   const int64_t count = static_cast<int64_t>(new_tokens.size());
   while (shared_tokens_ < count && !shared_->stopped()) shared_->Push(new_tokens[shared_tokens_++]);
 }

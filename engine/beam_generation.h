@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@ class BeamGeneration : public Generation {
   BeamGeneration(const Request& request, const Tokenizer* tokenizer, int64_t vocab,
                  int64_t page_size);
 
-  void AssignPages(absl::Span<const int32_t> pages) override;
+  void AssignPages(std::span<const int32_t> pages) override;
   void StartFannedOut() override;
   float RowBias(int64_t row) const override { return search_->scores()[row]; }
   // If the request returns one sequence, streams the common prefix of all running beams and
@@ -35,7 +36,7 @@ class BeamGeneration : public Generation {
   Hit HitOf(const BeamCandidate& candidate) const;
   bool CompletesStop(const BeamCandidate& candidate) const;
   void ReorderBeams();
-  void Share(absl::Span<const int32_t> new_tokens);
+  void Share(std::span<const int32_t> new_tokens);
 
   std::optional<BeamSearch> search_;  // set by AssignPages
   size_t longest_stop_ = 0;

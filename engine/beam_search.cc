@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "kernels/base/check.h"
 #include "kernels/sampling/beam_step.h"
@@ -62,7 +63,7 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
 }
 
-bool BeamSearch::Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits) {
+bool BeamSearch::Step(std::span<const BeamCandidate> ranked, std::span<const Hit> hits) {
   QT_CHECK_EQ(ranked.size(), hits.size());
   QT_CHECK_GE(static_cast<int32_t>(ranked.size()), beams_);
   QT_CHECK_LT(new_tokens_, max_new_tokens_);
@@ -75,7 +76,7 @@ bool BeamSearch::Step(absl::Span<const BeamCandidate> ranked, absl::Span<const H
   return !stop;
 }
 
-void BeamSearch::ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits) {
+void BeamSearch::ChooseRunning(std::span<const BeamCandidate> ranked, std::span<const Hit> hits) {
   order_.clear();
   for (size_t k = 0; k < ranked.size(); ++k) {
     const float score = hits[k] == Hit::kNone ? ranked[k].score : ranked[k].score + kDead;
@@ -94,8 +95,7 @@ void BeamSearch::ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Spa
   }
 }
 
-void BeamSearch::UpdateFinished(absl::Span<const BeamCandidate> ranked,
-                                absl::Span<const Hit> hits) {
+void BeamSearch::UpdateFinished(std::span<const BeamCandidate> ranked, std::span<const Hit> hits) {
   if (!open_ || (early_stopping_ == EarlyStopping::kFirst && PoolFull())) return;
   const size_t eligible = std::min<size_t>(ranked.size(), beams_);
   const auto hits_of_eligible = hits.first(eligible);

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/options.h"
 
 namespace quintet {
@@ -39,7 +39,7 @@ class BeamSearch {
   int32_t candidates() const { return candidates_; }
   // Scores of the running (unfinished) beams, best first. Before the first step beam 0 has score 0
   // and all others have -1e9.
-  absl::Span<const float> scores() const { return scores_; }
+  std::span<const float> scores() const { return scores_; }
 
   // Completes `ranked` for the first step, in which all beams are still equal and only beam 0 has a
   // row of logits. On entry `ranked` holds all candidates of that row, best first. If fewer than K
@@ -52,11 +52,11 @@ class BeamSearch {
   // first; in beam sampling instead K drawn continuations, in the order of the draws. If fewer than
   // K exist, `ranked` has all of them, but at least beams(). `hits[k]`: whether candidate k ends
   // its sequence, and why. Returns false when the search has ended.
-  bool Step(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
+  bool Step(std::span<const BeamCandidate> ranked, std::span<const Hit> hits);
 
   // After Step: the parent beam and the new token of each running beam, best first.
-  absl::Span<const int32_t> parents() const { return parents_; }
-  absl::Span<const int32_t> tokens() const { return tokens_; }
+  std::span<const int32_t> parents() const { return parents_; }
+  std::span<const int32_t> tokens() const { return tokens_; }
 
   // Returns the finished hypotheses, best first, without the dead ones. A dead hypothesis continues
   // a beam that had already ended or did not exist yet and has a score near -1e9 (Hugging Face
@@ -85,8 +85,8 @@ class BeamSearch {
     Node last{};
   };
 
-  void ChooseRunning(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
-  void UpdateFinished(absl::Span<const BeamCandidate> ranked, absl::Span<const Hit> hits);
+  void ChooseRunning(std::span<const BeamCandidate> ranked, std::span<const Hit> hits);
+  void UpdateFinished(std::span<const BeamCandidate> ranked, std::span<const Hit> hits);
   bool PoolFull() const;
   void UpdateOpen();
 

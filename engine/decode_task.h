@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "engine/batch_builder.h"
 
 namespace quintet {
@@ -19,7 +19,7 @@ class DecodeTask {
   virtual int64_t sequences() const = 0;
   virtual int64_t pages_needed() const = 0;
   // Gives the task its pages_needed() KV cache pages. The memory of `pages` must outlive the task.
-  virtual void AssignPages(absl::Span<const int32_t> pages) = 0;
+  virtual void AssignPages(std::span<const int32_t> pages) = 0;
 
   // Number of prompt or target tokens still to be prefilled; 0 while the task generates.
   virtual int64_t prefill_tokens_left() const = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <span>
 
 #include "engine/scheduler.h"
 #include "kernels/base/check.h"
@@ -67,7 +68,7 @@ void Decoder::Reset() {
   target_scores_.Clear();
 }
 
-absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
+absl::StatusOr<Decoder::StepSize> Decoder::Step(std::span<Job* const> jobs, int64_t prefill_tokens,
                                                 const PriorityPressure& pressure,
                                                 absl::FunctionRef<void()> meanwhile) {
   pressure_ = pressure;
@@ -90,7 +91,7 @@ absl::StatusOr<Decoder::StepSize> Decoder::Step(absl::Span<Job* const> jobs, int
   return StepSize{sequences, std::accumulate(prefill_.begin(), prefill_.end(), int64_t{0})};
 }
 
-void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
+void Decoder::Gather(std::span<Job* const> jobs, int64_t prefill_tokens) {
   classes_.clear();
   for (const Job* job : jobs) classes_.push_back(job->needs.priority);
   members_.clear();
@@ -109,13 +110,13 @@ void Decoder::Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens) {
   }
   QT_CHECK_GE(budget, 0);
   prefill_.resize(prefill_left_.size());
-  SplitPrefillBudget(std::min(budget, prefill_tokens), prefill_left_, absl::MakeSpan(prefill_));
+  SplitPrefillBudget(std::min(budget, prefill_tokens), prefill_left_, std::span(prefill_));
   AddMembers(jobs);
 }
 
 // Adds the tasks of the jobs that are in this step (members_) to batch_. The output rows for
 // sampling come first, then those for target scores, then those for the task head.
-void Decoder::AddMembers(absl::Span<Job* const> jobs) {
+void Decoder::AddMembers(std::span<Job* const> jobs) {
   batch_.Clear();
   inputs_.clear();
   scoring_.clear();
@@ -146,12 +147,12 @@ void Decoder::AddMembers(absl::Span<Job* const> jobs) {
 // Samples the next tokens in one or more batches, each with as many generations as the sampler
 // takes at once (Sampler::CountFitting). The results of one batch are applied before the next one
 // is planned.
-int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
+int64_t Decoder::SampleAll(const Tensor& states, std::span<Job* const> jobs, bool planned,
                            absl::FunctionRef<void()> meanwhile) {
   constexpr StepSlot kSlot = StepSlot::kFirst;
   int64_t row = 0;
-  for (absl::Span<const SamplingInput> left = inputs_; !left.empty();) {
-    const absl::Span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
+  for (std::span<const SamplingInput> left = inputs_; !left.empty();) {
+    const std::span<const SamplingInput> now = left.first(sampler_.CountFitting(left));
     if (!planned) sampler_.Plan(now, kSlot, /*whole_step=*/false);
     const int64_t end = row + sampler_.rows(kSlot);
     sampler_.Enqueue(states, row, kSlot);
@@ -167,7 +168,7 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
     }
     sampler_.Select(selecting_, kSlot);
     row = end;
-    left.remove_prefix(now.size());
+    left = left.subspan(now.size());
   }
   return row;
 }
@@ -177,8 +178,8 @@ int64_t Decoder::SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bo
 // Sets slices_[i] to the SamplingSlice (where the generation's rows and results begin) of jobs[i]
 // in the sampling batch of StepSlot `slot`, or to null if the job is not in that batch. Jobs keep
 // their order from step to step, so one pass over both lists suffices.
-void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
-  const absl::Span<const SamplingSlice> slices = sampler_.slices(slot);
+void Decoder::MatchSlices(std::span<Job* const> jobs, StepSlot slot) {
+  const std::span<const SamplingSlice> slices = sampler_.slices(slot);
   slices_.assign(jobs.size(), nullptr);
   size_t next = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -194,7 +195,7 @@ void Decoder::MatchSlices(absl::Span<Job* const> jobs, StepSlot slot) {
 // Chooses the jobs (members_) and the sampler's inputs (next_inputs_) of the next step, the one
 // after the step in flight. `current` is the StepSlot of the step in flight; slices_ must already
 // be set for it (MatchSlices). Returns false if the next step has to be synchronous or has no job.
-bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+bool Decoder::PlanNextStep(std::span<Job* const> jobs, StepSlot current) {
   if (!async_scheduling_ || !model_->next_tokens().defined() ||
       !sampler_.NextTokensOnDevice(current))
     return false;
@@ -233,7 +234,7 @@ bool Decoder::PlanNextStep(absl::Span<Job* const> jobs, StepSlot current) {
   return true;
 }
 
-void Decoder::EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current) {
+void Decoder::EnqueueNextStep(std::span<Job* const> jobs, StepSlot current) {
   if (!PlanNextStep(jobs, current)) return;
   const StepSlot slot = Other(current);
   sampler_.BeginPlan(next_inputs_, slot, /*whole_step=*/true);
@@ -266,7 +267,7 @@ void Decoder::AddToNextStep(const Job& job, size_t member, StepSlot current) {
     batch_.SetGroup(static_cast<int64_t>(member), end, job.id, job.source_slots);
   }
   if (slice == nullptr) return generation->Join(&batch_, at);
-  const absl::Span<const int32_t> sequences = sampler_.SequencesOf(*slice, current);
+  const std::span<const int32_t> sequences = sampler_.SequencesOf(*slice, current);
   if (generation->RanksBeamsTogether()) {
     batch_.SetMove(next_moves_[member],
                    {input.sequence, static_cast<int32_t>(sequences.size()), slice->begin.row});
@@ -280,8 +281,8 @@ void Decoder::AddToNextStep(const Job& job, size_t member, StepSlot current) {
 }
 
 // Returns whether some job of `jobs` is in the step that is already enqueued (next_slot_).
-bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
-  const absl::Span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
+bool Decoder::InNextStep(std::span<Job* const> jobs) const {
+  const std::span<const SamplingSlice> slices = sampler_.slices(*next_slot_);
   return std::any_of(jobs.begin(), jobs.end(), [&](const Job* job) {
     return std::any_of(slices.begin(), slices.end(),
                        [&](const SamplingSlice& slice) { return slice.id == job->id; });
@@ -290,7 +291,7 @@ bool Decoder::InNextStep(absl::Span<Job* const> jobs) const {
 
 // Finishes the step in flight: enqueues the step after it if possible, then waits for the results
 // of the step in flight and applies them.
-absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(absl::Span<Job* const> jobs,
+absl::StatusOr<Decoder::StepSize> Decoder::FinishStepInFlight(std::span<Job* const> jobs,
                                                               absl::FunctionRef<void()> meanwhile) {
   const StepSlot slot = *next_slot_;
   next_slot_.reset();

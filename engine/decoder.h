@@ -18,16 +18,17 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "engine/batch_builder.h"
 #include "engine/job.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/target_scores.h"
+#include "kernels/base/tensor.h"
 #include "kernels/runtime/buffer.h"
 #include "models/model.h"
 
@@ -54,7 +55,7 @@ class Decoder {
   // the step after it. `meanwhile` is called at most once: after the step is enqueued, before the
   // host waits for it and before any result is applied. Returns INTERNAL if the device failed, in
   // this step or an earlier one.
-  absl::StatusOr<StepSize> Step(absl::Span<Job* const> jobs, int64_t prefill_tokens,
+  absl::StatusOr<StepSize> Step(std::span<Job* const> jobs, int64_t prefill_tokens,
                                 const PriorityPressure& pressure,
                                 absl::FunctionRef<void()> meanwhile);
   // Must be called after Step has thrown std::bad_alloc: drops all work in flight. The caller must
@@ -71,25 +72,25 @@ class Decoder {
  private:
   Decoder(Model* model, std::optional<bool> async_scheduling);
   absl::Status Allocate();
-  void Gather(absl::Span<Job* const> jobs, int64_t prefill_tokens);
-  void AddMembers(absl::Span<Job* const> jobs);
+  void Gather(std::span<Job* const> jobs, int64_t prefill_tokens);
+  void AddMembers(std::span<Job* const> jobs);
   // The three functions below process the output rows of a step. `states` holds all of them, in
   // this order: rows for SampleAll, rows for Score, rows for ClassifyOutputs. `row` is the index in
   // `states` of the first row of the called function. SampleAll and Score return the index after
   // the last row that they have processed.
-  int64_t SampleAll(const Tensor& states, absl::Span<Job* const> jobs, bool planned,
+  int64_t SampleAll(const Tensor& states, std::span<Job* const> jobs, bool planned,
                     absl::FunctionRef<void()> meanwhile);
   int64_t Score(const Tensor& states, int64_t row);
   void ClassifyOutputs(const Tensor& states, int64_t row);
   void AppendRows(const Tensor& rows, std::vector<float>* values) const;
   // Enqueues the step that follows the step in slot `current` (StepSlot). Does nothing if the host
   // must read the results of `current` first, because some sequence needs them.
-  void EnqueueNextStep(absl::Span<Job* const> jobs, StepSlot current);
-  bool PlanNextStep(absl::Span<Job* const> jobs, StepSlot current);
+  void EnqueueNextStep(std::span<Job* const> jobs, StepSlot current);
+  bool PlanNextStep(std::span<Job* const> jobs, StepSlot current);
   void AddToNextStep(const Job& job, size_t member, StepSlot current);
-  void MatchSlices(absl::Span<Job* const> jobs, StepSlot slot);
-  bool InNextStep(absl::Span<Job* const> jobs) const;
-  absl::StatusOr<StepSize> FinishStepInFlight(absl::Span<Job* const> jobs,
+  void MatchSlices(std::span<Job* const> jobs, StepSlot slot);
+  bool InNextStep(std::span<Job* const> jobs) const;
+  absl::StatusOr<StepSize> FinishStepInFlight(std::span<Job* const> jobs,
                                               absl::FunctionRef<void()> meanwhile);
 
   Model* model_;

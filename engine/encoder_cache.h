@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 
 namespace quintet {

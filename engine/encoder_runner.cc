@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "engine/pooling.h"
@@ -62,7 +63,7 @@ std::optional<Priority> EncoderRunner::HighestPriority() const {
   return highest;
 }
 
-void EncoderRunner::Begin(absl::Span<Job* const> jobs) {
+void EncoderRunner::Begin(std::span<Job* const> jobs) {
   QT_CHECK(!active() && !jobs.empty());
   batch_.Clear();
   for (Job* job : jobs) {

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/encoder_cache.h"
 #include "engine/input_batch.h"
@@ -43,7 +43,7 @@ class EncoderRunner {
   std::optional<Priority> HighestPriority() const;
   // Starts an encoder batch with the inputs of `jobs`. Long scoring jobs are split into parts
   // (PackedScoring); the input of such a job is its next part.
-  void Begin(absl::Span<Job* const> jobs);
+  void Begin(std::span<Job* const> jobs);
   // Adds a job whose encoder output was found in the encoder cache. The next calls of Advance
   // project that output to cross-attention keys and values if the job decodes, and report the job
   // as complete.

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/request.h"
 #include "models/model.h"
@@ -44,7 +44,7 @@ struct EngineCounters {
 struct StepReport {
   int64_t sequences = 0;  // sequences in the step; each beam counts
   // For each request that got a token other than its first: microseconds since its previous token.
-  absl::Span<const int64_t> token_gaps_us;
+  std::span<const int64_t> token_gaps_us;
 };
 
 // Called after each decoder step on the stepping thread. Must not block or call the engine.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -234,7 +235,7 @@ class EntrySink : public ResponseSink {
             std::shared_ptr<FinishedEntries> finished)
       : entry_(std::move(entry)), shared_(std::move(shared)), finished_(std::move(finished)) {}
 
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override {
     const std::shared_ptr<Call> call = entry_->call.lock();
     if (call == nullptr) return;
     TokenChunk chunk = {.index = index, .ids = {ids.begin(), ids.end()}, .text = text};

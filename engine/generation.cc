@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 
 #include "engine/beam_generation.h"
 #include "engine/sampled_generation.h"
@@ -51,7 +52,7 @@ Generation::Generation(const Request& request, const Tokenizer* tokenizer, int64
       // The last new token is never fed to the model; hence it needs no KV cache slot.
       layout_(prompt_len_, options_.max_new_tokens - 1, sequences, page_size) {}
 
-void Generation::AssignPages(absl::Span<const int32_t> pages) {
+void Generation::AssignPages(std::span<const int32_t> pages) {
   layout_.Assign(pages);
   tokens_.resize(num_sequences_ * max_len_);
   slots_.resize(num_sequences_ * max_len_);
@@ -59,7 +60,7 @@ void Generation::AssignPages(absl::Span<const int32_t> pages) {
   for (int64_t seq = 0; seq < num_sequences_; ++seq) {
     live_sequences_[seq] = static_cast<int32_t>(seq);
     std::copy(options_.prompt.begin(), options_.prompt.end(), tokens_.begin() + seq * max_len_);
-    layout_.FillSlots(seq, absl::MakeSpan(slots_).subspan(seq * max_len_, max_len_ - 1));
+    layout_.FillSlots(seq, std::span(slots_).subspan(seq * max_len_, max_len_ - 1));
   }
 }
 
@@ -77,7 +78,7 @@ void Generation::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
     return;
   }
   if (prefill_tokens == 0) return;
-  batch->AddSequence(absl::MakeConstSpan(options_.prompt).subspan(prefilled_, prefill_tokens),
+  batch->AddSequence(std::span(options_.prompt).subspan(prefilled_, prefill_tokens),
                      {slots_.data(), static_cast<size_t>(prefilled_ + prefill_tokens)});
   prefilled_ += prefill_tokens;
   if (prefilled_ == prompt_len_) batch->OutputLast(1);
@@ -143,7 +144,7 @@ TokenLogProb Generation::MakeLogProb(const RowResults& results, int64_t row, int
   return {token, logit - results.log_sums[row], Alternatives(results, row)};
 }
 
-GeneratedSequence Generation::Present(absl::Span<const int32_t> new_tokens) const {
+GeneratedSequence Generation::Present(std::span<const int32_t> new_tokens) const {
   GeneratedSequence sequence;
   if (options_.echo) sequence.token_ids = options_.prompt;
   sequence.token_ids.insert(sequence.token_ids.end(), new_tokens.begin(), new_tokens.end());

@@ -10,9 +10,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/decode_task.h"
 #include "engine/kv_pool.h"
 #include "engine/logits_processors.h"
@@ -27,7 +27,7 @@ struct RowResults {
   // If the request uses no beam search: sequences[i] is a sequence index, tokens[i * token_stride]
   // is its next token and, if wants_logprobs, token_logits[i * token_stride] is that token's raw
   // logit. Sequences that ended after the step was enqueued still have an entry.
-  absl::Span<const int32_t> sequences;
+  std::span<const int32_t> sequences;
   const int32_t* tokens = nullptr;
   const float* token_logits = nullptr;
   int64_t token_stride = 0;
@@ -55,7 +55,7 @@ class Generation : public DecodeTask {
 
   int64_t pages_needed() const override { return layout_.PagesNeeded(); }
   int64_t sequences() const override { return num_sequences_; }
-  void AssignPages(absl::Span<const int32_t> pages) override;
+  void AssignPages(std::span<const int32_t> pages) override;
   int64_t prefill_tokens_left() const override { return prompt_len_ - prefilled_; }
   int64_t generating_rows() const override;
   void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
@@ -102,7 +102,7 @@ class Generation : public DecodeTask {
   bool ReadyToSelect() const { return prefilled_ == prompt_len_ && !done_; }
   int64_t rows() const { return first_ ? 1 : static_cast<int64_t>(live_sequences_.size()); }
   // Indices of the live sequences, ascending.
-  absl::Span<const int32_t> live_sequences() const { return live_sequences_; }
+  std::span<const int32_t> live_sequences() const { return live_sequences_; }
   // Number of tokens of a live sequence, prompt included; the same for all live sequences.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
@@ -112,7 +112,7 @@ class Generation : public DecodeTask {
   // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
-  absl::Span<const int32_t> rule_tokens() const { return processors_.tokens(); }
+  std::span<const int32_t> rule_tokens() const { return processors_.tokens(); }
   // Whether the logits-processor rules begin by turning a row's raw logits into log-probabilities.
   bool LogitsAreLogProbs(int64_t length) const { return is_beam() && HasRules(length); }
   // SamplesTokens: whether one token is drawn at random for each live sequence. SamplesBeams:
@@ -128,7 +128,7 @@ class Generation : public DecodeTask {
   int64_t TopKSize() const { return top_k_size_; }
   bool RanksBeamsTogether() const { return is_beam(); }
   // Token ids that end a beam.
-  absl::Span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
+  std::span<const int32_t> eos_tokens() const { return options_.eos_token_ids; }
   virtual float RowBias(int64_t row) const = 0;
   // Number of new tokens of a live sequence so far; the same for all live sequences.
   int64_t chosen_length() const { return length_ - prompt_len_; }
@@ -156,7 +156,7 @@ class Generation : public DecodeTask {
 
   bool is_beam() const { return is_beam_; }
   bool DeviceCanSelect() const { return device_can_select_; }
-  absl::Span<const int32_t> History(int64_t seq) const {
+  std::span<const int32_t> History(int64_t seq) const {
     return {tokens_.data() + seq * max_len_, static_cast<size_t>(length_)};
   }
   // Stores the next token of sequence `seq`.
@@ -168,7 +168,7 @@ class Generation : public DecodeTask {
   std::vector<std::pair<int32_t, float>> Alternatives(const RowResults& results, int64_t row) const;
   // Makes the result sequence from the ids `new_tokens`. With the option echo, its ids and its text
   // begin with the prompt.
-  GeneratedSequence Present(absl::Span<const int32_t> new_tokens) const;
+  GeneratedSequence Present(std::span<const int32_t> new_tokens) const;
 
   // The members that every step reads come first, in few cache lines, because a step may have
   // thousands of generations. Prefetch loads these lines.

@@ -1,5 +1,7 @@
 #include "engine/input_batch.h"
 
+#include <span>
+
 #include "kernels/base/check.h"
 
 namespace quintet {
@@ -18,7 +20,7 @@ void InputBatch::Clear() {
   limited_ = both_ways_ = moved_ = false;
 }
 
-void InputBatch::Add(absl::Span<const int32_t> tokens) {
+void InputBatch::Add(std::span<const int32_t> tokens) {
   BeginInput();
   for (const int32_t token : tokens) AddRow(token, rows(), {rows(), SeenBy::kAll});
 }

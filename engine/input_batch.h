@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "models/model.h"
 
 namespace quintet {
@@ -27,7 +27,7 @@ class InputBatch {
   void SetAdapter(int32_t adapter) { adapter_ = adapter; }
   // Adds a whole input. Its rows have the default SeenBy, so no key is hidden from a query except
   // by the model itself (causality).
-  void Add(absl::Span<const int32_t> tokens);
+  void Add(std::span<const int32_t> tokens);
   // Adds an input row by row: BeginInput, then AddRow for each token.
   void BeginInput();
   void AddRow(int32_t token, int32_t position, SeenBy seen_by);

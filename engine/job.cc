@@ -1,6 +1,7 @@
 #include "engine/job.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/check.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int64_t kScoreSequences = 16;  // targets of one request prefilled in parallel
 
-absl::Status CheckIds(const char* field, absl::Span<const int32_t> ids, int64_t vocab) {
+absl::Status CheckIds(const char* field, std::span<const int32_t> ids, int64_t vocab) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
       return absl::InvalidArgumentError(

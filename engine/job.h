@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -79,7 +80,7 @@ struct Job {
 
 // Prefetches the members that a step reads, of jobs that are a few places after jobs[i] in the
 // list. A loop over `jobs` calls this for each i.
-inline void PrefetchAhead(absl::Span<Job* const> jobs, size_t i) {
+inline void PrefetchAhead(std::span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;
   if (i + kJobs < jobs.size()) {
     const auto* const used = reinterpret_cast<const char*>(&jobs[i + kJobs]->id);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -113,7 +114,7 @@ void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<
 
 // AssignPages runs on all threads: when a GPU processes a large input file, one call admits
 // hundreds of requests, and each has tens of kilobytes to allocate and fill.
-void JobTable::Start(absl::Span<Job* const> jobs, int64_t now_us) {
+void JobTable::Start(std::span<Job* const> jobs, int64_t now_us) {
   for (Job* job : jobs) ReserveFor(job, now_us);
   constexpr int64_t kJobsPerTask = 16;
   ForEachInBlocks(threads_, static_cast<int64_t>(jobs.size()), kJobsPerTask, [jobs](int64_t i) {
@@ -218,7 +219,7 @@ void JobTable::Finish(Job* job, JobState state, const absl::Status& status) {
 
 // Removes all `jobs` from the list of decoding jobs in one pass, because thousands may decode and
 // hundreds of them end in one step.
-void JobTable::QueueDone(absl::Span<Job* const> jobs) {
+void JobTable::QueueDone(std::span<Job* const> jobs) {
   for (Job* job : jobs) job->MoveTo(JobState::kDone);
   std::erase_if(decoding_, [](const Job* job) { return job->state == JobState::kDone; });
   for (Job* job : jobs) outputs_.AddDone(Remove(job, /*started=*/true));

@@ -5,12 +5,12 @@
 
 #include <limits>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "engine/clock.h"
 #include "engine/encoder_runner.h"
 #include "engine/job.h"
@@ -52,7 +52,7 @@ class JobTable {
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
-  void Start(absl::Span<Job* const> jobs, int64_t now_us);
+  void Start(std::span<Job* const> jobs, int64_t now_us);
   // Adds a job to the list of jobs that decode. It decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
@@ -65,7 +65,7 @@ class JobTable {
   // results of jobs that have finished decoding, and releases their resources at once. SendOutputs
   // passes everything queued to the sinks.
   void QueueTokens(Job* job) { outputs_.AddTokens(job); }
-  void QueueDone(absl::Span<Job* const> jobs);
+  void QueueDone(std::span<Job* const> jobs);
   void SendOutputs();
 
   // Ends a job now: releases its resources, removes it from every list, calls OnDone.

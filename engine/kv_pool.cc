@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "kernels/base/check.h"
 
@@ -42,12 +43,12 @@ int64_t SlotLayout::PagesNeeded() const {
   return first + (sequences_ - 1) * ((own_ + page_size_ - 1) / page_size_);
 }
 
-void SlotLayout::Assign(absl::Span<const int32_t> pages) {
+void SlotLayout::Assign(std::span<const int32_t> pages) {
   QT_CHECK_EQ(static_cast<int64_t>(pages.size()), PagesNeeded());
   pages_ = pages;
 }
 
-void SlotLayout::FillSlots(int64_t seq, absl::Span<int32_t> slots) const {
+void SlotLayout::FillSlots(int64_t seq, std::span<int32_t> slots) const {
   const auto count = static_cast<int64_t>(slots.size());
   QT_CHECK(seq >= 0 && seq < sequences_ && count <= shared_ + own_);
   // Sets slots[begin, end) to the cache slots of page pages_[page], then to those of page
@@ -68,7 +69,7 @@ void SlotLayout::FillSlots(int64_t seq, absl::Span<int32_t> slots) const {
   fill(shared, count, first + (seq - 1) * each);
 }
 
-std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
+std::vector<int32_t> ConsecutiveSlots(std::span<const int32_t> pages, int64_t tokens,
                                       int64_t page_size) {
   std::vector<int32_t> slots(static_cast<size_t>(tokens));
   for (int64_t i = 0; i < tokens; ++i) {

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
-
-#include "absl/types/span.h"
 
 namespace quintet {
 
@@ -43,20 +42,20 @@ class SlotLayout {
 
   int64_t PagesNeeded() const;
   // `pages` must have PagesNeeded() page numbers, and must outlive this object.
-  void Assign(absl::Span<const int32_t> pages);
+  void Assign(std::span<const int32_t> pages);
   // Sets slots[p] to the cache slot of position p of sequence `seq`, for every index p of `slots`.
   // `slots` may be shorter than the layout, but not longer: its size is at most shared + own, the
   // number of positions that the constructor was given for each sequence.
-  void FillSlots(int64_t seq, absl::Span<int32_t> slots) const;
+  void FillSlots(int64_t seq, std::span<int32_t> slots) const;
 
  private:
   int64_t shared_ = 0, own_ = 0, sequences_ = 0, page_size_ = 1;
-  absl::Span<const int32_t> pages_;
+  std::span<const int32_t> pages_;
 };
 
 // Returns the cache slots of positions [0, tokens) of a sequence that fills `pages` one after
 // another.
-std::vector<int32_t> ConsecutiveSlots(absl::Span<const int32_t> pages, int64_t tokens,
+std::vector<int32_t> ConsecutiveSlots(std::span<const int32_t> pages, int64_t tokens,
                                       int64_t page_size);
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
 #include "engine/logits_processors.h"
 
 #include <algorithm>
+#include <span>
 
 namespace quintet {
 
@@ -24,7 +25,7 @@ LogitsProcessors::LogitsProcessors(const DecodingOptions& options)
   begin_suppressed_ = Append(options.begin_suppress_tokens);
 }
 
-TokenRange LogitsProcessors::Append(absl::Span<const int32_t> tokens) {
+TokenRange LogitsProcessors::Append(std::span<const int32_t> tokens) {
   const auto begin = static_cast<int32_t>(tokens_.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   return {begin, static_cast<int32_t>(tokens_.size())};

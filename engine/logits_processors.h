@@ -7,9 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/options.h"
 #include "kernels/sampling/logits_processors.h"
 
@@ -28,14 +28,14 @@ class LogitsProcessors {
            length == forced_eos_at_ || length == begin_at_;
   }
   // The token ids to which the token ranges of RulesAt refer. They do not depend on its `length`.
-  absl::Span<const int32_t> tokens() const { return tokens_; }
+  std::span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
   // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller must also set
   // the fields row, sequence, keep and log_softmax of the result.
   RowRules RulesAt(int64_t length, int32_t base) const;
 
  private:
-  TokenRange Append(absl::Span<const int32_t> tokens);
+  TokenRange Append(std::span<const int32_t> tokens);
   void AppendWords();
 
   // The history lengths at which each rule applies. always_: one or more apply at all lengths. eos

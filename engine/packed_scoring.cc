@@ -1,6 +1,7 @@
 #include "engine/packed_scoring.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -8,7 +9,7 @@
 namespace quintet {
 
 PackedScoring::PackedScoring(std::vector<int32_t> prompt,
-                             absl::Span<const std::vector<int32_t>> targets, AttentionScope scope,
+                             std::span<const std::vector<int32_t>> targets, AttentionScope scope,
                              int64_t max_tokens)
     : prompt_(std::move(prompt)), targets_(targets), scope_(scope), max_tokens_(max_tokens) {
   QT_CHECK(!prompt_.empty() && !targets_.empty());

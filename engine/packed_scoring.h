@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/input_batch.h"
 
 namespace quintet {
@@ -31,7 +31,7 @@ class PackedScoring {
   // `prompt` and all targets must have at least one token. `targets` must outlive this object. A
   // part (the prompt and the targets of one encoder batch) has at most `max_tokens` rows, unless a
   // single target with its prompt needs more.
-  PackedScoring(std::vector<int32_t> prompt, absl::Span<const std::vector<int32_t>> targets,
+  PackedScoring(std::vector<int32_t> prompt, std::span<const std::vector<int32_t>> targets,
                 AttentionScope scope, int64_t max_tokens);
 
   // Number of rows of the largest part (the prompt and the targets of one encoder batch).
@@ -45,7 +45,7 @@ class PackedScoring {
   struct Prediction {
     int32_t row, item, token;
   };
-  absl::Span<const Prediction> predictions() const { return predictions_; }
+  std::span<const Prediction> predictions() const { return predictions_; }
   // Moves on to the next part: the prompt with the next targets, as one batch. Must be called once
   // for each part, after the part has been scored.
   void Advance() { next_ = part_end_; }
@@ -56,7 +56,7 @@ class PackedScoring {
   void AddTarget(InputBatch* batch, int64_t item, int32_t prompt_row, int32_t part_row);
 
   std::vector<int32_t> prompt_;
-  absl::Span<const std::vector<int32_t>> targets_;
+  std::span<const std::vector<int32_t>> targets_;
   AttentionScope scope_;
   int64_t max_tokens_, max_part_tokens_ = 0;
   int64_t next_ = 0, part_end_ = 0;  // indices in targets_

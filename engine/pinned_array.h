@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/buffer.h"
@@ -42,7 +42,7 @@ class PinnedArray {
   }
   T& operator[](int64_t i) { return planned_[static_cast<size_t>(i)]; }
   // Copies `values` to the elements from index `i` on.
-  void Set(int64_t i, absl::Span<const T> values) {
+  void Set(int64_t i, std::span<const T> values) {
     std::copy(values.begin(), values.end(), planned_.begin() + i);
   }
   int64_t size() const { return static_cast<int64_t>(planned_.size()); }
@@ -61,7 +61,7 @@ class PinnedArray {
   }
   // Returns the array as an argument of an op (kernels/runtime/stream.h): the pinned host buffer,
   // with the values of the last Commit. On a GPU the op's kernels read the device buffer instead.
-  absl::Span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
+  std::span<const T> span() const { return {block_.as<T>(), planned_.size()}; }
 
  private:
   const Stream* stream_;

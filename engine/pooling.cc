@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "engine/reserve.h"
@@ -13,10 +14,11 @@ namespace {
 
 // The poolings of a request whose pooling is not kNone. Each of them makes one row of an input; the
 // rows are concatenated.
-absl::Span<const Pooling> PoolingsOf(const Request& request) {
+std::span<const Pooling> PoolingsOf(const Request& request) {
   static constexpr Pooling kMean[] = {Pooling::kMean};
-  if (request.pooling != Pooling::kModules) return absl::MakeConstSpan(&request.pooling, 1);
-  return request.modules == nullptr ? absl::MakeConstSpan(kMean) : request.modules->poolings;
+  if (request.pooling != Pooling::kModules) return std::span(&request.pooling, 1);
+  if (request.modules == nullptr) return kMean;
+  return request.modules->poolings;
 }
 
 RowPooling RowPoolingOf(Pooling pooling) {
@@ -44,7 +46,7 @@ PoolSegment SegmentOf(Pooling pooling, int64_t first_row, int64_t rows, int64_t 
           .pooling = RowPoolingOf(pooling)};
 }
 
-void Normalize(absl::Span<float> values) {
+void Normalize(std::span<float> values) {
   double square = 0.0;
   for (const float v : values) square += static_cast<double>(v) * v;
   if (square == 0.0) return;
@@ -96,7 +98,7 @@ void PoolStates(const Request& request, const HostStates& states, Result* result
     result->columns = static_cast<int64_t>(result->values.size());
     result->rows = 1;
   } else {
-    const absl::Span<const float> values = states.values;
+    const std::span<const float> values = states.values;
     if (values.data() != result->values.data() || values.size() != result->values.size()) {
       result->values = std::vector<float>(values.begin(), values.end());
     }
@@ -117,18 +119,18 @@ void PoolingQueue::Reserve(size_t jobs) { EnsureCapacity(jobs, &entries_); }
 
 absl::Status PoolingQueue::Pool(const Stream& stream) {
   absl::Status status;
-  for (absl::Span<const Entry> left = entries_; !left.empty();) {
+  for (std::span<const Entry> left = entries_; !left.empty();) {
     const int event = left[0].states.downloaded;
     size_t count = 1;
     while (count < left.size() && left[count].states.downloaded == event) ++count;
     if (event >= 0) status.Update(stream.WaitForEvent(event));
     PoolAll(left.first(count), &stream.pool());
-    left.remove_prefix(count);
+    left = left.subspan(count);
   }
   return status;
 }
 
-void PoolingQueue::PoolAll(absl::Span<const Entry> entries, ThreadPool* threads) {
+void PoolingQueue::PoolAll(std::span<const Entry> entries, ThreadPool* threads) {
   int64_t values = 0;
   for (const Entry& entry : entries) {
     values += static_cast<int64_t>(entry.host_states().values.size());

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "engine/encoder_cache.h"
 #include "engine/job.h"
 #include "engine/request.h"
@@ -32,7 +32,7 @@ RowRange PooledRows(const Request& request, int64_t rows);
 // Rows [.., width] of an input in host memory: the hidden states that PooledRows selects, or if
 // `pooled` the rows that ForEachPoolSegment makes of them.
 struct HostStates {
-  absl::Span<const float> values;
+  std::span<const float> values;
   int64_t width;
   bool pooled = false;
 };
@@ -76,7 +76,7 @@ class PoolingQueue {
       return {{host.f32(), static_cast<size_t>(host.elements())}, host.dim[1], pooled};
     }
   };
-  static void PoolAll(absl::Span<const Entry> entries, ThreadPool* threads);
+  static void PoolAll(std::span<const Entry> entries, ThreadPool* threads);
 
   std::vector<Entry> entries_;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ class ResponseSink {
   virtual void OnStart() {}
   // Delivers new token ids and new text of sequence `index`; later calls never change them. Called
   // for streaming requests only, and in beam search only if one sequence is returned.
-  virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
+  virtual void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
   // Called exactly once, last.

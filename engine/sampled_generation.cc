@@ -1,6 +1,7 @@
 #include "engine/sampled_generation.h"
 
 #include <algorithm>
+#include <span>
 
 namespace quintet {
 
@@ -82,8 +83,8 @@ std::vector<GeneratedSequence> SampledGeneration::TakeSequences() {
   for (int64_t seq = 0; seq < num_sequences_; ++seq) {
     CatchUpText(seq);
     Sample& sample = samples_[seq];
-    const absl::Span<const int32_t> new_tokens{tokens_.data() + seq * max_len_ + prompt_len_,
-                                               static_cast<size_t>(sample.length - prompt_len_)};
+    const std::span<const int32_t> new_tokens{tokens_.data() + seq * max_len_ + prompt_len_,
+                                              static_cast<size_t>(sample.length - prompt_len_)};
     GeneratedSequence sequence = Present(new_tokens);
     if (sample.text != nullptr) {
       sequence.text = std::string(sample.text->FinalText());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 
 #include "engine/logits_rows.h"
 #include "kernels/base/check.h"
@@ -176,8 +177,8 @@ Tensor Sampler::RowBias(const Needs& needs) const {
 // StepSlot `slot`.
 int64_t Sampler::CandidateOffset(StepSlot slot) const { return Index(slot) * max_rows_ * kMaxTopK; }
 
-absl::Span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
-  return absl::MakeConstSpan(batches_[Index(slot)].sequences)
+std::span<const int32_t> Sampler::SequencesOf(const SamplingSlice& slice, StepSlot slot) const {
+  return std::span(batches_[Index(slot)].sequences)
       .subspan(slice.begin.sequence, slice.sequences_end - slice.begin.sequence);
 }
 
@@ -430,7 +431,7 @@ RowResults Sampler::ResultsOf(const GenerationSlice& one, StepSlot slot) const {
   return results;
 }
 
-void Sampler::Select(absl::Span<const GenerationSlice> slices, StepSlot slot) {
+void Sampler::Select(std::span<const GenerationSlice> slices, StepSlot slot) {
   // A thread processes a block of generations (requests) at a time. Without beams the blocks are
   // large, because appending a token takes far less time than waking a thread. Selecting the beams
   // of a request takes far longer than appending a token; blocks with beams are therefore small.

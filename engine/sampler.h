@@ -14,13 +14,14 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "engine/generation.h"
 #include "engine/pinned_array.h"
 #include "engine/top_k_plan.h"
+#include "kernels/base/tensor.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/graph_cache.h"
 #include "kernels/sampling/beam_sampling.h"
@@ -87,16 +88,16 @@ class Sampler {
   // Returns how many of `inputs`, counted from the first, fit into one sampling batch; at least
   // one. A batch has at most LogitsChunkRows rows, and the logits-processor rules of all its
   // generations together refer to at most kMaxRuleTokens token ids.
-  size_t CountFitting(absl::Span<const SamplingInput> inputs) const;
+  size_t CountFitting(std::span<const SamplingInput> inputs) const;
   // Plans the batch of StepSlot `slot` on the host and enqueues the upload of the plan. All
   // `inputs` must fit into one batch (CountFitting). `whole_step`: `inputs` are all sampling inputs
   // of the step.
-  void Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
+  void Plan(std::span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
   // These functions do what Plan does, in three parts, so that threads can share the work on a
   // large batch: BeginPlan; PlanOne once for each input, concurrently for different `i`; EndPlan.
   // rows(slot) is valid after BeginPlan.
-  void BeginPlan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
-  void PlanOne(absl::Span<const SamplingInput> inputs, size_t i, StepSlot slot);
+  void BeginPlan(std::span<const SamplingInput> inputs, StepSlot slot, bool whole_step);
+  void PlanOne(std::span<const SamplingInput> inputs, size_t i, StepSlot slot);
   void EndPlan(StepSlot slot);
   // Enqueues the kernels of the planned batch, which takes rows [first, first + rows(slot)) of
   // `all_states`, the output rows of the latest Decode.
@@ -106,18 +107,18 @@ class Sampler {
   // Waits for the results of the batch of StepSlot `slot`. INTERNAL when the device failed.
   absl::Status Wait(StepSlot slot);
   // Extends each request's sequences (Generation) by the chosen tokens. Must be called after Wait.
-  void Select(absl::Span<const GenerationSlice> slices, StepSlot slot);
+  void Select(std::span<const GenerationSlice> slices, StepSlot slot);
 
   // rows: number of logits rows of the batch that is planned for StepSlot `slot`. slices: the
   // SamplingSlices of that batch, one per generation. Both are valid until the next Plan for the
   // same StepSlot.
   int64_t rows(StepSlot slot) const { return batches_[Index(slot)].rows; }
-  absl::Span<const SamplingSlice> slices(StepSlot slot) const {
+  std::span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
   // Returns the sequences of one generation, that of `slice`, that are in the batch planned for
   // StepSlot `slot`: their indices within the generation, ascending.
-  absl::Span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
+  std::span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within
   // its request) to parent_beams()[i].

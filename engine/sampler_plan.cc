@@ -1,6 +1,7 @@
 // The part of Sampler that plans a batch on the host.
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "engine/sampler.h"
 #include "kernels/base/check.h"
@@ -30,7 +31,7 @@ int64_t LengthOf(const SamplingInput& input) {
 
 }  // namespace
 
-size_t Sampler::CountFitting(absl::Span<const SamplingInput> inputs) const {
+size_t Sampler::CountFitting(std::span<const SamplingInput> inputs) const {
   int64_t rows = 0, tokens = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Generation& generation = *inputs[i].generation;
@@ -43,13 +44,13 @@ size_t Sampler::CountFitting(absl::Span<const SamplingInput> inputs) const {
   return inputs.size();
 }
 
-void Sampler::Plan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step) {
+void Sampler::Plan(std::span<const SamplingInput> inputs, StepSlot slot, bool whole_step) {
   BeginPlan(inputs, slot, whole_step);
   for (size_t i = 0; i < inputs.size(); ++i) PlanOne(inputs, i, slot);
   EndPlan(slot);
 }
 
-void Sampler::BeginPlan(absl::Span<const SamplingInput> inputs, StepSlot slot, bool whole_step) {
+void Sampler::BeginPlan(std::span<const SamplingInput> inputs, StepSlot slot, bool whole_step) {
   SamplingBatch& batch = batches_[Index(slot)];
   batch.slices.clear();
   batch.end = {};
@@ -175,12 +176,12 @@ void Sampler::FillPadding(const SamplingBatch& batch) {
   }
 }
 
-void Sampler::PlanOne(absl::Span<const SamplingInput> inputs, size_t i, StepSlot slot) {
+void Sampler::PlanOne(std::span<const SamplingInput> inputs, size_t i, StepSlot slot) {
   SamplingBatch& batch = batches_[Index(slot)];
   const SamplingInput& input = inputs[i];
   const Generation& generation = *input.generation;
   const SamplingPosition& at = batch.slices[i].begin;
-  const absl::Span<const int32_t> sequences = generation.live_sequences();
+  const std::span<const int32_t> sequences = generation.live_sequences();
   std::copy(sequences.begin(), sequences.end(), batch.sequences.begin() + at.sequence);
   const int64_t rows = RowsOf(input);
   const bool ruled = generation.HasRules(LengthOf(input));
@@ -241,7 +242,7 @@ void Sampler::FillTopK(const SamplingInput& input, const SamplingPosition& at, i
 
 void Sampler::FillDraws(const SamplingInput& input, const SamplingPosition& at) {
   const bool one_row = !input.in_flight && input.generation->rows() == 1;
-  const absl::Span<const int32_t> sequences = input.generation->live_sequences();
+  const std::span<const int32_t> sequences = input.generation->live_sequences();
   for (size_t i = 0; i < sequences.size(); ++i) {
     const int32_t row = one_row ? 0 : static_cast<int32_t>(i);
     Draw draw = input.generation->DrawFor(sequences[i]);
@@ -258,7 +259,7 @@ void Sampler::FillBeamGroups(const Generation& generation, const SamplingPositio
                              int64_t rows) {
   BeamGroup group{.entry = at.entry, .row = at.row};
   if (generation.RanksBeamsTogether()) {
-    const absl::Span<const int32_t> eos = generation.eos_tokens();
+    const std::span<const int32_t> eos = generation.eos_tokens();
     eos_tokens_.Set(at.eos_token, eos);
     group.beams = static_cast<int32_t>(rows);
     group.eos_begin = at.eos_token;

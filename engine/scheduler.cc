@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/base/check.h"
 
@@ -82,7 +83,7 @@ void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64
   }
 }
 
-Priority PriorityThrottle::LowestInStep(absl::Span<const Priority> running,
+Priority PriorityThrottle::LowestInStep(std::span<const Priority> running,
                                         const PriorityPressure& pressure) const {
   QT_CHECK(!running.empty());
   const auto [lowest, highest] = std::minmax_element(running.begin(), running.end());
@@ -91,8 +92,8 @@ Priority PriorityThrottle::LowestInStep(absl::Span<const Priority> running,
   return std::max(*highest, pressure.encoding.value_or(*highest));
 }
 
-void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
-                        absl::Span<int64_t> prefill) {
+void SplitPrefillBudget(int64_t budget, std::span<const int64_t> remaining,
+                        std::span<int64_t> prefill) {
   QT_CHECK_EQ(remaining.size(), prefill.size());
   for (size_t i = 0; i < remaining.size(); ++i) {
     prefill[i] = std::min(budget, remaining[i]);

@@ -17,9 +17,9 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/request.h"
 
 namespace quintet {
@@ -99,7 +99,7 @@ class PriorityThrottle {
   // Returns a threshold: jobs of this class and of all higher classes run in the next step.
   // `running`: the classes of all jobs that could run; not empty. If the threshold is above all of
   // these, no job decodes in the next step, and the device is left to the encoder.
-  Priority LowestInStep(absl::Span<const Priority> running, const PriorityPressure& pressure) const;
+  Priority LowestInStep(std::span<const Priority> running, const PriorityPressure& pressure) const;
   // Must be called for each planned step. `skipped`: whether a job that could have run was skipped.
   void RecordStep(bool skipped) { skipped_steps_ = skipped ? skipped_steps_ + 1 : 0; }
 
@@ -110,7 +110,7 @@ class PriorityThrottle {
 // Splits a step's prefill budget among the sequences with tokens to prefill (`remaining`), first
 // come first served: prefill[i] <= remaining[i], and the sum of `prefill` is min(budget, sum of
 // `remaining`).
-void SplitPrefillBudget(int64_t budget, absl::Span<const int64_t> remaining,
-                        absl::Span<int64_t> prefill);
+void SplitPrefillBudget(int64_t budget, std::span<const int64_t> remaining,
+                        std::span<int64_t> prefill);
 
 }  // namespace quintet

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "engine/reserve.h"
@@ -282,7 +283,7 @@ bool StepEngine::OnTokens(const Decoder::StepSize& size, int64_t now) {
   bool all_well = true;
   done_.clear();
   token_gaps_us_.clear();
-  const absl::Span<Job* const> jobs = jobs_.decoding();
+  const std::span<Job* const> jobs = jobs_.decoding();
   for (size_t i = 0; i < jobs.size(); ++i) {
     PrefetchAhead(jobs, i);
     Job* const job = jobs[i];

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/request.h"
+#include "kernels/base/tensor.h"
 #include "kernels/runtime/buffer.h"
 #include "models/model.h"
 

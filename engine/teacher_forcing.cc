@@ -1,13 +1,14 @@
 #include "engine/teacher_forcing.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/base/check.h"
 
 namespace quintet {
 
 TeacherForcing TeacherForcing::Scoring(std::vector<int32_t> prefix,
-                                       absl::Span<const std::vector<int32_t>> targets,
+                                       std::span<const std::vector<int32_t>> targets,
                                        int64_t sequences, int64_t page_size) {
   QT_CHECK(!prefix.empty() && !targets.empty());
   TeacherForcing task;
@@ -44,14 +45,14 @@ int64_t TeacherForcing::ItemTokens(int64_t item) const {
                   : static_cast<int64_t>(tokens_.size());
 }
 
-void TeacherForcing::AssignPages(absl::Span<const int32_t> pages) {
+void TeacherForcing::AssignPages(std::span<const int32_t> pages) {
   layout_.Assign(pages);
   const int64_t shared = static_cast<int64_t>(shared_.size());
   int64_t longest = 0;
   for (int64_t item = 0; item < items_; ++item) longest = std::max(longest, ItemTokens(item));
   for (size_t seq = 0; seq < sequences_.size(); ++seq) {
     sequences_[seq].slots.resize(shared + longest);
-    layout_.FillSlots(seq, absl::MakeSpan(sequences_[seq].slots));
+    layout_.FillSlots(seq, std::span(sequences_[seq].slots));
     sequences_[seq].item = next_item_++;
   }
   inputs_.reserve(longest);
@@ -73,7 +74,7 @@ void TeacherForcing::AddTo(BatchBuilder* batch, int64_t prefill_tokens) {
   const int64_t shared = static_cast<int64_t>(shared_.size());
   if (prefill_tokens > 0 && shared_prefilled_ < shared) {
     batch->AddSequence(
-        absl::MakeConstSpan(shared_).subspan(shared_prefilled_, prefill_tokens),
+        std::span(shared_).subspan(shared_prefilled_, prefill_tokens),
         {sequences_[0].slots.data(), static_cast<size_t>(shared_prefilled_ + prefill_tokens)});
     shared_prefilled_ += prefill_tokens;
     return;

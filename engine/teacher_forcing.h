@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/decode_task.h"
 #include "engine/kv_pool.h"
 #include "engine/request.h"
@@ -20,7 +20,7 @@ class TeacherForcing : public DecodeTask {
   // `prefix` (not empty, the same for all targets, not part of them) precedes the target. Up to
   // `sequences` targets run in parallel. `targets` must outlive this object.
   static TeacherForcing Scoring(std::vector<int32_t> prefix,
-                                absl::Span<const std::vector<int32_t>> targets, int64_t sequences,
+                                std::span<const std::vector<int32_t>> targets, int64_t sequences,
                                 int64_t page_size);
   // Makes a task that computes decoder hidden states: of all `tokens` (row < 0), or of tokens[row]
   // only.
@@ -28,7 +28,7 @@ class TeacherForcing : public DecodeTask {
 
   int64_t sequences() const override { return static_cast<int64_t>(sequences_.size()); }
   int64_t pages_needed() const override { return layout_.PagesNeeded(); }
-  void AssignPages(absl::Span<const int32_t> pages) override;
+  void AssignPages(std::span<const int32_t> pages) override;
   int64_t prefill_tokens_left() const override;
   int64_t generating_rows() const override { return 0; }
   void AddTo(BatchBuilder* batch, int64_t prefill_tokens) override;
@@ -41,7 +41,7 @@ class TeacherForcing : public DecodeTask {
   struct OutputRow {
     int32_t item, target;
   };
-  absl::Span<const OutputRow> output_rows() const { return output_rows_; }
+  std::span<const OutputRow> output_rows() const { return output_rows_; }
   // Must be called after the step has run: counts the targets that are finished and assigns the
   // next targets to the sequences that have become free.
   void Advance();
@@ -65,7 +65,7 @@ class TeacherForcing : public DecodeTask {
   int32_t first_token_ = 0;      // scoring: the input that predicts a target's first token
   std::vector<int32_t> tokens_;  // hidden states: tokens of the only item
   int64_t row_ = -1;
-  absl::Span<const std::vector<int32_t>> targets_;
+  std::span<const std::vector<int32_t>> targets_;
   int64_t items_ = 0, items_done_ = 0, next_item_ = 0;
   SlotLayout layout_;
   std::vector<Sequence> sequences_;

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "models/tokenizers/tokenizer.h"
 
 namespace quintet {

@@ -1,6 +1,7 @@
 #include "engine/warm_up.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,7 +96,7 @@ class WarmUpRun {
   }
 
  private:
-  static absl::Span<const int32_t> First(const std::vector<int32_t>& values, int64_t count) {
+  static std::span<const int32_t> First(const std::vector<int32_t>& values, int64_t count) {
     return {values.data(), static_cast<size_t>(count)};
   }
   void BeginGroup(int64_t owner) {

@@ -11,7 +11,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/pooling.h"
 #include "kernels/ops/rotary.h"
-#include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 #include "kernels/sampling/beam_sampling.h"
 #include "kernels/sampling/beam_step.h"
 #include "kernels/sampling/candidate_logits.h"
@@ -21,6 +21,8 @@
 #include "kernels/sampling/selection.h"
 
 namespace quintet::cpu {
+
+using Executor = ThreadPool;
 
 #include "kernels/backend_ops-inl.h"
 

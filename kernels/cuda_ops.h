@@ -15,8 +15,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/pooling.h"
 #include "kernels/ops/rotary.h"
-#include "kernels/runtime/device.h"
-#include "kernels/runtime/stream.h"
+#include "kernels/runtime/cuda_stream.h"
 #include "kernels/sampling/beam_sampling.h"
 #include "kernels/sampling/beam_step.h"
 #include "kernels/sampling/candidate_logits.h"
@@ -27,7 +26,7 @@
 
 namespace quintet::cuda {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);
+using Executor = CudaStream;
 
 #include "kernels/backend_ops-inl.h"
 

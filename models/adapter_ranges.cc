@@ -1,10 +1,11 @@
 #include "models/adapter_ranges.h"
 
 #include <algorithm>
+#include <span>
 
 namespace quintet {
 
-void DivideByAdapter(absl::Span<const int32_t> adapters, int64_t min_rows,
+void DivideByAdapter(std::span<const int32_t> adapters, int64_t min_rows,
                      std::vector<AdapterRange>* ranges) {
   ranges->clear();
   for (auto begin = adapters.begin(); begin != adapters.end();) {

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
-
-#include "absl/types/span.h"
 
 namespace quintet {
 
@@ -21,7 +20,7 @@ struct AdapterRange {
 // Divides rows, whose adapters are `adapters` (-1: none), into ranges that cover them in ascending
 // order. A range that is not kMixed has at least `min_rows` rows, and no kMixed range follows
 // another. Clears *ranges if all rows would be in a kMixed range.
-void DivideByAdapter(absl::Span<const int32_t> adapters, int64_t min_rows,
+void DivideByAdapter(std::span<const int32_t> adapters, int64_t min_rows,
                      std::vector<AdapterRange>* ranges);
 
 }  // namespace quintet

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "kernels/attention/attention.h"
@@ -117,8 +118,8 @@ Tensor EncoderDecoderModel::CacheHeads(int64_t rows) const {
 }
 
 void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
-                                       absl::Span<const int32_t> slots,
-                                       absl::Span<const int32_t> adapters) {
+                                       std::span<const int32_t> slots,
+                                       std::span<const int32_t> adapters) {
   const int64_t rows = states.dim[0];
   QT_CHECK_LE(position + rows, limits_.max_encode_tokens);
   QT_CHECK(config_.has_decoder());
@@ -132,7 +133,7 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   int64_t* const row_offset = cross_row_offsets_.as<int64_t>() + first;
   for (size_t r = 0; r < slots.size(); ++r) row_offset[r] = cache_.SlotOffset(slots[r]);
   cross_upload_ = stream_.CopyH2D(row_offset, rows * 8);
-  absl::Span<const int32_t> row_adapters;
+  std::span<const int32_t> row_adapters;
   for (const int32_t adapter : adapters) {
     QT_CHECK(-1 <= adapter && adapter < adapters_.size());
     if (adapter < 0 || !row_adapters.empty()) continue;
@@ -161,7 +162,7 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
 // empty if no row has one.
 void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t position,
                                            const int64_t* row_offset,
-                                           absl::Span<const int32_t> adapters) {
+                                           std::span<const int32_t> adapters) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
   if (!rotary() || activations_ == DType::kF32) {
     row_adapters_ = adapters;

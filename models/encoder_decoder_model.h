@@ -13,14 +13,17 @@
 // Not thread safe, like every Model.
 #pragma once
 
+#include <span>
+
+#include "kernels/base/carver.h"
 #include "models/packed_model.h"
 
 namespace quintet {
 
 class EncoderDecoderModel : public PackedModel {
  public:
-  void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
-                    absl::Span<const int32_t> adapters) final;
+  void ProjectCross(const Tensor& states, int64_t position, std::span<const int32_t> slots,
+                    std::span<const int32_t> adapters) final;
 
  protected:
   EncoderDecoderModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
@@ -61,7 +64,7 @@ class EncoderDecoderModel : public PackedModel {
   int64_t TakeCrossRows(int64_t rows);
   Tensor CacheHeads(int64_t rows) const;
   void ProjectCrossRows(const Tensor& states, int64_t position, const int64_t* row_offset,
-                        absl::Span<const int32_t> adapters);
+                        std::span<const int32_t> adapters);
 
   // Where the cross-attention keys and values go in the KV cache (ScatterOutput). Element (r, c) of
   // the GEMM's result goes to element row_offset + chunk_offset + c % head_dim of the cache.

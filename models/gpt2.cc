@@ -1,5 +1,6 @@
 #include "models/gpt2.h"
 
+#include <span>
 #include <utility>
 
 #include "kernels/ops/embedding.h"
@@ -19,9 +20,9 @@ class Gpt2Model final : public PackedModel {
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
   // Never called, because GPT-2 has no encoder: the engine calls it only if config().has_encoder().
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>,
-                    absl::Span<const int32_t>) override {
-    CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder", "");
+  void ProjectCross(const Tensor&, int64_t, std::span<const int32_t>,
+                    std::span<const int32_t>) override {
+    CheckFailed(__FILE__, __LINE__, "GPT-2 has no encoder");
   }
 
  private:
@@ -29,7 +30,7 @@ class Gpt2Model final : public PackedModel {
   void Embed(const EmbedRows& rows) override;
   void Layer(const LayerRows& rows) override;
   void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                 absl::Span<const int32_t> rows) override;
+                 std::span<const int32_t> rows) override;
 };
 
 void Gpt2Model::CheckBatch(const DecodeBatch& batch) const {
@@ -75,7 +76,7 @@ void Gpt2Model::Layer(const LayerRows& rows) {
 }
 
 void Gpt2Model::FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                          absl::Span<const int32_t> rows) {
+                          std::span<const int32_t> rows) {
   LayerNorm({.x = x,
              .gamma = stack.final_norm,
              .beta = stack.final_norm_beta,

@@ -6,10 +6,12 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/linear/weight.h"
 #include "models/adapters/adapter.h"
 #include "models/adapters/linear_modules.h"
 #include "models/tokenizers/unicode.h"
@@ -156,7 +158,7 @@ void AppendFactors(const Adapter& adapter, const std::map<std::string, Parts>& p
 
 }  // namespace
 
-absl::Status CheckAdapterNames(absl::Span<const AdapterSource> sources) {
+absl::Status CheckAdapterNames(std::span<const AdapterSource> sources) {
   if (sources.size() > kMaxAdapters) {
     return absl::InvalidArgumentError(absl::StrCat(
         "adapters: ", sources.size(), " are given, a model has at most ", kMaxAdapters));
@@ -180,7 +182,7 @@ absl::Status CheckAdapterNames(absl::Span<const AdapterSource> sources) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int32_t> FindAdapter(absl::Span<const AdapterSource> sources,
+absl::StatusOr<int32_t> FindAdapter(std::span<const AdapterSource> sources,
                                     const std::string& name) {
   constexpr size_t kListed = 20;
   std::string names;
@@ -193,7 +195,7 @@ absl::StatusOr<int32_t> FindAdapter(absl::Span<const AdapterSource> sources,
                                           "; it has: ", names.empty() ? "none" : names));
 }
 
-absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(absl::Span<const AdapterSource> sources,
+absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(std::span<const AdapterSource> sources,
                                                     const ModelConfig& config,
                                                     const ModelWeights& weights, DType dtype,
                                                     bool follow_symlinks, bool describe,
@@ -266,7 +268,7 @@ absl::Status LoadedAdapters::StoreTable(const std::vector<LoraPart>& table,
   return stream.Synchronize();
 }
 
-const LoraWeight* LoadedAdapters::Find(const LinearWeight* weight) const {
+const LoraWeight* LoadedAdapters::Find(const WeightView* weight) const {
   const auto found = weights_.find(weight);
   return found == weights_.end() ? nullptr : &found->second;
 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "kernels/linear/linear.h"
 #include "kernels/linear/lora.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/stream.h"
@@ -23,10 +24,10 @@ constexpr size_t kMaxAdapterNameBytes = 256;
 
 // INVALID_ARGUMENT: more than kMaxAdapters adapters, a name twice, or a name that is empty, longer
 // than kMaxAdapterNameBytes, not UTF-8, or contains a control character.
-absl::Status CheckAdapterNames(absl::Span<const AdapterSource> sources);
+absl::Status CheckAdapterNames(std::span<const AdapterSource> sources);
 // Returns the index of the adapter `name` in `sources`. NOT_FOUND: there is none; the message names
 // those that there are.
-absl::StatusOr<int32_t> FindAdapter(absl::Span<const AdapterSource> sources,
+absl::StatusOr<int32_t> FindAdapter(std::span<const AdapterSource> sources,
                                     const std::string& name);
 
 class LoadedAdapters {
@@ -39,7 +40,7 @@ class LoadedAdapters {
   // set nevertheless. Errors: those of ReadAdapter, with the adapter's name and path, and
   // INVALID_ARGUMENT: a factor is beyond the range of `dtype`; UNIMPLEMENTED: an
   // adapter changes a head; RESOURCE_EXHAUSTED: not enough memory.
-  static absl::StatusOr<LoadedAdapters> Load(absl::Span<const AdapterSource> sources,
+  static absl::StatusOr<LoadedAdapters> Load(std::span<const AdapterSource> sources,
                                              const ModelConfig& config, const ModelWeights& weights,
                                              DType dtype, bool follow_symlinks, bool describe,
                                              const Stream& stream);
@@ -48,8 +49,8 @@ class LoadedAdapters {
   // Size in bytes of the factors and of the table with their addresses.
   int64_t bytes() const { return bytes_; }
   // The factors for a weight of the model; null if no adapter changes this weight.
-  const LoraWeight* Find(const LinearWeight* weight) const;
-  const std::unordered_map<const LinearWeight*, LoraWeight>& weights() const { return weights_; }
+  const LoraWeight* Find(const WeightView* weight) const;
+  const std::unordered_map<const WeightView*, LoraWeight>& weights() const { return weights_; }
 
  private:
   // Sets table_ and adds its size to bytes_.
@@ -57,7 +58,7 @@ class LoadedAdapters {
                           bool describe, const Stream& stream);
 
   int64_t size_ = 0, bytes_ = 0;
-  std::unordered_map<const LinearWeight*, LoraWeight> weights_;
+  std::unordered_map<const WeightView*, LoraWeight> weights_;
   std::vector<Buffer> factors_;  // of each adapter
   Buffer table_;  // LoraPart [size_, parts of all weights], then a LoraWeight::counter for each
 };

@@ -17,12 +17,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 #include "kernels/linear/linear.h"
 #include "kernels/ops/kv_cache.h"
@@ -87,21 +87,21 @@ constexpr int64_t kMaxTopLogProbs = 20;  // most alternatives per row in TargetL
 // In a causal model it attends to itself and the earlier tokens of its input, unless
 // `bidirectional` or a mask (lower_begin, upper_end) changes that.
 struct EncodeBatch {
-  absl::Span<const int32_t> tokens;   // [total], ids in [0, vocab)
-  absl::Span<const int32_t> offsets;  // [n + 1]; no input is empty
+  std::span<const int32_t> tokens;   // [total], ids in [0, vocab)
+  std::span<const int32_t> offsets;  // [n + 1]; no input is empty
 
   // Position of each token for GPT-2's position embedding. If empty, the tokens of each input have
   // positions 0, 1, 2, ...
-  absl::Span<const int32_t> positions;  // [total] or empty
+  std::span<const int32_t> positions;  // [total] or empty
   // If true, tokens of a causal model attend also to later tokens of their input, except those that
   // the mask hides.
   bool bidirectional = false;
   // The adapter of each input, as an index into LoadOptions::adapters; -1: none.
-  absl::Span<const int32_t> adapters;  // [n], or empty: none
+  std::span<const int32_t> adapters;  // [n], or empty: none
   // Additional mask, two bounds per key (FlashMask; kernels/attention/mask.h). Values are indices
   // of tokens in their input: key j is hidden from queries i >= lower_begin[j] and from queries i <
   // upper_end[j].
-  absl::Span<const int32_t> lower_begin, upper_end;  // [total] or empty
+  std::span<const int32_t> lower_begin, upper_end;  // [total] or empty
 };
 
 // One decoder call: n sequences with one or more new tokens each. Sequences that attend to the same
@@ -110,11 +110,11 @@ struct DecodeBatch {
   // [total] new token ids, packed. A negative value -1 - i stands for the token id that element i
   // of the device buffer next_tokens() will contain. An op that was enqueued earlier (the sampler
   // of the previous step) writes it there.
-  absl::Span<const int32_t> tokens;
-  absl::Span<const int32_t> offsets;  // [n + 1]
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> offsets;  // [n + 1]
   // Number of keys of each sequence after this call: position of its last new token + 1. New token
   // i of sequence s has position kv_lens[s] - (offsets[s+1] - offsets[s]) + i.
-  absl::Span<const int32_t> kv_lens;  // [n]
+  std::span<const int32_t> kv_lens;  // [n]
   // KV cache slot of every position of each sequence. The slots of earlier positions are read (they
   // may belong to another beam); the slots of the new tokens are written. Sequences that are
   // adjacent in the batch and have equal tokens up to and including the new one are allowed to
@@ -126,18 +126,18 @@ struct DecodeBatch {
   // Each of these beams has one new token. The caller passes `slots` of these beams as they were
   // before that BeamStep. On the device each beam's slots of earlier positions are then replaced by
   // the slots of its parent beam.
-  absl::Span<const BeamMove> moves;
+  std::span<const BeamMove> moves;
   // Cross-attention, encoder-decoder models only. Group g has the sequences from group_offsets[g]
   // to group_offsets[g + 1] - 1. source_slots: KV cache slots of each group's encoder input;
   // source_lens: its length in tokens.
-  absl::Span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
-  const int32_t* source_slots = nullptr;    // [groups, source_slots_stride]
+  std::span<const int32_t> group_offsets;  // [groups + 1], indices of sequences
+  const int32_t* source_slots = nullptr;   // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
-  absl::Span<const int32_t> source_lens;  // [groups]
+  std::span<const int32_t> source_lens;  // [groups]
   // The adapter of each sequence, as an index into LoadOptions::adapters; -1: none.
-  absl::Span<const int32_t> adapters;  // [n], or empty: none
+  std::span<const int32_t> adapters;  // [n], or empty: none
   // Output rows: the rows whose hidden states Decode returns, as ascending indices into `tokens`.
-  absl::Span<const int32_t> output_rows;
+  std::span<const int32_t> output_rows;
 };
 
 // Work to append to a decoder step, so that both are captured in one CUDA graph. For equal keys and
@@ -204,11 +204,11 @@ class Model {
   // HostEncoderStates(). At most max_encode_tokens segments (QT_CHECK). The host may read the
   // results after an event that is recorded later, or after Synchronize. Returns false, and
   // enqueues nothing, if these two tensors are the same memory, as on the CPU.
-  virtual bool PoolEncoded(absl::Span<const PoolSegment>) { return false; }
+  virtual bool PoolEncoded(std::span<const PoolSegment>) { return false; }
   // Gathers rows of EncodedStates() by their indices. There may be at most max_step_tokens indices,
   // in any order and with repetitions. Returns [rows, d_model] f32, valid until the next
   // EncodedRows or Decode. Causal models only.
-  virtual Tensor EncodedRows(absl::Span<const int32_t> rows) = 0;
+  virtual Tensor EncodedRows(std::span<const int32_t> rows) = 0;
   // Projects encoder hidden states to the cross-attention keys and values of all decoder layers
   // with one GEMM, and writes row r to slots[r] of the KV cache. Encoder-decoder models only.
   // `states` [rows, d_model] f32 are rows of EncodedStates(), or a copy of such rows in host memory
@@ -216,8 +216,8 @@ class Model {
   // rotary models all rows must belong to one sequence, because keys and values are rotated by
   // position; in other models they may belong to several. position + rows <= max_encode_tokens.
   // `adapters` [rows] holds the adapter of each row, -1: none; if it is empty, no row has one.
-  virtual void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
-                            absl::Span<const int32_t> adapters) = 0;
+  virtual void ProjectCross(const Tensor& states, int64_t position, std::span<const int32_t> slots,
+                            std::span<const int32_t> adapters) = 0;
 
   // Runs the decoder. Returns the hidden states of the output rows (batch.output_rows) after the
   // final norm, [output_rows, d_model] f32, valid until the next Decode. On a GPU the returned

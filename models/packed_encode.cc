@@ -2,9 +2,11 @@
 // model's layers when nothing will be generated.
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "kernels/base/carver.h"
 #include "kernels/linear/gemm_rows.h"
 #include "kernels/ops/embedding.h"
 #include "models/packed_model.h"
@@ -42,7 +44,7 @@ void PackedModel::CarveArrays(Carver& carver) {
 }
 
 void PackedModel::BeginEncode(const EncodeBatch& batch) {
-  const absl::Span<const int32_t> offsets = batch.offsets;
+  const std::span<const int32_t> offsets = batch.offsets;
   QT_CHECK_GE(offsets.size(), size_t{2});
   QT_CHECK_EQ(offsets.front(), 0);
   QT_CHECK_EQ(offsets.back(), static_cast<int32_t>(batch.tokens.size()));
@@ -107,17 +109,17 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
   }
   QT_CHECK(batch.positions.empty() || batch.positions.size() == batch.tokens.size());
   if (plain) return;
-  const auto copy = [this](absl::Span<const int32_t> column, const Tensor& to) {
-    if (column.empty()) return absl::Span<const int32_t>();
+  const auto copy = [this](std::span<const int32_t> column, const Tensor& to) {
+    if (column.empty()) return std::span<const int32_t>();
     QT_CHECK_EQ(static_cast<int64_t>(column.size()), encoder_rows_);
     std::copy(column.begin(), column.end(), to.as<int32_t>());
     encode_upload_ = stream_.CopyH2D(to.data, encoder_rows_ * 4);
-    return absl::MakeConstSpan(to.as<int32_t>(), column.size());
+    return std::span<const int32_t>(to.as<int32_t>(), column.size());
   };
   mask_.lower_begin = copy(batch.lower_begin, mask_lower_);
   mask_.upper_end = copy(batch.upper_end, mask_upper_);
   const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
-  const absl::Span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
+  const std::span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
   SummariseMask(mask_.columns(), batch.offsets, summaries);
   encode_upload_ =
       stream_.CopyH2D(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
@@ -258,7 +260,7 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
                         .scratch = scratch_};
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   if (end - begin == encoder_rows_) {
-    args.q_offsets = absl::MakeConstSpan(offsets, static_cast<size_t>(encoder_sequences_) + 1);
+    args.q_offsets = std::span(offsets, static_cast<size_t>(encoder_sequences_) + 1);
     args.kv_offsets = args.q_offsets;
     Attention(args, stream_);
     return attended;
@@ -273,14 +275,14 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
     block_offsets[sequences + 1] =
         static_cast<int32_t>(std::min<int64_t>(offsets[s + 1], end) - begin);
   }
-  args.q_offsets = absl::MakeConstSpan(block_offsets, sequences + 1);
-  args.kv_offsets = absl::MakeConstSpan(offsets + first, sequences + 1);
-  args.q_positions = absl::MakeConstSpan(block_positions, sequences);
+  args.q_offsets = std::span(block_offsets, sequences + 1);
+  args.kv_offsets = std::span(offsets + first, sequences + 1);
+  args.q_positions = std::span(block_positions, sequences);
   // FirstMaskTile computes the index of a sequence's first mask tile: index of the sequence's first
   // key / 64 + number of the sequence. Here keys are numbered within the whole batch, but sequences
   // within this call: its sequence 0 is input `first` of the batch. The computed index is thus too
   // small by `first`; to make up for this, pass a view of the tiles that begins at tile `first`.
-  if (args.mask != nullptr) mask.tiles.remove_prefix(static_cast<size_t>(first));
+  if (args.mask != nullptr) mask.tiles = mask.tiles.subspan(static_cast<size_t>(first));
   Attention(args, stream_);
   return attended;
 }
@@ -295,7 +297,7 @@ Tensor PackedModel::HostEncoderStates() const {
   return encoder_host_.Rows(0, encoder_rows_);
 }
 
-bool PackedModel::PoolEncoded(absl::Span<const PoolSegment> segments) {
+bool PackedModel::PoolEncoded(std::span<const PoolSegment> segments) {
   if (stream_.backend() == Backend::kCpu) return false;
   QT_CHECK_LE(static_cast<int64_t>(segments.size()), limits_.max_encode_tokens);
   PoolSegment* const pinned = pool_segments_.as<PoolSegment>();
@@ -308,7 +310,7 @@ bool PackedModel::PoolEncoded(absl::Span<const PoolSegment> segments) {
   return true;
 }
 
-Tensor PackedModel::EncodedRows(absl::Span<const int32_t> rows) {
+Tensor PackedModel::EncodedRows(std::span<const int32_t> rows) {
   const int64_t count = static_cast<int64_t>(rows.size());
   QT_CHECK(!config_.has_encoder() && count <= limits_.max_step_tokens);
   stream_.WaitForH2D(gather_upload_);

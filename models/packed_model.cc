@@ -1,11 +1,14 @@
 #include "models/packed_model.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/attention.h"
+#include "kernels/base/carver.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/linear/linear.h"
 #include "kernels/ops/norm.h"
 #include "kernels/sampling/log_prob.h"
 
@@ -22,8 +25,8 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
   memory_.parameters = weights_.parameters;
 }
 
-absl::Status PackedModel::LoadAdapters(absl::Span<const AdapterSource> sources,
-                                       bool follow_symlinks, bool describe) {
+absl::Status PackedModel::LoadAdapters(std::span<const AdapterSource> sources, bool follow_symlinks,
+                                       bool describe) {
   QT_ASSIGN_OR_RETURN(adapters_, LoadedAdapters::Load(sources, config_, weights_, activations_,
                                                       follow_symlinks, describe, stream_));
   memory_.adapters = adapters_.bytes();
@@ -97,7 +100,7 @@ absl::Status PackedModel::Allocate() {
   return stream_.Synchronize();
 }
 
-int64_t PackedModel::GemmScratchBytes(const LinearWeight& w, int64_t rows) const {
+int64_t PackedModel::GemmScratchBytes(const WeightView& w, int64_t rows) const {
   return w.defined() ? LinearScratchBytes(w, rows, stream_) : 0;
 }
 
@@ -121,7 +124,7 @@ void PackedModel::Carve(Carver& carver) {
   const auto need = [&](int64_t bytes) { scratch = std::max(scratch, bytes); };
   for (const StackWeights* stack : {&weights_.encoder, &weights_.decoder}) {
     for (const LayerWeights& w : stack->layers) {
-      for (const LinearWeight* weight :
+      for (const WeightView* weight :
            {&w.qkv, &w.attention_out, &w.cross_q, &w.cross_out, &w.ffn_in, &w.ffn_out}) {
         need(GemmScratchBytes(*weight, block_rows_));
       }
@@ -158,7 +161,7 @@ void PackedModel::CarveLora(Carver& carver) {
   row_bias_ = carver.TakeTensor(activations_, {row_bias});
 }
 
-const LoraWeight* PackedModel::Corrected(const LinearWeight* w) const {
+const LoraWeight* PackedModel::Corrected(const WeightView* w) const {
   return row_adapters_.empty() ? nullptr : adapters_.Find(w);
 }
 
@@ -243,7 +246,7 @@ void PackedModel::GemmOfRange(const LinearArgs& args, const LayerInputRows* inpu
   }
   LayerInputRows rows;
   if (input != nullptr) rows = {input->x.Rows(begin, end), input->gamma, input->beta};
-  const absl::Span<const int32_t> all = row_adapters_;
+  const std::span<const int32_t> all = row_adapters_;
   row_adapters_ = all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   GemmWithRowAdapters(part, input == nullptr ? nullptr : &rows);
   row_adapters_ = all;
@@ -283,7 +286,7 @@ void PackedModel::GemmWithRowAdapters(const LinearArgs& args, const LayerInputRo
 void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs args) {
   const int64_t rows = args.x.dim[0];
   const float eps = config_.norm_eps;
-  if (SupportsFusedNorm(*args.w, rows, stream_) && Corrected(args.w) == nullptr) {
+  if (Corrected(args.w) == nullptr && SupportsFusedNorm(args, stream_)) {
     args.norm_gamma = gamma;
     args.norm_beta = beta;
     args.norm_eps = eps;
@@ -407,7 +410,7 @@ void PackedModel::Forward() {
   }
   row_adapters_ = {};
   one_adapter_ = false;
-  const absl::Span<const int32_t> output_rows = step_.batch().output_rows;
+  const std::span<const int32_t> output_rows = step_.batch().output_rows;
   if (output_rows.empty()) return;
   FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(output_rows.size())),
             output_rows);
@@ -420,7 +423,7 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
 
 // Cache destination for K and V of a decoder layer. Unset if the QKV GEMM cannot store K and V
 // itself, or if rotary embedding must be applied to them after the GEMM.
-KvOutput PackedModel::KvDestination(const LinearWeight& qkv, int64_t layer) {
+KvOutput PackedModel::KvDestination(const WeightView& qkv, int64_t layer) {
   if (rotary() || !SupportsKvStore(qkv, step_.tokens().dim[0], stream_)) return {};
   return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
 }

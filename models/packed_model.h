@@ -7,10 +7,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/attention/mask.h"
+#include "kernels/base/carver.h"
+#include "kernels/linear/linear.h"
 #include "kernels/runtime/graph_cache.h"
 #include "kernels/runtime/grid_wait_right.h"
 #include "models/adapter_ranges.h"
@@ -28,8 +31,8 @@ class PackedModel : public Model {
   bool EncodeSlice(int64_t work) final;
   Tensor EncodedStates() const final;
   Tensor HostEncoderStates() const final;
-  bool PoolEncoded(absl::Span<const PoolSegment> segments) final;
-  Tensor EncodedRows(absl::Span<const int32_t> rows) final;
+  bool PoolEncoded(std::span<const PoolSegment> segments) final;
+  Tensor EncodedRows(std::span<const int32_t> rows) final;
   Tensor Decode(const DecodeBatch& batch) final;
   DecodedStep DecodeAndAppend(const DecodeBatch& batch, const AppendedWork& work) final;
   Tensor next_tokens() const override { return next_tokens_; }
@@ -42,7 +45,7 @@ class PackedModel : public Model {
 
   // Loads LoRA adapters, or with `describe` only their sizes (LoadedAdapters::Load). Call it before
   // Measure and Allocate.
-  absl::Status LoadAdapters(absl::Span<const AdapterSource> sources, bool follow_symlinks,
+  absl::Status LoadAdapters(std::span<const AdapterSource> sources, bool follow_symlinks,
                             bool describe);
   // Computes the sizes of KV cache and workspace for limits(); afterwards memory() returns them.
   // RESOURCE_EXHAUSTED: the KV cache's size in bytes does not fit 64 bits.
@@ -81,10 +84,10 @@ class PackedModel : public Model {
   // the tokens) is not empty, Embed also sets history_[slots[r]] = ids[r] for each row r. history_
   // holds the id of the token in each KV cache slot; logits processors read it.
   struct EmbedRows {
-    Tensor ids;                       // [rows] i32
-    Tensor positions;                 // [rows] i32
-    absl::Span<const int32_t> slots;  // [rows] or empty
-    Tensor x;                         // [rows, d_model] f32 out
+    Tensor ids;                      // [rows] i32
+    Tensor positions;                // [rows] i32
+    std::span<const int32_t> slots;  // [rows] or empty
+    Tensor x;                        // [rows, d_model] f32 out
   };
   virtual void Embed(const EmbedRows& rows) = 0;
   // Runs one layer on `rows`.
@@ -93,7 +96,7 @@ class PackedModel : public Model {
   // empty, all rows of x are used and y may alias x. Families without a final norm (post-norm) copy
   // the rows.
   virtual void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                         absl::Span<const int32_t> rows) = 0;
+                         std::span<const int32_t> rows) = 0;
   // Aborts (QT_CHECK) if a decoder batch violates a requirement of the family. The caller checks
   // the limits that hold for all families (ModelLimits).
   virtual void CheckBatch(const DecodeBatch& batch) const = 0;
@@ -137,7 +140,7 @@ class PackedModel : public Model {
   bool rotary() const { return config_.position == PositionEncoding::kRope; }
   // Bytes of scratch memory for one GEMM with weight `w` and up to `rows` rows; 0 if the model does
   // not have this weight.
-  int64_t GemmScratchBytes(const LinearWeight& w, int64_t rows) const;
+  int64_t GemmScratchBytes(const WeightView& w, int64_t rows) const;
 
   // Rows per block of an input batch on a CPU; the size of hidden_ [rows, d_ff] depends on it. On a
   // GPU a batch is one block, because only many rows keep the device busy.
@@ -167,12 +170,12 @@ class PackedModel : public Model {
 
   // The adapter of each row of the GEMMs that are enqueued next; -1: none. Empty: no row has one.
   // Pinned, with a device copy.
-  absl::Span<const int32_t> row_adapters_;
+  std::span<const int32_t> row_adapters_;
   bool one_adapter_ = false;  // the rows that have an adapter have the same (LoraInput)
   // Ranges of those rows; Gemm runs a GEMM for each of them. Empty: a GEMM has all rows. They
   // depend on the values of row_adapters_, so they must be empty during the capture of a CUDA
   // graph.
-  absl::Span<const AdapterRange> row_ranges_;
+  std::span<const AdapterRange> row_ranges_;
   LoadedAdapters adapters_;
 
   // The current decoder step.
@@ -207,7 +210,7 @@ class PackedModel : public Model {
     return config_.scale_by_inverse_layer ? scale / static_cast<float>(layer + 1) : scale;
   }
   void CarveLora(Carver& carver);
-  const LoraWeight* Corrected(const LinearWeight* w) const;
+  const LoraWeight* Corrected(const WeightView* w) const;
   // The arguments with the LoRA terms of the rows' adapters.
   LinearArgs WithLora(LinearArgs args);
   void GemmOfRange(const LinearArgs& args, const LayerInputRows* input, const AdapterRange& range);
@@ -222,7 +225,7 @@ class PackedModel : public Model {
   void RunInputRows(int64_t begin, int64_t end, Sweep sweep);
   Tensor AttendInput(const LayerRows& rows);
   Tensor AttendStep(const LayerRows& rows);
-  KvOutput KvDestination(const LinearWeight& qkv, int64_t layer);
+  KvOutput KvDestination(const WeightView& qkv, int64_t layer);
 
   StepShape InitialShape() const;
   // Which cache of CUDA graphs a decoder call uses. kStep: every sequence has one new token.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
+#include "kernels/base/carver.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/parallel_blocks.h"
@@ -41,8 +43,8 @@ struct BlockLayout {
 };
 
 // Copies `from` to `to` and pads it with `filler` to `length` elements.
-absl::Span<int32_t> CopyPadded(absl::Span<const int32_t> from, int64_t length, int32_t filler,
-                               int32_t* to) {
+std::span<int32_t> CopyPadded(std::span<const int32_t> from, int64_t length, int32_t filler,
+                              int32_t* to) {
   QT_CHECK_LE(static_cast<int64_t>(from.size()), length);
   std::fill(std::copy(from.begin(), from.end(), to), to + length, filler);
   return {to, static_cast<size_t>(length)};
@@ -50,7 +52,7 @@ absl::Span<int32_t> CopyPadded(absl::Span<const int32_t> from, int64_t length, i
 
 // Copies the first lens[i] entries of row i of table `from` to row i of table `to`, for all i. The
 // tables have different row strides (in entries).
-void CopyTable(const int32_t* from, int64_t from_stride, absl::Span<const int32_t> lens,
+void CopyTable(const int32_t* from, int64_t from_stride, std::span<const int32_t> lens,
                int64_t stride, int32_t* to, ThreadPool* pool) {
   constexpr int64_t kRowsPerTask = 512;
   ForEachInBlocks(pool, static_cast<int64_t>(lens.size()), kRowsPerTask, [&](int64_t i) {

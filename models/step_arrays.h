@@ -6,9 +6,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/stream.h"
@@ -70,13 +70,13 @@ class StepArrays {
   // The copy that Fill made of the batch. Its spans and pointers refer to memory of this object.
   const DecodeBatch& batch() const { return batch_; }
   const void* block() const { return block_.data(); }
-  const Tensor& tokens() const { return tokens_; }                    // [rows] i32
-  const Tensor& positions() const { return positions_; }              // [rows] i32
-  absl::Span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
+  const Tensor& tokens() const { return tokens_; }                   // [rows] i32
+  const Tensor& positions() const { return positions_; }             // [rows] i32
+  std::span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
   // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
-  absl::Span<const int32_t> row_adapters() const { return row_adapters_; }
-  bool one_adapter() const { return shape_.one_adapter; }                  // as in StepShape
-  absl::Span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
+  std::span<const int32_t> row_adapters() const { return row_adapters_; }
+  bool one_adapter() const { return shape_.one_adapter; }                 // as in StepShape
+  std::span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:
   void FillRows(const DecodeBatch& batch, int64_t slots);
@@ -89,7 +89,7 @@ class StepArrays {
   StepShape shape_;
   DecodeBatch batch_;
   Tensor tokens_, positions_;
-  absl::Span<int32_t> new_slots_, group_rows_, row_adapters_;
+  std::span<int32_t> new_slots_, group_rows_, row_adapters_;
 };
 
 }  // namespace quintet

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "kernels/base/carver.h"
+#include "kernels/linear/linear.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/norm.h"
 #include "models/encoder_decoder_model.h"
@@ -28,7 +31,7 @@ class T5Model final : public EncoderDecoderModel {
   void EncoderLayer(const LayerRows& rows) override;
   void DecoderLayer(const LayerRows& rows) override;
   void FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                 absl::Span<const int32_t> rows) override;
+                 std::span<const int32_t> rows) override;
 
   // ---- Split norms (NormOutput) ----
   // Between two sublayers, one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
@@ -54,8 +57,8 @@ class T5Model final : public EncoderDecoderModel {
   // The norm that follows an addition to the residual stream: the norm's weight, and the GEMM that
   // reads the norm's result.
   struct NextNorm {
-    const Tensor& gamma;           // [d_model]
-    const LinearWeight& consumer;  // [n, d_model]
+    const Tensor& gamma;         // [d_model]
+    const WeightView& consumer;  // [n, d_model]
   };
   // norm(x) as the input of a GEMM. In a split norm, the GEMM that added to x has already written
   // the product x * gamma and partial sums of x^2 to `split`. If `split` is unset, the norm is not
@@ -64,10 +67,10 @@ class T5Model final : public EncoderDecoderModel {
     Tensor x, gamma;
     NormOutput split;  // from the GEMM that added to x; undefined: the norm is not split
   };
-  NormOutput SplitNorm(const LinearWeight& producer, const Residual& x, const NextNorm& next) const;
+  NormOutput SplitNorm(const WeightView& producer, const Residual& x, const NextNorm& next) const;
   // Adds the product of `in` and W^T to x. Returns norm(x), or the partial results from which the
   // GEMM with the weight next.consumer computes it (NormedInput).
-  NormedInput AddThenNorm(const LinearWeight& w, const Tensor& in, const Residual& x,
+  NormedInput AddThenNorm(const WeightView& w, const Tensor& in, const Residual& x,
                           const NextNorm& next);
   // y = epilogue(norm(x) W^T), where the argument `in` represents norm(x). Ignores args.x.
   void NormedGemm(const NormedInput& in, LinearArgs args);
@@ -140,7 +143,7 @@ void T5Model::DecoderLayer(const LayerRows& rows) {
 }
 
 void T5Model::FinalNorm(const StackWeights& stack, const Tensor& x, const Tensor& y,
-                        absl::Span<const int32_t> rows) {
+                        std::span<const int32_t> rows) {
   RmsNorm({.x = x, .gamma = stack.final_norm, .y = y, .eps = config_.norm_eps, .rows = rows},
           stream_);
 }
@@ -175,7 +178,7 @@ void T5Model::Carve(Carver& carver) {
   // A norm can be split between two GEMMs (NormOutput) only if all rows that these GEMMs read or
   // write begin on 16-byte boundaries.
   const bool aligned = (config_.d_model | config_.d_ff | config_.head_dim) % 8 == 0;
-  const LinearWeight& first = weights_.encoder.layers[0].attention_out;
+  const WeightView& first = weights_.encoder.layers[0].attention_out;
   if (!aligned || SplitNormParts(first, 1, stream_) == 0) return;
   // AddLora computes norms of at most this many columns itself.
   constexpr int64_t kMostLoraNorm = 8192;
@@ -194,7 +197,7 @@ void T5Model::Carve(Carver& carver) {
 // Decides whether the norm between two GEMMs is split: `producer`, which adds to x, and
 // next.consumer, which reads norm(x). If both support it, returns the tensors to which `producer`
 // also writes x * gamma and the sums of x^2. Otherwise returns undefined tensors.
-NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
+NormOutput T5Model::SplitNorm(const WeightView& producer, const Residual& x,
                               const NextNorm& next) const {
   const int64_t rows = x.x.dim[0];
   if (!x.buffers.scaled.defined()) return {};
@@ -206,8 +209,8 @@ NormOutput T5Model::SplitNorm(const LinearWeight& producer, const Residual& x,
           Tensor::Dense(x.buffers.squares.data, DType::kF32, {rows, parts})};
 }
 
-T5Model::NormedInput T5Model::AddThenNorm(const LinearWeight& w, const Tensor& in,
-                                          const Residual& x, const NextNorm& next) {
+T5Model::NormedInput T5Model::AddThenNorm(const WeightView& w, const Tensor& in, const Residual& x,
+                                          const NextNorm& next) {
   const NormOutput split = SplitNorm(w, x, next);
   Gemm({.x = in, .w = &w, .residual = x.x, .y = x.x, .next_norm = split});
   return {x.x, next.gamma, split};
@@ -236,7 +239,7 @@ T5Model::NormedInput T5Model::LayerInput(const StackWeights& stack, int64_t laye
 
 void T5Model::LayerOutput(const StackWeights& stack, int64_t layer, const Tensor& in,
                           const Residual& x) {
-  const LinearWeight& w = stack.layers[layer].ffn_out;
+  const WeightView& w = stack.layers[layer].ffn_out;
   if (layer + 1 == static_cast<int64_t>(stack.layers.size())) {
     Gemm({.x = in, .w = &w, .residual = x.x, .y = x.x});  // the final norm is not split
     return;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -97,8 +98,7 @@ class SampleRun {
       if (config_.decoder_start_id >= 0) ids[kTargetOffsets[s]] = config_.decoder_start_id;
       model_->ProjectCross(
           model_->EncodedStates().Rows(kSourceOffsets[s], kSourceOffsets[s + 1]), 0,
-          absl::MakeConstSpan(source_slots).subspan(at, kSourceOffsets[s + 1] - kSourceOffsets[s]),
-          {});
+          std::span(source_slots).subspan(at, kSourceOffsets[s + 1] - kSourceOffsets[s]), {});
     }
     std::vector<int32_t> output_rows(kTargetTokens);
     std::iota(output_rows.begin(), output_rows.end(), 0);

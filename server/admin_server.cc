@@ -18,7 +18,6 @@ namespace quintet {
 namespace {
 
 constexpr char kFlag[] = "--admin-listen";
-constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
 
 // Returns KServe's methods for health and for the list of models; they change nothing.
 std::vector<Method> IndexMethods(CallContext* context, HealthStatus* health) {
@@ -87,7 +86,7 @@ absl::Status AdminServer::Listen(const ServerOptions& options,
 AdminServer::~AdminServer() {
   if (server_ == nullptr) return;
   listener_.Stop();
-  server_->Shutdown(std::chrono::system_clock::now() + kFlush);
+  server_->Shutdown(std::chrono::system_clock::now() + kFlushTime);
   server_->Wait();
 }
 

@@ -125,10 +125,10 @@ class SimilarityTranslation final : public Translation {
   }
 };
 
-class RerankTranslation final : public PairTranslation {
+class TeiRerankTranslation final : public PairTranslation {
  public:
   static Made Create(const ApiRequest& request) {
-    auto made = std::make_unique<RerankTranslation>();
+    auto made = std::make_unique<TeiRerankTranslation>();
     JsonFields fields(request.body);
     v1::CallOptions call;
     ReadTeiCall(request, &fields, &call);
@@ -395,7 +395,7 @@ std::vector<ApiRoute> TeiRoutes() {
                                           {"raw_scores", "boolean", "Logits, not probabilities."},
                                           {"return_text", "boolean", "Repeat the texts."}} +
                         TeiFields(),
-                    false, RerankTranslation::Create});
+                    false, TeiRerankTranslation::Create});
   routes.push_back({"POST", "/predict", "Label texts (TEI)", kStyle,
                     InputFields("Text, token ids, or 1 to 64 of them.") +
                         std::vector<ApiField>{{"raw_scores", "boolean", "Logits."}} + TeiFields(),

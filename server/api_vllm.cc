@@ -91,10 +91,10 @@ class ScoreTranslation final : public PairTranslation {
   std::string id_;
 };
 
-class RerankTranslation final : public PairTranslation {
+class VllmRerankTranslation final : public PairTranslation {
  public:
   static Made Create(const ApiRequest& request) {
-    auto made = std::make_unique<RerankTranslation>();
+    auto made = std::make_unique<VllmRerankTranslation>();
     JsonFields fields(request.body);
     v1::CallOptions call;
     call.set_request_id(request.request_id);
@@ -317,7 +317,7 @@ std::vector<ApiRoute> VllmRoutes() {
                                           {"return_documents", "boolean", "Default true."},
                                           user} +
                         CallFields(),
-                    false, RerankTranslation::Create});
+                    false, VllmRerankTranslation::Create});
   routes.push_back(
       {"POST", "/classify", "Label texts (vLLM)", ErrorStyle::kOpenAi,
        std::vector<ApiField>{{"input", "any", "Text, or 1 to 64 of them.", true}, user} +

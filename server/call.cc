@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,7 +59,7 @@ class Call::Sink : public ResponseSink {
     call_->queue_reservation_.Release();
     call_->started_us_ = MonotonicMicros();
   }
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override {
     {
       std::lock_guard<std::mutex> lock(call_->mutex_);
       call_->streamed_tokens_ += static_cast<int64_t>(ids.size());

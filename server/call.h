@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,7 +100,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // Called once when the call has ended. No other virtual function is called afterwards.
   virtual void Ended(RpcOutcome outcome) = 0;
   // Called when the engine streams new tokens: `ids` and `text` of the sequence `index`.
-  virtual void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
+  virtual void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) {
     (void)index, (void)ids, (void)text;
   }
 

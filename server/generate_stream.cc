@@ -1,21 +1,17 @@
 #include "server/generate_stream.h"
 
 #include <new>
+#include <span>
 #include <utility>
 
 #include "server/handlers.h"
 #include "server/message_bytes.h"
+#include "server/proto_conversion.h"
 
 namespace quintet {
 namespace {
 
 constexpr int64_t kMaxPendingBytes = 1 << 20;
-
-int64_t BytesOf(const v1::GenerateChunk& chunk) {
-  return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
-}
-
-bool OrTrue(bool has, bool value) { return !has || value; }
 
 }  // namespace
 
@@ -48,18 +44,18 @@ absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
   return GenerateRequests(request_, host(), input_limits(), /*stream=*/true);
 }
 
-void GenerateStreamCall::OnTokens(int index, absl::Span<const int32_t> ids,
+void GenerateStreamCall::OnTokens(int index, std::span<const int32_t> ids,
                                   const std::string& text) {
   try {
     bool cut_off;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       v1::GenerateChunk& chunk = pending_chunks_[index];
-      pending_bytes_ -= BytesOf(chunk);
+      pending_bytes_ -= ChunkBytes(chunk);
       chunk.set_index(static_cast<uint32_t>(index));
       if (return_text_) chunk.mutable_text()->append(text);
       if (return_ids_) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
-      pending_bytes_ += BytesOf(chunk);
+      pending_bytes_ += ChunkBytes(chunk);
       cut_off = pending_bytes_ > kMaxPendingBytes;
       if (write_posted_ && !cut_off) return;
       write_posted_ = true;
@@ -106,7 +102,7 @@ RpcOutput GenerateStreamCall::Next() {
     last_index_ = next->first;
     v1::GenerateStreamResponse response;
     *response.mutable_chunk() = std::move(next->second);
-    pending_bytes_ -= BytesOf(response.chunk());
+    pending_bytes_ -= ChunkBytes(response.chunk());
     pending_chunks_.erase(next);
     output.message = ToBytes(response);
   } else if (final_output_.end.has_value()) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ class GenerateStreamCall final : public Call, public RpcHandler {
   absl::StatusOr<std::vector<Request>> Prepare() override;
   absl::Status Respond(std::vector<Result> results) override;
   void Ended(RpcOutcome outcome) override;
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override;
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override;
 
   v1::GenerateRequest request_;
   bool return_text_ = true, return_ids_ = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "absl/random/random.h"
 #include "absl/strings/match.h"
@@ -9,22 +10,21 @@
 #include "engine/answer_spans.h"
 #include "engine/embedding.h"
 #include "kernels/base/status_macros.h"
+#include "server/proto_conversion.h"
 
 namespace quintet {
 namespace {
-
-bool OrTrue(bool has, bool value) { return !has || value; }
 
 bool WithSpecials(const v1::CallOptions& call) {
   return OrTrue(call.has_add_special_tokens(), call.add_special_tokens());
 }
 
-absl::Span<const float> Row(const Result& result, int64_t row) {
-  return absl::MakeConstSpan(result.values)
+std::span<const float> Row(const Result& result, int64_t row) {
+  return std::span(result.values)
       .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
 }
 
-std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, absl::Span<const float> logits,
+std::vector<v1::LabelScore> LabelScores(const ModelConfig& config, std::span<const float> logits,
                                         const std::vector<double>& probabilities) {
   std::vector<v1::LabelScore> labels(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -361,7 +361,7 @@ void ClassifyHandler::WriteTokenLabels(const Item& item, const ModelHost& host,
       token->set_begin_byte(span.begin_byte);
       token->set_end_byte(span.end_byte);
     }
-    const absl::Span<const float> logits = Row(result, row);
+    const std::span<const float> logits = Row(result, row);
     std::vector<v1::LabelScore> labels = LabelScores(host.config(), logits, Softmax(logits));
     std::stable_sort(labels.begin(), labels.end(),
                      [](const auto& a, const auto& b) { return a.logit() > b.logit(); });
@@ -399,7 +399,7 @@ void ClassifyHandler::Write(const v1::ClassifyRequest& proto, const ModelHost& h
     v1::Classification* to = response->add_results();
     switch (host.config().head) {
       case Head::kSequenceClassification: {
-        const absl::Span<const float> logits = Row(results[i], 0);
+        const std::span<const float> logits = Row(results[i], 0);
         for (v1::LabelScore& label : LabelScores(
                  host.config(), logits, LabelProbabilities(logits, host.config().label_kind))) {
           *to->add_labels() = std::move(label);

@@ -15,7 +15,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLingerTimeout{1'000};  // for the client to read the last response
@@ -152,7 +152,7 @@ HttpTask<bool> AsioHttpServer::ReadRequest(HttpConnection& c, Received* in, bool
   in->head_only = in->parser.is_header_done() && in->parser.get().method() == http::verb::head;
   in->chunked = in->parser.is_header_done() && in->parser.get().version() == 11;
   in->request.body = std::move(in->parser.get().body());
-  in->request.received = Clock::now();
+  in->request.received = SteadyClock::now();
   SetReceived(&c, 0);
   co_return !c.closed;
 }

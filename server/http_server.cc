@@ -25,12 +25,12 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTick{100};  // how often deadlines are checked
+constexpr milliseconds kDeadlineTick{100};  // how often deadlines are checked
 constexpr int kAcceptsPerTurn = 16;
-constexpr int kReservedDescriptors = 8;  // left free, for re-reading certificates and keys
+constexpr int kSpareDescriptors = 8;  // left free, for re-reading certificates and keys
 // Sizes of the kernel's socket buffers per connection. A client that never reads can fill them.
 constexpr int kSendBufferBytes = 64 << 10, kReceiveBufferBytes = 32 << 10;
 
@@ -138,7 +138,7 @@ void AsioHttpServer::Run() {
   while (!stop_) {
     for (ListenSocket& listening : listening_) Arm(&listening);
     try {
-      io_.run_for(kTick);
+      io_.run_for(kDeadlineTick);
     } catch (const std::exception&) {
       // Out of memory: unless a later iteration repeats this I/O, its connection hits the deadline.
     }
@@ -183,8 +183,7 @@ bool AsioHttpServer::Accept(ListenSocket* listening) {
 
 // The kernel assigns the lowest free descriptor: a high number means that few are left.
 bool AsioHttpServer::EvictIfFull(int descriptor) {
-  if (open_ < max_connections_ && descriptor < descriptor_limit_ - kReservedDescriptors)
-    return true;
+  if (open_ < max_connections_ && descriptor < descriptor_limit_ - kSpareDescriptors) return true;
   HttpConnection* const oldest = Oldest(nullptr, [](const HttpConnection&) { return true; });
   if (oldest != nullptr) Close(oldest);
   return oldest != nullptr;
@@ -268,7 +267,7 @@ void AsioHttpServer::EnterPhase(HttpConnection* c, HttpPhase phase, milliseconds
   busy_ += is_busy(phase);
   busy_ -= is_busy(c->phase);
   c->phase = phase;
-  c->since = Clock::now();
+  c->since = SteadyClock::now();
   c->deadline = c->since + timeout;
   connections_.splice(connections_.end(), connections_, c->self);
 }
@@ -285,7 +284,7 @@ void AsioHttpServer::Close(HttpConnection* c) {
 }
 
 void AsioHttpServer::CheckConnections() {
-  const Clock::time_point now = Clock::now();
+  const SteadyClock::time_point now = SteadyClock::now();
   // The loop allows for Resume, which may erase a connection, and Close, which moves it to the end.
   size_t left = connections_.size();
   for (auto it = connections_.begin(); left > 0 && it != connections_.end(); --left) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -136,7 +137,7 @@ class ModelMetrics {
     int64_t page_size = 0, pages = 0;
     const MemoryPlan* gpu = nullptr;
     double seconds = 0;
-    absl::Span<const AdapterSource> adapters;  // LoRA adapters that requests can name
+    std::span<const AdapterSource> adapters;  // LoRA adapters that requests can name
   };
   void Loaded(const LoadedVersion& loaded);
   void LoadFailed();

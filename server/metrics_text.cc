@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -87,7 +88,7 @@ void AppendValue(const std::string& name, const ClientMetric& metric, double val
 
 }  // namespace
 
-std::string MetricsText(absl::Span<const MetricFamily> families) {
+std::string MetricsText(std::span<const MetricFamily> families) {
   std::string text;
   for (const MetricFamily& family : families) {
     const MetricType type = family.type;

@@ -3,15 +3,15 @@
 // that took most of the time of a scrape.
 #pragma once
 
+#include <span>
 #include <string>
 
-#include "absl/types/span.h"
 #include "prometheus/metric_family.h"
 
 namespace quintet {
 
 // Returns the text of all metric families. Aborts (QT_CHECK) unless each of them is a counter, a
 // gauge or a histogram.
-std::string MetricsText(absl::Span<const prometheus::MetricFamily> families);
+std::string MetricsText(std::span<const prometheus::MetricFamily> families);
 
 }  // namespace quintet

@@ -4,10 +4,10 @@
 // page sends the key that its user enters.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "server/http_server.h"
 
 namespace quintet {
@@ -18,7 +18,7 @@ struct PageFile {
 };
 
 // Returns the files of server/page/. server/page/embed.cmake generates this function.
-absl::Span<const PageFile> PageFiles();
+std::span<const PageFile> PageFiles();
 
 // Whether a route of PageRoutes matches GET `path`. Its response may be a file or status 404.
 bool IsPagePath(absl::string_view path);

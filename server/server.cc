@@ -39,8 +39,7 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr int64_t kWatchIntervalUs = 1'000'000;          // for work that is not done at every tick
-constexpr auto kFlush = std::chrono::milliseconds(100);  // for the last responses to be sent
+constexpr int64_t kWatchIntervalUs = 1'000'000;  // for work that is not done at every tick
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
@@ -281,7 +280,7 @@ void ServerProcess::EndStalled() {
   UpdateServing();
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
   context_.rpcs.AbandonAll();
-  std::this_thread::sleep_for(kFlush);
+  std::this_thread::sleep_for(kFlushTime);
   spdlog::default_logger()->flush();
   std::_Exit(kExitFault);  // the engine thread is stuck, so destructors would block
 }
@@ -370,7 +369,7 @@ void ServerProcess::Drain() {
   listener_.Stop();
   // RPCs that are still open have exceeded drain_timeout_us and are cancelled.
   std::future<void> closed = std::async(std::launch::async, [this] {
-    server_->Shutdown(std::chrono::system_clock::now() + kFlush);
+    server_->Shutdown(std::chrono::system_clock::now() + kFlushTime);
     server_->Wait();
   });
   while (closed.wait_for(kTick) != std::future_status::ready) Tick();

@@ -1,6 +1,7 @@
 #include "server/server_memory.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 
@@ -45,7 +46,7 @@ struct Parts {
   }
 };
 
-Parts Sum(absl::Span<const ModelHostMemory> models) {
+Parts Sum(std::span<const ModelHostMemory> models) {
   Parts parts;
   for (const ModelHostMemory& model : models) {
     parts.weights += model.weights_bytes;
@@ -90,7 +91,7 @@ int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes) {
 }
 
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
-                                                  absl::Span<const ModelHostMemory> models,
+                                                  std::span<const ModelHostMemory> models,
                                                   int64_t max_message_bytes) {
   const Bound bound = Tightest(memory);
   const int64_t least_requests = std::max(kLeastRequestBytes, 8 * max_message_bytes);

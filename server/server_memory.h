@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "engine/process_memory.h"
 
 namespace quintet {
@@ -45,7 +45,7 @@ int64_t GrpcQuotaBytes(const ProcessMemory& memory, int64_t max_message_bytes);
 // RESOURCE_EXHAUSTED if the plan does not fit even without encoder caches. The message names the
 // limit, its source, every part and what to change.
 absl::StatusOr<ServerMemoryPlan> PlanServerMemory(const ProcessMemory& memory,
-                                                  absl::Span<const ModelHostMemory> models,
+                                                  std::span<const ModelHostMemory> models,
                                                   int64_t max_message_bytes);
 
 }  // namespace quintet

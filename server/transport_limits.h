@@ -1,10 +1,15 @@
 // Limits and settings of gRPC's transport that all gRPC listeners share.
 #pragma once
 
+#include <chrono>
+
 #include "grpcpp/grpcpp.h"
 #include "server/server.h"
 
 namespace quintet {
+
+// Time that a shutdown leaves the last responses to be sent.
+constexpr std::chrono::milliseconds kFlushTime{100};
 
 void SetTransportLimits(const ServerOptions& options, grpc::ServerBuilder* builder);
 

@@ -1,10 +1,11 @@
 #include "server/watchdog.h"
 
 #include <algorithm>
+#include <span>
 
 namespace quintet {
 
-int64_t Watchdog::Tick(absl::Span<const std::optional<uint64_t>> heartbeats) {
+int64_t Watchdog::Tick(std::span<const std::optional<uint64_t>> heartbeats) {
   const int64_t now_us = clock_();
   const int64_t tick_us = now_us - last_tick_us_;
   last_tick_us_ = now_us;

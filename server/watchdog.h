@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "engine/clock.h"
 
 namespace quintet {
@@ -26,7 +26,7 @@ class Watchdog {
   // heartbeat counter of each engine; an unset counter means that the engine is not running and is
   // not watched. If the process was suspended before this tick, returns the time since the previous
   // tick, which is more than kMaxTickMicros; otherwise 0.
-  int64_t Tick(absl::Span<const std::optional<uint64_t>> heartbeats);
+  int64_t Tick(std::span<const std::optional<uint64_t>> heartbeats);
 
   // Returns true if at least one engine is stalled: its heartbeat has not changed for the timeout.
   // An engine whose heartbeat changes again is no longer stalled. May be called from any thread.

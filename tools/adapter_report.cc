@@ -11,10 +11,6 @@
 namespace quintet {
 namespace {
 
-void Line(const char* name, const std::string& value) {
-  std::printf("%-16s %s\n", name, value.c_str());
-}
-
 std::string Counts(const std::map<std::string, int64_t>& counts) {
   std::vector<std::string> parts;
   for (const auto& [name, count] : counts) {
@@ -29,20 +25,26 @@ std::string Range(int64_t least, int64_t most) {
 
 }  // namespace
 
+void PrintField(const char* name, const std::string& value) {
+  std::printf("%-16s %s\n", name, value.c_str());
+}
+
 void PrintAdapter(const AdapterSummary& s) {
-  Line("format", s.peft ? "PEFT, LoRA" : "kohya, LoRA");
+  PrintField("format", s.peft ? "PEFT, LoRA" : "kohya, LoRA");
   if (s.peft) {
-    Line("base model", s.config.base_model.empty() ? "not named" : Printable(s.config.base_model));
-    Line("alpha", absl::StrCat(s.config.alpha, s.config.alphas.empty() ? "" : ", and by module",
-                               s.config.rank_stabilized ? "; rank-stabilized" : ""));
+    PrintField("base model",
+               s.config.base_model.empty() ? "not named" : Printable(s.config.base_model));
+    PrintField("alpha",
+               absl::StrCat(s.config.alpha, s.config.alphas.empty() ? "" : ", and by module",
+                            s.config.rank_stabilized ? "; rank-stabilized" : ""));
     if (!s.config.saved.empty())
-      Line("saved modules", Printable(absl::StrJoin(s.config.saved, ", ")));
+      PrintField("saved modules", Printable(absl::StrJoin(s.config.saved, ", ")));
   }
-  Line("rank", Range(s.least_rank, s.most_rank));
-  Line("modules", Counts(s.modules));
-  if (s.skipped > 0) Line("other models", absl::StrCat(s.skipped, " tensors"));
-  Line("parameters", absl::StrCat(s.parameters));
-  Line("stored values", Counts(s.stored_values));
+  PrintField("rank", Range(s.least_rank, s.most_rank));
+  PrintField("modules", Counts(s.modules));
+  if (s.skipped > 0) PrintField("other models", absl::StrCat(s.skipped, " tensors"));
+  PrintField("parameters", absl::StrCat(s.parameters));
+  PrintField("stored values", Counts(s.stored_values));
 }
 
 nlohmann::json AdapterJson(const AdapterSummary& s) {

@@ -2,6 +2,7 @@
 // for each token, or answers questions.
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,16 +21,16 @@ struct ClassifyFlags {
   int64_t top_k = 1, max_answer_tokens = 30;
 };
 
-absl::Span<const float> Row(const Result& result, int64_t row) {
-  return absl::MakeConstSpan(result.values)
+std::span<const float> Row(const Result& result, int64_t row) {
+  return std::span(result.values)
       .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
 }
 
-size_t Best(absl::Span<const float> logits) {
+size_t Best(std::span<const float> logits) {
   return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-nlohmann::ordered_json JsonFloats(absl::Span<const float> values) {
+nlohmann::ordered_json JsonFloats(std::span<const float> values) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const float value : values) json.push_back(JsonFloat(value));
   return json;
@@ -39,7 +40,7 @@ nlohmann::ordered_json JsonFloats(absl::Span<const float> values) {
 
 std::string FormatLabel(int64_t number, bool json, const ModelConfig& config,
                         const Result& result) {
-  const absl::Span<const float> logits = Row(result, 0);
+  const std::span<const float> logits = Row(result, 0);
   const std::vector<double> probabilities = LabelProbabilities(logits, config.label_kind);
   const size_t best = Best(logits);
   if (!json) {
@@ -64,7 +65,7 @@ std::string FormatTokens(int64_t number, bool json, const ModelConfig& config,
   std::string text;
   nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
   for (int64_t row = 0; row < result.rows; ++row) {
-    const absl::Span<const float> logits = Row(result, row);
+    const std::span<const float> logits = Row(result, row);
     const size_t best = Best(logits);
     const std::string& label = config.label_names[best];
     if (!json) {

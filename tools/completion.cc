@@ -73,11 +73,11 @@ std::vector<Choices> AllChoices(CLI::App* root) {
   return all;
 }
 
-std::string Pattern(const Choices& choices) {
+std::string CasePattern(const Choices& choices) {
   return choices.path.empty() ? "*" : absl::StrCat("\"", choices.path, " \"*");
 }
 
-std::string Quoted(const std::string& text) {
+std::string ShellQuoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
@@ -89,7 +89,7 @@ std::string Names(const std::vector<Word>& words) {
 // Joins the words as 'NAME:DESCRIPTION', the format of zsh's _describe.
 std::string Described(const std::vector<Word>& words) {
   return absl::StrJoin(words, " ", [](std::string* out, const Word& word) {
-    out->append(Quoted(absl::StrCat(word.text, ":", word.description)));
+    out->append(ShellQuoted(absl::StrCat(word.text, ":", word.description)));
   });
 }
 
@@ -108,7 +108,7 @@ std::string BashScript(const std::vector<Choices>& all) {
   std::string cases;
   for (const Choices& choices : all) {
     absl::StrAppend(
-        &cases, "    ", Pattern(choices), ")\n      commands=\"", Names(choices.commands),
+        &cases, "    ", CasePattern(choices), ")\n      commands=\"", Names(choices.commands),
         "\"\n      flags=\"", Names(choices.flags), "\"\n      values=(",
         FixedFlags(
             choices.flags,
@@ -144,10 +144,11 @@ std::string ZshScript(const std::vector<Choices>& all) {
   std::string cases;
   for (const Choices& choices : all) {
     absl::StrAppend(
-        &cases, "    ", Pattern(choices), ")\n      commands=(", Described(choices.commands),
+        &cases, "    ", CasePattern(choices), ")\n      commands=(", Described(choices.commands),
         ")\n      flags=(", Described(choices.flags), ")\n      values=(",
-        FixedFlags(choices.flags,
-                   [](const Word& w) { return absl::StrCat(w.text, " ", Quoted(w.values), " "); }),
+        FixedFlags(
+            choices.flags,
+            [](const Word& w) { return absl::StrCat(w.text, " ", ShellQuoted(w.values), " "); }),
         ") ;;\n");
   }
   return absl::StrCat(
@@ -199,17 +200,18 @@ std::string FishScript(const std::vector<Choices>& all) {
     if (!below.empty()) {
       conditions.push_back(absl::StrCat("not __quintet_after ", absl::StrJoin(below, " ")));
     }
-    const std::string start =
-        absl::StrCat("complete -c quintet -n ", Quoted(absl::StrJoin(conditions, "; and ")), " ");
+    const std::string start = absl::StrCat("complete -c quintet -n ",
+                                           ShellQuoted(absl::StrJoin(conditions, "; and ")), " ");
     for (const Word& word : choices.commands) {
-      absl::StrAppend(&script, start, "-a ", word.text, " -d ", Quoted(word.description), "\n");
+      absl::StrAppend(&script, start, "-a ", word.text, " -d ", ShellQuoted(word.description),
+                      "\n");
     }
     for (const Word& flag : choices.flags) {
-      const std::string value = !flag.values.empty() ? " -x -a " + Quoted(flag.values)
+      const std::string value = !flag.values.empty() ? " -x -a " + ShellQuoted(flag.values)
                                 : flag.takes_value   ? " -r"
                                                      : "";
       absl::StrAppend(&script, start, "-l ", flag.text.substr(2), value, " -d ",
-                      Quoted(flag.description), "\n");
+                      ShellQuoted(flag.description), "\n");
     }
   }
   return script;

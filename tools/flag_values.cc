@@ -49,7 +49,7 @@ bool IsCommand(CLI::App* root, const std::string& section) {
 // Quotes a value for the config file. CLI11 reads strings in single or double quotes, but no
 // escapes. A value that contains double quotes or backslashes is therefore put in single quotes,
 // any other value in double quotes.
-std::string Quoted(const std::string& value) {
+std::string ConfigQuoted(const std::string& value) {
   const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
   return quote + value + quote;
 }
@@ -286,7 +286,7 @@ std::string PrintConfig(const CLI::App& command) {
       continue;
     }
     if (unset) values = {DefaultText(*option)};
-    for (std::string& value : values) value = Quoted(value);
+    for (std::string& value : values) value = ConfigQuoted(value);
     const std::string value =
         values.size() == 1 ? values.front() : absl::StrCat("[", absl::StrJoin(values, ", "), "]");
     absl::StrAppend(&text, unset ? "# " : "", name, " = ", value, "\n");

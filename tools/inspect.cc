@@ -139,10 +139,6 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%.1f MiB", bytes / 1048576.0);
 }
 
-void Line(const char* name, const std::string& value) {
-  std::printf("%-16s %s\n", name, value.c_str());
-}
-
 std::string Ids(const std::vector<int32_t>& ids) {
   return ids.empty() ? "none" : absl::StrJoin(ids, ", ");
 }
@@ -150,29 +146,31 @@ std::string Id(int32_t id) { return id < 0 ? "none" : absl::StrCat(id); }
 
 void PrintModel(const Inspection& in, const MemoryPlan& memory) {
   const ModelConfig& c = in.config;
-  Line("architecture", absl::StrCat(FamilyName(c.family), ", head: ", HeadName(c.head)));
-  Line("layers", absl::StrCat("encoder ", c.encoder_layers, ", decoder ", c.decoder_layers));
-  Line("sizes", absl::StrCat("vocab ", c.vocab, ", d_model ", c.d_model, ", heads ", c.heads, " x ",
-                             c.head_dim, ", d_ff ", c.d_ff));
-  Line("feed-forward", absl::StrCat(c.gated ? "gated " : "", ActivationName(c.activation)));
-  Line("positions",
-       absl::StrCat(PositionName(c.position),
-                    c.position_limit() > 0 ? absl::StrCat(", at most ", c.position_limit()) : ""));
-  Line("logits", c.scale_logits.value_or(false) ? "scaled by d_model^-0.5" : "not scaled");
-  Line("parameters", absl::StrCat(memory.model.parameters));
+  PrintField("architecture", absl::StrCat(FamilyName(c.family), ", head: ", HeadName(c.head)));
+  PrintField("layers", absl::StrCat("encoder ", c.encoder_layers, ", decoder ", c.decoder_layers));
+  PrintField("sizes", absl::StrCat("vocab ", c.vocab, ", d_model ", c.d_model, ", heads ", c.heads,
+                                   " x ", c.head_dim, ", d_ff ", c.d_ff));
+  PrintField("feed-forward", absl::StrCat(c.gated ? "gated " : "", ActivationName(c.activation)));
+  PrintField(
+      "positions",
+      absl::StrCat(PositionName(c.position),
+                   c.position_limit() > 0 ? absl::StrCat(", at most ", c.position_limit()) : ""));
+  PrintField("logits", c.scale_logits.value_or(false) ? "scaled by d_model^-0.5" : "not scaled");
+  PrintField("parameters", absl::StrCat(memory.model.parameters));
   std::vector<std::string> types;
   for (const auto& [type, values] : in.stored_values)
     types.push_back(absl::StrCat(type, " ", values));
-  Line("stored values", absl::StrJoin(types, ", "));
-  Line("converted", c.converted() ? c.converted_dtype : "no");
-  if (!in.weights_sha256.empty()) Line("weights SHA-256", in.weights_sha256);
-  Line("special ids", absl::StrCat("eos ", Ids(c.eos_ids), "; pad ", Id(c.pad_id), "; bos ",
-                                   Id(c.bos_id), "; decoder start ", Id(c.decoder_start_id)));
+  PrintField("stored values", absl::StrJoin(types, ", "));
+  PrintField("converted", c.converted() ? c.converted_dtype : "no");
+  if (!in.weights_sha256.empty()) PrintField("weights SHA-256", in.weights_sha256);
+  PrintField("special ids", absl::StrCat("eos ", Ids(c.eos_ids), "; pad ", Id(c.pad_id), "; bos ",
+                                         Id(c.bos_id), "; decoder start ", Id(c.decoder_start_id)));
   const TokenizerSummary& t = in.tokenizer;
-  Line("tokenizer",
-       t.file.empty() ? "none"
-                      : absl::StrCat(t.file, ", ", t.vocab, " ids; eos ", Id(t.eos_id), "; pad ",
-                                     Id(t.pad_id), "; unk ", Id(t.unk_id), "; bos ", Id(t.bos_id)));
+  PrintField("tokenizer",
+             t.file.empty()
+                 ? "none"
+                 : absl::StrCat(t.file, ", ", t.vocab, " ids; eos ", Id(t.eos_id), "; pad ",
+                                Id(t.pad_id), "; unk ", Id(t.unk_id), "; bos ", Id(t.bos_id)));
 }
 
 void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan& memory,
@@ -188,18 +186,18 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
               WeightTypeName(WeightTypeOf(flags.placement, in.config)),
               static_cast<long long>(flags.batch), static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
-  Line("  weights", Bytes(memory.model.weights));
-  if (memory.model.adapters > 0) Line("  adapters", Bytes(memory.model.adapters));
-  Line("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages, " pages of ",
-                                      ModelLimits().page_size, " tokens)"));
-  Line("  workspace", Bytes(memory.model.workspace));
-  Line("  search", Bytes(memory.search));
-  if (memory.runtime > 0) Line("  runtime", Bytes(memory.runtime));
-  Line("  total", Bytes(memory.total()));
+  PrintField("  weights", Bytes(memory.model.weights));
+  if (memory.model.adapters > 0) PrintField("  adapters", Bytes(memory.model.adapters));
+  PrintField("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages,
+                                            " pages of ", ModelLimits().page_size, " tokens)"));
+  PrintField("  workspace", Bytes(memory.model.workspace));
+  PrintField("  search", Bytes(memory.search));
+  if (memory.runtime > 0) PrintField("  runtime", Bytes(memory.runtime));
+  PrintField("  total", Bytes(memory.total()));
   std::printf("\nautomatic limits\n");
   for (const AutomaticLimits& limits : automatic) {
-    Line(absl::StrCat("  ", limits.command).c_str(),
-         DescribeLimits(limits.request, limits.options, in.config));
+    PrintField(absl::StrCat("  ", limits.command).c_str(),
+               DescribeLimits(limits.request, limits.options, in.config));
   }
   if (adapter.has_value()) {
     std::printf("\nadapter\n");

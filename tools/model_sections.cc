@@ -238,7 +238,7 @@ class Parser {
 };
 
 // Returns the text as a TOML string in double quotes, with escapes.
-std::string Quoted(const std::string& text) {
+std::string TomlString(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
     switch (c) {
@@ -264,7 +264,7 @@ std::string Quoted(const std::string& text) {
 }
 
 std::string Key(const std::string& key) {
-  return !key.empty() && std::all_of(key.begin(), key.end(), IsBare) ? key : Quoted(key);
+  return !key.empty() && std::all_of(key.begin(), key.end(), IsBare) ? key : TomlString(key);
 }
 
 }  // namespace
@@ -287,7 +287,7 @@ std::string PrintModelSections(const std::vector<ModelSection>& sections) {
   const auto print = [&text](const std::vector<ModelSetting>& settings) {
     for (const ModelSetting& setting : settings) {
       if (setting.overridden) continue;
-      absl::StrAppend(&text, Key(setting.key), " = ", Quoted(setting.value), "\n");
+      absl::StrAppend(&text, Key(setting.key), " = ", TomlString(setting.value), "\n");
     }
   };
   for (const ModelSection& section : sections) {

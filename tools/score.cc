@@ -21,7 +21,7 @@ struct ScoreFlags {
   bool prefix_lm = false;
 };
 
-std::string FormatText(const Result& result) {
+std::string FormatScores(const Result& result) {
   std::string out;
   for (const ScoredTarget& target : result.targets) {
     absl::StrAppend(&out, out.empty() ? "" : "\t", absl::StrFormat("%.6f", target.total));
@@ -97,7 +97,7 @@ absl::StatusOr<LineJob> MakeJob(const Session& session, const ScoreFlags& flags,
   job.request.prefix_lm = flags.prefix_lm;
   job.format = [number, json = flags.lines.output == "json"](const Result& result,
                                                              std::string* out) {
-    *out += json ? FormatJson(number, result) : FormatText(result);
+    *out += json ? FormatJson(number, result) : FormatScores(result);
   };
   return job;
 }

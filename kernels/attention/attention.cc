@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
@@ -20,7 +21,7 @@ void CheckHeads(const Tensor& t, const Tensor& q) {
 }
 
 // Checks that the n + 1 offsets are ascending and within [0, rows].
-void CheckOffsets(absl::Span<const int32_t> offsets, size_t n, int64_t rows) {
+void CheckOffsets(std::span<const int32_t> offsets, size_t n, int64_t rows) {
   QT_CHECK_EQ(offsets.size(), n + 1);
   QT_CHECK_GE(offsets.front(), 0);
   for (size_t s = 0; s < n; ++s) QT_CHECK_LE(offsets[s], offsets[s + 1]);
@@ -94,11 +95,11 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   const int64_t packed_keys = args.cache == nullptr ? args.k.dim[0] : 0;
   QT_CHECK_GE(args.scratch.elements(),
               AttentionScratchBytes(std::max(args.q.dim[0], packed_keys), heads, head_dim, stream));
-  Dispatch<cpu::Attention, cuda::Attention>(stream)(args, stream);
+  Dispatch<cpu::Attention, cuda::Attention>(stream, args);
 }
 
-void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
-                   absl::Span<MaskTile> tiles) {
+void SummariseMask(const MaskColumns& columns, std::span<const int32_t> kv_offsets,
+                   std::span<MaskTile> tiles) {
   QT_CHECK_GE(static_cast<int64_t>(tiles.size()), MaskTiles(kv_offsets));
   for (size_t s = 0; s + 1 < kv_offsets.size(); ++s) {
     const int64_t first_tile = FirstMaskTile(kv_offsets[s], static_cast<int64_t>(s));
@@ -113,8 +114,8 @@ void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offs
 }
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t head_dim, const Stream& stream) {
-  return Dispatch<cpu::AttentionScratchBytes, cuda::AttentionScratchBytes>(stream)(
-      rows, heads, head_dim, stream);
+  return Dispatch<cpu::AttentionScratchBytes, cuda::AttentionScratchBytes>(stream, rows, heads,
+                                                                           head_dim);
 }
 
 }  // namespace quintet

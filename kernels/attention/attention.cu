@@ -1,6 +1,7 @@
 // GPU attention: converts AttentionArgs to an AttentionCall and selects the kernel for each
 // sequence.
 #include <algorithm>
+#include <span>
 
 #include "kernels/attention/call.cuh"
 #include "kernels/cuda_ops.h"
@@ -19,11 +20,11 @@ bool Aligned(const Tensor& t) {
 }
 
 template <typename T>
-const T* TwinOrNull(absl::Span<const T> span, Stream& stream) {
+const T* TwinOrNull(std::span<const T> span, CudaStream& stream) {
   return span.empty() ? nullptr : stream.DevicePtr(span.data());
 }
 
-void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
+void PointToPackedRows(const AttentionArgs& args, CudaStream& stream, AttentionCall& call) {
   call.k = args.k.data;
   call.v = args.v.data;
   call.k_rows = args.k.dim[0];
@@ -35,7 +36,7 @@ void PointToPackedRows(const AttentionArgs& args, Stream& stream, AttentionCall&
   call.kv_vectors = Aligned(args.k) && Aligned(args.v);
 }
 
-void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& call) {
+void PointIntoCache(const AttentionArgs& args, CudaStream& stream, AttentionCall& call) {
   const KvCache& cache = *args.cache;
   const int64_t bytes = DTypeBytes(cache.dtype);
   // The kernels compute a key's row index in the cache with 32 bits.
@@ -54,7 +55,7 @@ void PointIntoCache(const AttentionArgs& args, Stream& stream, AttentionCall& ca
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
 }
 
-AttentionCall MakeCall(const AttentionArgs& args, Stream& stream) {
+AttentionCall MakeCall(const AttentionArgs& args, CudaStream& stream) {
   AttentionCall call;
   call.q = args.q.data;
   call.out = args.out.data;
@@ -105,13 +106,13 @@ struct Lengths {
 };
 
 // Returns whether AttendHopper (attention/hopper.cu) supports this call.
-bool HopperSupports(const AttentionCall& call, const Stream& stream) {
+bool HopperSupports(const AttentionCall& call, const CudaStream& stream) {
   const bool any_keys = call.kv_lens != nullptr ? call.slots != nullptr : call.k_rows > 0;
   const bool bias_fits =
       call.bias.kind == BiasKind::kTable  ? call.bias.saturation <= kHopperSaturation
       : call.bias.kind == BiasKind::kFire ? call.bias.segments <= kHopperKnots + 1
                                           : true;
-  return stream.device().hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
+  return stream.hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
          call.kv_vectors && call.head_dim <= kHopperHeadDim;
 }
 
@@ -126,7 +127,7 @@ bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
 
 }  // namespace
 
-void Attention(const AttentionArgs& args, Stream& stream) {
+void Attention(const AttentionArgs& args, CudaStream& stream) {
   const Lengths lengths(args);
   if (lengths.max_q == 0) return;
   AttentionCall call = MakeCall(args, stream);
@@ -136,7 +137,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
     if constexpr (std::is_same_v<T, float>) {
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
-      const bool any_length = !stream.device().long_attention();
+      const bool any_length = !stream.long_attention();
       // few: whether AttendFewRows supports this call. If so, it handles every sequence of at most
       // kFewRows queries, and another kernel handles the sequences with more queries.
       const bool few = any_length && call.q_vectors && call.kv_vectors &&
@@ -144,7 +145,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
                        call.mask_tiles == nullptr && call.head_dim <= kFewRowsHeadDim;
       if (few) call.few_rows = kFewRows;
       if (lengths.max_q > call.few_rows) {
-        if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream.device())) {
+        if (any_length && ShortSuits(call, rows_total, lengths.max_kv, stream)) {
           AttendShort<T>(call, rows_total, lengths.max_q, lengths.max_kv, stream);
         } else if (HopperSupports(call, stream)) {
           if (WorthSkippingTiles(call, lengths.max_kv)) {
@@ -162,8 +163,8 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   });
 }
 
-int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const Stream& stream) {
-  return stream.device().hopper() ? 2 * NormTiles(rows) * heads * 4 : 0;
+int64_t AttentionScratchBytes(int64_t rows, int64_t heads, int64_t, const CudaStream& stream) {
+  return stream.hopper() ? 2 * NormTiles(rows) * heads * 4 : 0;
 }
 
 }  // namespace quintet::cuda

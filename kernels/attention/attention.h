@@ -15,14 +15,16 @@
 // equal bits.
 #pragma once
 
-#include "absl/types/span.h"
+#include <span>
+
 #include "kernels/attention/mask.h"
 #include "kernels/attention/position_bias.h"
 #include "kernels/base/tensor.h"
 #include "kernels/ops/kv_cache.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // Which keys and values the previously enqueued op may still be writing. A GPU kernel may load all
 // other keys and values, and the index arrays (offsets, lengths, slots), before that op has
@@ -40,23 +42,23 @@ enum class FreshKeys : uint8_t {
 struct AttentionArgs {
   Tensor q;    // [q_total, heads, head_dim] f32|bf16|f16, any row stride
   Tensor out;  // [q_total, heads, head_dim] as q, any row stride; may alias q
-  absl::Span<const int32_t> q_offsets;  // [n + 1] first row of each sequence, which may be empty
+  std::span<const int32_t> q_offsets;  // [n + 1] first row of each sequence, which may be empty
 
   // Keys and values, option 1: packed rows. Used when cache is null.
-  Tensor k, v;                           // [k_total, heads, head_dim] as q, any row stride
-  absl::Span<const int32_t> kv_offsets;  // [n + 1]
+  Tensor k, v;                          // [k_total, heads, head_dim] as q, any row stride
+  std::span<const int32_t> kv_offsets;  // [n + 1]
   // Keys and values, option 2: paged KV cache. Key t < kv_lens[s] of sequence s is in cache slot
   // slots[s * slots_stride + t].
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
-  absl::Span<const int32_t> kv_lens;  // [n]
+  std::span<const int32_t> kv_lens;  // [n]
 
   // Position of each sequence's first query; key t has position t. If this array is empty, the
   // first query has position kv_len - q_len; the last query then has the position of the last key.
-  absl::Span<const int32_t> q_positions;  // [n] or empty
-  bool causal = false;                    // a query at position p sees keys t <= p
+  std::span<const int32_t> q_positions;  // [n] or empty
+  bool causal = false;                   // a query at position p sees keys t <= p
   FreshKeys fresh = FreshKeys::kAny;
   const PositionBias* bias = nullptr;  // null or kNone: no bias
   const ColumnMask* mask = nullptr;    // hides further pairs; packed rows only

@@ -3,6 +3,7 @@
 // than kFewRows queries use attention/many_queries-inl.h, smaller ones attention/few_queries-inl.h;
 // both give the same bits (see attention/tile-inl.h).
 #include <algorithm>
+#include <span>
 
 #include "kernels/attention/task_cpu.h"
 #include "kernels/cpu_ops.h"
@@ -65,7 +66,7 @@ class BlockNumbers {
   int64_t Offset(int64_t s) const { return offsets_[static_cast<size_t>(s)]; }
   int64_t First(int64_t s) const { return (Offset(s) - Offset(0)) / block_rows_ + s; }
 
-  absl::Span<const int32_t> offsets_;
+  std::span<const int32_t> offsets_;
   int64_t block_rows_;
 };
 
@@ -120,17 +121,17 @@ void RunTask(const AttentionArgs& args, const Partition& partition, int64_t numb
 
 }  // namespace
 
-void Attention(const AttentionArgs& args, Stream& stream) {
+void Attention(const AttentionArgs& args, ThreadPool& pool) {
   constexpr int64_t kSmallWork = 200000;  // about 10 us: not worth waking a thread
-  const Partition partition(args, stream.pool().threads());
+  const Partition partition(args, pool.threads());
   const auto body = [&](int64_t number, int thread) { RunTask(args, partition, number, thread); };
-  if (MultiplyAdds(args) >= kSmallWork) return stream.pool().ParallelFor(partition.tasks(), body);
+  if (MultiplyAdds(args) >= kSmallWork) return pool.ParallelFor(partition.tasks(), body);
   for (int64_t number = 0; number < partition.tasks(); ++number) body(number, 0);
 }
 
-int64_t AttentionScratchBytes(int64_t, int64_t, int64_t head_dim, const Stream& stream) {
+int64_t AttentionScratchBytes(int64_t, int64_t, int64_t head_dim, const ThreadPool& pool) {
   AttentionScratch scratch;
-  return scratch.Carve(nullptr, head_dim) * stream.pool().threads();
+  return scratch.Carve(nullptr, head_dim) * pool.threads();
 }
 
 }  // namespace quintet::cpu

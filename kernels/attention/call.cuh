@@ -210,29 +210,29 @@ inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows
 
 // Kernel launchers. rows_total, max_q_len and max_kv_len are upper bounds of the values that the
 // kernels read from device memory.
-void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream);
+void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, CudaStream& stream);
 template <typename T>
-void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream);
+void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
 // AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
 // and scale > 0. head_dim, the saturation distance of a bias table and the number of FIRE's knots
 // must not exceed the kHopper limits at the top of this file.
 template <typename T>
-void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream);
+void AttendHopper(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
 // NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the
 // row norms (see AttentionCall::max_norms) to the array `to` [2, NormTiles(max(q_rows, k_rows)),
 // heads] f32 and points call->max_norms to it. Requires packed, 16-byte aligned rows and head_dim
 // <= kHopperHeadDim.
 int64_t NormTiles(int64_t rows);
 template <typename T>
-void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream);
+void ComputeMaxNorms(AttentionCall* call, float* to, CudaStream& stream);
 // ShortSuits: whether AttendShort supports the call (packed rows only) and is the fastest kernel
 // for it.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
-                const Device& device);
+                const CudaStream& stream);
 template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
-                 Stream& stream);
+                 CudaStream& stream);
 template <typename T>
-void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream);
+void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, CudaStream& stream);
 
 }  // namespace quintet::cuda

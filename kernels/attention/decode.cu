@@ -174,10 +174,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 // twice as many warps at once. If there are few items with many keys, a cluster of CTAs shares
 // each item.
 template <int kDim>
-SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
-  const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.device().num_sms() / items;
+SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const CudaStream& stream) {
+  const int64_t warps = int64_t{kResidentWarps<kDim>} * stream.num_sms() / items;
   SplitPlan plan;
-  if (stream.device().hopper()) {
+  if (stream.hopper()) {
     const int64_t splits = std::min<int64_t>(warps / kMinWarps, max_kv_len / kMinSplitKeys);
     plan.splits = static_cast<int>(std::clamp<int64_t>(splits, 1, kMaxSplits));
   }
@@ -190,7 +190,7 @@ SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const Stream& stream) {
 }
 
 template <typename T, int kDim, int kTiles>
-void LaunchFewRows(const AttentionCall& call, int max_kv_len, Stream& stream) {
+void LaunchFewRows(const AttentionCall& call, int max_kv_len, CudaStream& stream) {
   const int64_t items = int64_t{call.sequences} * call.heads;
   const SplitPlan plan = PlanSplits<kDim>(items, max_kv_len, stream);
   const int64_t warps = std::max(kMinWarps, 1 << plan.warps_log2);
@@ -207,13 +207,13 @@ void LaunchFewRows(const AttentionCall& call, int max_kv_len, Stream& stream) {
 }  // namespace
 
 template <typename T>
-void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, Stream& stream) {
+void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, CudaStream& stream) {
   const auto launch = call.head_dim <= 64
                           ? (max_q_len <= 8 ? LaunchFewRows<T, 64, 1> : LaunchFewRows<T, 64, 2>)
                           : (max_q_len <= 8 ? LaunchFewRows<T, 128, 1> : LaunchFewRows<T, 128, 2>);
   launch(call, max_kv_len, stream);
 }
-template void AttendFewRows<__nv_bfloat16>(const AttentionCall&, int, int, Stream&);
-template void AttendFewRows<__half>(const AttentionCall&, int, int, Stream&);
+template void AttendFewRows<__nv_bfloat16>(const AttentionCall&, int, int, CudaStream&);
+template void AttendFewRows<__half>(const AttentionCall&, int, int, CudaStream&);
 
 }  // namespace quintet::cuda

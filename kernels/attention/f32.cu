@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kRows, int kDim>
-void LaunchF32(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void LaunchF32(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   constexpr int kSharedBytes = sizeof(F32Memory<kRows, kDim>);
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
@@ -247,7 +247,7 @@ void LaunchF32(const AttentionCall& call, int64_t rows_total, Stream& stream) {
 
 }  // namespace
 
-void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Stream& stream) {
+void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, CudaStream& stream) {
   const bool few = max_q_len <= 8;
   if (call.head_dim <= 64) {
     few ? LaunchF32<8, 64>(call, rows_total, stream) : LaunchF32<64, 64>(call, rows_total, stream);

@@ -6,7 +6,7 @@
 namespace quintet::cuda {
 
 template <typename T>
-void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void AttendHopper(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   switch (call.bias.kind) {
     case BiasKind::kAlibi:
       return AttendHopperAlibi<T>(call, rows_total, stream);
@@ -16,7 +16,7 @@ void AttendHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
       return LaunchHopperForShape<T, BiasKind::kNone>(call, rows_total, stream);
   }
 }
-template void AttendHopper<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
-template void AttendHopper<__half>(const AttentionCall&, int64_t, Stream&);
+template void AttendHopper<__nv_bfloat16>(const AttentionCall&, int64_t, CudaStream&);
+template void AttendHopper<__half>(const AttentionCall&, int64_t, CudaStream&);
 
 }  // namespace quintet::cuda

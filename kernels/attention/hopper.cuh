@@ -192,8 +192,8 @@ struct HopperTensorMaps {
 // AttendHopper for calls with ALiBi (attention/hopper_alibi.cu) and with FIRE
 // (attention/hopper_fire.cu).
 template <typename T>
-void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, Stream& stream);
+void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
 template <typename T>
-void AttendHopperFire(const AttentionCall& call, int64_t rows_total, Stream& stream);
+void AttendHopperFire(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
 
 }  // namespace quintet::cuda

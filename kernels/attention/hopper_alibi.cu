@@ -4,7 +4,7 @@
 namespace quintet::cuda {
 
 template <typename T>
-void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   if (call.max_norms == nullptr) {
     return LaunchHopperForShape<T, BiasKind::kAlibi>(call, rows_total, stream);
   }
@@ -13,7 +13,7 @@ void AttendHopperAlibi(const AttentionCall& call, int64_t rows_total, Stream& st
   call.head_dim <= 64 ? LaunchHopper<T, Many, false, BiasKind::kAlibi>(call, rows_total, stream)
                       : LaunchHopper<T, Wide, false, BiasKind::kAlibi>(call, rows_total, stream);
 }
-template void AttendHopperAlibi<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
-template void AttendHopperAlibi<__half>(const AttentionCall&, int64_t, Stream&);
+template void AttendHopperAlibi<__nv_bfloat16>(const AttentionCall&, int64_t, CudaStream&);
+template void AttendHopperAlibi<__half>(const AttentionCall&, int64_t, CudaStream&);
 
 }  // namespace quintet::cuda

@@ -86,14 +86,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <typename T, typename S, bool kCached, BiasKind kFunction>
-void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream) {
-  Device& device = stream.device();
+void LaunchHopper(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   constexpr int kSharedBytes = sizeof(HopperSharedMemory<T, S, kFunction>);
   static_assert(kSharedBytes <= 227 * 1024);
   HopperTensorMaps maps{};
   const auto encode = [&](const void* data, int64_t rows, int64_t row, int64_t head, int box_rows,
                           CUtensorMap* map) {
-    return MakeTensorMap({data, rows, call.heads, call.head_dim, row, head}, box_rows, device, map);
+    return MakeTensorMap({data, rows, call.heads, call.head_dim, row, head}, box_rows, stream, map);
   };
   if (!encode(call.q, call.q_rows, call.q_row, call.q_head, S::kRows, &maps.q)) return;
   if (!kCached && (!encode(call.k, call.k_rows, call.k_row, call.k_head, S::kKeys, &maps.k) ||
@@ -101,14 +100,14 @@ void LaunchHopper(const AttentionCall& call, int64_t rows_total, Stream& stream)
     return;
   }
   const int64_t work_tiles = MaxQueryTiles(rows_total, call.sequences, S::kRows) * call.heads;
-  const int64_t blocks = std::min<int64_t>(work_tiles, device.num_sms());
+  const int64_t blocks = std::min<int64_t>(work_tiles, stream.num_sms());
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kSharedBytes,
          AttendHopperKernel<T, S, kCached, kFunction>, call, maps);
 }
 
 // Launches the instantiation for the call's head_dim and for packed or cached keys.
 template <typename T, BiasKind kFunction>
-void LaunchHopperForShape(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void LaunchHopperForShape(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   const bool cached = call.kv_lens != nullptr;
   if (call.head_dim <= 64) {
     using Cached = HopperTraits<64, 2, 128, 2, true>;

@@ -7,8 +7,8 @@
 
 #include <climits>
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/host_device.h"
 
 namespace quintet {
@@ -93,25 +93,25 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
 // query. Without upper_end there is no upper range; with it but without upper_begin, the upper
 // range starts at the first query.
 struct ColumnMask {
-  absl::Span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
-  absl::Span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
+  std::span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
+  std::span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
 
   MaskColumns columns() const {
-    const auto data = [](absl::Span<const int32_t> s) { return s.empty() ? nullptr : s.data(); };
+    const auto data = [](std::span<const int32_t> s) { return s.empty() ? nullptr : s.data(); };
     return {data(lower_begin), data(lower_end), data(upper_begin), data(upper_end)};
   }
 };
 
 // Number of entries of ColumnMask::tiles for packed keys with these offsets, including the unused
 // entries between sequences.
-inline int64_t MaskTiles(absl::Span<const int32_t> kv_offsets) {
+inline int64_t MaskTiles(std::span<const int32_t> kv_offsets) {
   return kv_offsets.empty()
              ? 0
              : FirstMaskTile(kv_offsets.back(), static_cast<int64_t>(kv_offsets.size()) - 1);
 }
 // Fills `tiles` [MaskTiles(kv_offsets)]: one summary of the mask `columns` for every 64 keys of a
 // sequence. Must be called once per batch; all layers and heads use the same mask.
-void SummariseMask(const MaskColumns& columns, absl::Span<const int32_t> kv_offsets,
-                   absl::Span<MaskTile> tiles);
+void SummariseMask(const MaskColumns& columns, std::span<const int32_t> kv_offsets,
+                   std::span<MaskTile> tiles);
 
 }  // namespace quintet

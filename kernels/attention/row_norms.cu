@@ -60,14 +60,14 @@ __global__ void __launch_bounds__(kWarps * 32)
 int64_t NormTiles(int64_t rows) { return (rows + kNormTileRows - 1) / kNormTileRows; }
 
 template <typename T>
-void ComputeMaxNorms(AttentionCall* call, float* to, Stream& stream) {
+void ComputeMaxNorms(AttentionCall* call, float* to, CudaStream& stream) {
   call->max_norms = to;
   call->norm_tiles = NormTiles(std::max(call->q_rows, call->k_rows));
   const dim3 grid(static_cast<unsigned>(call->norm_tiles), 2);
   Launch(stream, grid, dim3(kWarps * 32), 0,
          call->head_dim <= 64 ? MaxNormsKernel<T, 8> : MaxNormsKernel<T, 16>, *call, to);
 }
-template void ComputeMaxNorms<__nv_bfloat16>(AttentionCall*, float*, Stream&);
-template void ComputeMaxNorms<__half>(AttentionCall*, float*, Stream&);
+template void ComputeMaxNorms<__nv_bfloat16>(AttentionCall*, float*, CudaStream&);
+template void ComputeMaxNorms<__half>(AttentionCall*, float*, CudaStream&);
 
 }  // namespace quintet::cuda

@@ -269,19 +269,19 @@ constexpr int kMaxSharedKeys = 512;
 // faster if the keys of every sequence fit into one K tile of the Hopper kernel, or if the call is
 // so small that startup time dominates.
 bool ShortSuits(const AttentionCall& call, int64_t rows_total, int max_kv_len,
-                const Device& device) {
+                const CudaStream& stream) {
   constexpr int kFewKeys = 128;
   constexpr int64_t kKeysPerSm = 512;
   if (call.kv_lens != nullptr || call.mask_tiles != nullptr) return false;
   if (call.bias.kind == BiasKind::kFire || call.head_dim > kDim) return false;
   if (!call.q_vectors || !call.kv_vectors) return false;
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows) * call.heads;
-  return max_kv_len <= kFewKeys || blocks * max_kv_len <= device.num_sms() * kKeysPerSm;
+  return max_kv_len <= kFewKeys || blocks * max_kv_len <= stream.num_sms() * kKeysPerSm;
 }
 
 template <typename T>
 void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, int max_kv_len,
-                 Stream& stream) {
+                 CudaStream& stream) {
   const int max_keys = std::clamp(WholeTiles(max_kv_len), kKeys, kMaxSharedKeys);
   // `most`: an upper bound of the number of query tiles that all sequences together need. If
   // (number of sequences) * (tiles of the longest sequence) does not exceed this bound, every
@@ -295,7 +295,7 @@ void AttendShort(const AttentionCall& call, int64_t rows_total, int max_q_len, i
          static_cast<size_t>(SharedBytes(max_keys)), AttendShortKernel<T>, call, max_keys,
          even ? tiles_per_sequence : 0);
 }
-template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, int, Stream&);
-template void AttendShort<__half>(const AttentionCall&, int64_t, int, int, Stream&);
+template void AttendShort<__nv_bfloat16>(const AttentionCall&, int64_t, int, int, CudaStream&);
+template void AttendShort<__half>(const AttentionCall&, int64_t, int, int, CudaStream&);
 
 }  // namespace quintet::cuda

@@ -7,7 +7,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/bias.h"
 #include "kernels/attention/mask.h"
-#include "kernels/runtime/buffer.h"
+#include "kernels/base/carver.h"
 
 namespace quintet::cpu {
 

@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
 }
 
 template <typename T, int kDim, bool kFire>
-void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
@@ -371,7 +371,7 @@ void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) 
 }
 
 template <typename T, int kDim>
-void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void LaunchTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   if (call.bias.kind == BiasKind::kFire)
     return LaunchTiled<T, kDim, true>(call, rows_total, stream);
   LaunchTiled<T, kDim, false>(call, rows_total, stream);
@@ -380,12 +380,12 @@ void LaunchTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) 
 }  // namespace
 
 template <typename T>
-void AttendTiled(const AttentionCall& call, int64_t rows_total, Stream& stream) {
+void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
   if (call.head_dim <= 64) return LaunchTiled<T, 64>(call, rows_total, stream);
   if (call.head_dim <= 128) return LaunchTiled<T, 128>(call, rows_total, stream);
   LaunchTiled<T, 256>(call, rows_total, stream);
 }
-template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, Stream&);
-template void AttendTiled<__half>(const AttentionCall&, int64_t, Stream&);
+template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, CudaStream&);
+template void AttendTiled<__half>(const AttentionCall&, int64_t, CudaStream&);
 
 }  // namespace quintet::cuda

@@ -141,12 +141,12 @@ void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y) {
   HWY_DYNAMIC_DISPATCH(QuantizeValuesHere)(x, n, inverse, y);
 }
 
-int64_t MostChunkRows(const LinearWeight& w) {
+int64_t MostChunkRows(const WeightView& w) {
   constexpr int64_t kFew = 48;  // enough rows to hide the reading of weights from memory
   return std::clamp(CpuSecondLevelCacheBytes() / 4 / (Groups(w) * kUnitBytes), kFew, kChunkRows);
 }
 
-int64_t ChunkRows(const LinearWeight& w, int64_t rows) {
+int64_t ChunkRows(const WeightView& w, int64_t rows) {
   const int64_t most = MostChunkRows(w);
   const int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
   return (rows + chunks - 1) / chunks;
@@ -156,7 +156,7 @@ namespace {
 
 constexpr int64_t kPieceGroups = 256;  // groups converted at once
 
-int64_t PaddedGroups(const LinearWeight& w, const PanelKernel& kernel) {
+int64_t PaddedGroups(const WeightView& w, const PanelKernel& kernel) {
   return (Groups(w) + kernel.run - 1) / kernel.run * kernel.run;
 }
 
@@ -178,7 +178,7 @@ void ArrangeUnits(const void* units, int64_t row_bytes, int64_t rows, int64_t gr
 // Packs one block of rows of x into the memory of that block in `a`. For f32 weights the values are
 // copied unchanged. For i8 or bf16 weights they are first converted to u8 or bf16, in pieces of
 // kPieceGroups four-byte units per row.
-void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int64_t run,
+void PackBlock(const WeightView& w, const Tensor& x, const Activations& a, int64_t run,
                int64_t block) {
   const int64_t begin = a.BlockBegin(block), rows = a.BlockRows(block);
   const float* source = x.f32() + begin * x.stride[0];
@@ -217,12 +217,12 @@ void PackBlock(const LinearWeight& w, const Tensor& x, const Activations& a, int
 
 }  // namespace
 
-int64_t ActivationBytes(const LinearWeight& w, int64_t rows) {
+int64_t ActivationBytes(const WeightView& w, int64_t rows) {
   const int64_t units = rows * PaddedGroups(w, ChoosePanelKernel(w.type(), rows));
   return units * kUnitBytes + (w.type() == WeightType::kI8 ? rows * 4 : 0);
 }
 
-Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+Activations PackActivations(const WeightView& w, const Tensor& x, const Tensor& scratch,
                             ThreadPool& pool) {
   const PanelKernel kernel = ChoosePanelKernel(w.type(), x.dim[0]);
   Activations a;

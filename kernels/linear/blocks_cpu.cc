@@ -59,7 +59,7 @@ int64_t PanelsOfTask(const Activations& x, int64_t panels, int64_t threads) {
 
 // Computes one chunk: a Linear call of up to kChunkRows rows.
 void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   const Activations x = PackActivations(w, args.x, args.scratch, pool);
   const Epilogue epilogue = MakeEpilogue(args, x);
   const int64_t columns = ColumnsPerPanel(w);
@@ -93,22 +93,22 @@ void LinearChunk(const LinearArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
-bool SupportsFusedNorm(const LinearWeight&, int64_t) { return false; }
-bool SupportsKvStore(const LinearWeight&, int64_t, const Stream&) { return false; }
-bool SupportsLora(const LinearArgs&, const Stream&) { return false; }
-int64_t LoraCopyBytes(const LinearWeight&) { return 0; }
-int64_t SplitNormParts(const LinearWeight&, int64_t, const Stream&) { return 0; }
-bool SupportsSplitNormInput(const LinearWeight&, int64_t, const Stream&) { return false; }
+bool SupportsFusedNorm(const LinearArgs&, const ThreadPool&) { return false; }
+bool SupportsKvStore(const WeightView&, int64_t, const ThreadPool&) { return false; }
+bool SupportsLora(const LinearArgs&, const ThreadPool&) { return false; }
+int64_t LoraCopyBytes(const WeightView&, const ThreadPool&) { return 0; }
+int64_t SplitNormParts(const WeightView&, int64_t, const ThreadPool&) { return 0; }
+bool SupportsSplitNormInput(const WeightView&, int64_t, const ThreadPool&) { return false; }
 
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream&) {
+int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const ThreadPool&) {
   return ActivationBytes(w, std::min(rows, MostChunkRows(w)));
 }
 
-void Linear(const LinearArgs& args, Stream& stream) {
+void Linear(const LinearArgs& args, ThreadPool& pool) {
   const int64_t rows = args.x.dim[0];
   const int64_t chunk_rows = ChunkRows(*args.w, rows);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
-    LinearChunk(RowsOf(args, begin, std::min(rows, begin + chunk_rows)), stream.pool());
+    LinearChunk(RowsOf(args, begin, std::min(rows, begin + chunk_rows)), pool);
   }
 }
 

@@ -1,10 +1,11 @@
 // GEMM of 8-bit values on tensor cores, for weights of the types fp8-w8a8 and int8-w8a8 on Hopper:
-// x is quantised to the type of W, with one scale per row, and multiplied by W in the persistent
-// kernel (linear/persistent_kernel.cuh).
+// x, or a norm of it, is quantised to the type of W, with one scale per row, and multiplied by W in
+// the persistent kernel (linear/persistent_kernel.cuh).
 #include <cuda_fp8.h>
 
 #include <algorithm>
 
+#include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/persistent_kernel.cuh"
 
@@ -12,6 +13,7 @@ namespace quintet::cuda {
 namespace {
 
 constexpr int64_t kMinByteRows = 33;  // fewer rows: RunByteGemv, or dequantised weights
+constexpr int64_t kFewRows = 128;     // up to which PersistentTile::kFew is used
 constexpr int64_t kPieceRows = 8192;  // rows quantised at a time; bounds the scratch memory
 
 // ---- Quantisation of x ----
@@ -43,6 +45,8 @@ struct QuantizeArgs {
   const X* x;
   int64_t x_stride;
   int rows, k;
+  const float *gamma, *beta;  // [k], or null
+  float eps;
   Byte* q;
   float* scales;
 };
@@ -60,14 +64,50 @@ __device__ __forceinline__ float LargestOfBlock(float most) {
 
 constexpr int kRowWarps = 8;  // rows of a CTA if a warp has a row
 
+// Replaces a row x by (x - mean) / sqrt(mean((x - mean)^2) + eps) * gamma + beta, or for an RMSNorm
+// (without beta) by x / sqrt(mean(x^2) + eps) * gamma. All threads of the row call it.
+template <bool kBlockRow, typename X, typename Byte, int kPieces>
+__device__ __forceinline__ void Normalize(const QuantizeArgs<X, Byte>& a, int thread, int threads,
+                                          float (&values)[kPieces][kEach]) {
+  __shared__ float sums[32];
+  const auto for_each = [&](auto&& visit) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int at = (p * threads + thread) * kEach;
+      if (at < a.k) visit(values[p], at);
+    }
+  };
+  const auto mean_of = [&](float shift, bool square) {
+    float sum = 0.0f;
+    for_each([&](float(&v)[kEach], int) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const float x = v[i] - shift;
+        sum = square ? fmaf(x, x, sum) : sum + x;
+      }
+    });
+    return (kBlockRow ? BlockSum(sum, sums) : WarpSum(sum)) / static_cast<float>(a.k);
+  };
+  const bool centre = a.beta != nullptr;
+  const float mean = centre ? mean_of(0.0f, false) : 0.0f;
+  const float scale = 1.0f / sqrtf(mean_of(mean, true) + a.eps);
+  for_each([&](float(&v)[kEach], int at) {
+    float gamma[kEach], beta[kEach] = {};
+    LoadConsecutive(a.gamma + at, gamma);
+    if (centre) LoadConsecutive(a.beta + at, beta);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) v[i] = fmaf((v[i] - mean) * scale, gamma[i], beta[i]);
+  });
+}
+
 // Quantises rows: scales[r] = the largest magnitude in row r / kLargest, q = x / scales[r], rounded
-// to nearest even. A row with a NaN or an infinity gets a scale that makes its products NaN.
-// Shapes: x [rows, k] bf16 or f32, rows begin on 16-byte boundaries; q [rows, k] dense; scales
-// [rows]; k a multiple of 16, at most kPieces * kEach times the threads of a row.
-// Mapping: a row has one warp or (kBlockRow) one CTA; a thread holds kPieces pieces of kEach values
-// in registers.
-// Bound: reading x and writing q, 3 bytes per value of bf16.
-// Tests: tests/kernels/linear/byte_gemm_test.cc.
+// to nearest even. A row with a NaN or an infinity gets a scale that makes its products NaN. With
+// gamma, rows of f32 are normalised first (Normalize).
+// Shapes: x [rows, k] bf16 or f32, rows begin on 16-byte boundaries, as do gamma and beta [k]; q
+// [rows, k] dense; scales [rows]; k a multiple of 16, at most kPieces * kEach times the threads of
+// a row. Mapping: a row has one warp or (kBlockRow) one CTA; a thread holds kPieces pieces of kEach
+// values in registers. Bound: reading x and writing q, 3 bytes per value of bf16. Tests:
+// tests/kernels/linear/byte_gemm_test.cc.
 template <typename X, typename Byte, int kPieces, bool kBlockRow>
 __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
   WaitOnDependentGrids();
@@ -83,6 +123,14 @@ __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
     const int at = (p * threads + thread) * kEach;
     if (at >= a.k) continue;
     LoadConsecutive(x + at, values[p]);
+  }
+  if constexpr (std::is_same_v<X, float>) {
+    if (a.gamma != nullptr) Normalize<kBlockRow>(a, thread, threads, values);
+  }
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) {
+    const int at = (p * threads + thread) * kEach;
+    if (at >= a.k) continue;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) most = MaxOrNan(most, fabsf(values[p][i]));
   }
@@ -110,10 +158,20 @@ __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
 
 constexpr int kMostPieces = 4, kMostThreads = 1024;
 
+// Quantises rows `x` of the call's x.
 template <typename Byte, typename X>
-void LaunchQuantize(const Tensor& x, void* q, float* scales, Stream& stream) {
+void LaunchQuantize(const LinearArgs& args, const Tensor& x, void* q, float* scales,
+                    CudaStream& stream) {
   const int rows = static_cast<int>(x.dim[0]), k = static_cast<int>(x.dim[1]);
-  const QuantizeArgs<X, Byte> a{x.as<X>(), x.stride[0], rows, k, static_cast<Byte*>(q), scales};
+  const QuantizeArgs<X, Byte> a{x.as<X>(),
+                                x.stride[0],
+                                rows,
+                                k,
+                                args.norm_gamma.as<float>(),
+                                args.norm_beta.as<float>(),
+                                args.norm_eps,
+                                static_cast<Byte*>(q),
+                                scales};
   const auto launch = [&](int blocks, int threads, auto kernel) {
     Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
            kernel, a);
@@ -129,12 +187,6 @@ void LaunchQuantize(const Tensor& x, void* q, float* scales, Stream& stream) {
          many ? QuantizeKernel<X, Byte, kMostPieces, true> : QuantizeKernel<X, Byte, 1, true>);
 }
 
-template <typename Byte>
-void Quantize(const Tensor& x, void* q, float* scales, Stream& stream) {
-  x.dtype == DType::kF32 ? LaunchQuantize<Byte, float>(x, q, scales, stream)
-                         : LaunchQuantize<Byte, __nv_bfloat16>(x, q, scales, stream);
-}
-
 // ---- The GEMM ----
 
 struct Scratch {
@@ -143,7 +195,7 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch Carve(void* base, const LinearWeight& w, int64_t rows) {
+Scratch Carve(void* base, const WeightView& w, int64_t rows) {
   const int64_t piece = std::min(rows, kPieceRows);
   Carver carver(base);
   Scratch s;
@@ -154,11 +206,11 @@ Scratch Carve(void* base, const LinearWeight& w, int64_t rows) {
 }
 
 // Multiplies rows [begin, begin + q.dim[0]) of the call, which have been quantised.
-template <typename Byte>
+template <typename Byte, bool kFew>
 void Multiply(const LinearArgs& args, int64_t begin, const Tensor& q, const float* scales,
-              Stream& stream) {
+              CudaStream& stream) {
   using Half = __nv_bfloat16;
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   PersistentArgs a{};
   a.rows = static_cast<int>(q.dim[0]);
   a.columns = static_cast<int>(w.gated() ? w.n() / 2 : w.n());
@@ -172,14 +224,15 @@ void Multiply(const LinearArgs& args, int64_t begin, const Tensor& q, const floa
     a.row_offset = stream.DevicePtr(args.scatter.row_offset) + begin;
     a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = static_cast<int>(args.scatter.chunk);
-    return LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kScattered>>(a, q, w,
-                                                                                      stream);
+    return LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kScattered, kFew>>(a, q, w,
+                                                                                            stream);
   }
   const Tensor y = args.y.Rows(begin, begin + q.dim[0]);
   a.y = y.data;
   a.y_stride = y.stride[0];
   if (w.gated()) {
-    return LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kGated>>(a, q, w, stream);
+    return LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kGated, kFew>>(a, q, w,
+                                                                                        stream);
   }
   a.bias = args.bias.dtype == DType::kF32 ? args.bias.as<float>() : nullptr;
   a.bf16_bias = args.bias.dtype == DType::kF32 ? nullptr : args.bias.as<Half>();
@@ -187,27 +240,40 @@ void Multiply(const LinearArgs& args, int64_t begin, const Tensor& q, const floa
     a.residual = args.residual.as<float>() + begin * args.residual.stride[0];
     a.residual_stride = args.residual.stride[0];
   }
-  const auto launch = y.dtype == DType::kF32
-                          ? LaunchPersistent<PersistentTile<Byte, float, PersistentOutput::kPlain>>
-                          : LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kPlain>>;
+  const auto launch =
+      y.dtype == DType::kF32
+          ? LaunchPersistent<PersistentTile<Byte, float, PersistentOutput::kPlain, kFew>>
+          : LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kPlain, kFew>>;
   launch(a, q, w, stream);
 }
 
 template <typename Byte>
-void Run(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
+void Run(const LinearArgs& args, CudaStream& stream) {
+  const WeightView& w = *args.w;
   const Scratch scratch = Carve(args.scratch.data, w, args.x.dim[0]);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   for (int64_t begin = 0; begin < args.x.dim[0]; begin += kPieceRows) {
     const int64_t end = std::min(begin + kPieceRows, args.x.dim[0]);
-    Quantize<Byte>(args.x.Rows(begin, end), scratch.q, scratch.scales, stream);
+    const auto quantize = args.x.dtype == DType::kF32 ? LaunchQuantize<Byte, float>
+                                                      : LaunchQuantize<Byte, __nv_bfloat16>;
+    quantize(args, args.x.Rows(begin, end), scratch.q, scratch.scales, stream);
     const Tensor q = Tensor::Dense(scratch.q, WeightDType(w.type()), {end - begin, w.k()});
-    Multiply<Byte>(args, begin, q, scratch.scales, stream);
+    const auto multiply = end - begin <= kFewRows ? Multiply<Byte, true> : Multiply<Byte, false>;
+    multiply(args, begin, q, scratch.scales, stream);
   }
 }
 
 bool IsAligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 8 == 0; }
 bool AlignedPairs(const Tensor& t) { return IsAligned(t) && t.stride[0] % 2 == 0; }
+
+// Whether the kernel supports the norm of x.
+bool Normalizes(const LinearArgs& args) {
+  const auto aligned = [](const Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  };
+  return !args.norm_gamma.defined() ||
+         (args.x.dtype == DType::kF32 && aligned(args.norm_gamma) && aligned(args.norm_beta));
+}
 
 // Whether the kernel supports the epilogue and the output of this call.
 bool Finishes(const LinearArgs& args) {
@@ -226,21 +292,21 @@ bool Finishes(const LinearArgs& args) {
 
 }  // namespace
 
-bool ByteGemmTakes(const LinearArgs& args, const Device& device) {
-  const LinearWeight& w = *args.w;
+bool ByteGemmTakes(const LinearArgs& args, const CudaStream& stream) {
+  const WeightView& w = *args.w;
   const int64_t columns = w.gated() ? w.n() / 2 : w.n();
   const bool known = args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16;
-  return QuantizesInputs(w.type()) && known && device.hopper() && args.x.dim[0] >= kMinByteRows &&
+  return QuantizesInputs(w.type()) && known && stream.hopper() && args.x.dim[0] >= kMinByteRows &&
          w.k() % kEach == 0 && columns % 8 == 0 &&
          w.k() <= int64_t{kEach} * kMostPieces * kMostThreads && Vectorizable(args.x) &&
-         Finishes(args);
+         Normalizes(args) && Finishes(args);
 }
 
-int64_t ByteGemmScratchBytes(const LinearWeight& w, int64_t rows) {
+int64_t ByteGemmScratchBytes(const WeightView& w, int64_t rows) {
   return QuantizesInputs(w.type()) ? Carve(nullptr, w, rows).bytes : 0;
 }
 
-void ByteGemm(const LinearArgs& args, Stream& stream) {
+void ByteGemm(const LinearArgs& args, CudaStream& stream) {
   args.w->type() == WeightType::kF8W8A8 ? Run<__nv_fp8_e4m3>(args, stream)
                                         : Run<int8_t>(args, stream);
 }

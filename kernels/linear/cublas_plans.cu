@@ -133,7 +133,7 @@ std::vector<CublasLtPlans::Candidate> CublasLtPlans::Candidates(const Gemm& p,
   std::vector<Candidate> candidates;
   cublasLtMatmulPreference_t preference = nullptr;
   bool made = lt_->MatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
-  const uint64_t workspace = kWorkspaceBytes;
+  const uint64_t workspace = kCublasLtWorkspaceBytes;
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     made = made && lt_->MatmulPreferenceSetAttribute(preference, attribute, &value,
                                                      sizeof(value)) == CUBLAS_STATUS_SUCCESS;
@@ -172,7 +172,7 @@ void CublasLtPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candida
     cublasLtMatmulHeuristicResult_t checked{};
     const cublasStatus_t status = lt_->MatmulAlgoCheck(
         handle_, plan.operation, plan.a, plan.b, plan.c, plan.d, &candidate.algorithm, &checked);
-    if (status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kWorkspaceBytes) {
+    if (status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kCublasLtWorkspaceBytes) {
       shared.push_back(candidate);
     }
   }
@@ -182,20 +182,19 @@ void CublasLtPlans::KeepShared(const Plan& plan, std::vector<Candidate>* candida
 
 // Median time in us of a few runs, each with W and x evicted from L2 as in a decoder step; negative
 // if the algorithm fails.
-float CublasLtPlans::MedianUs(const Gemm& p, Plan* plan, Stream& stream) {
+float CublasLtPlans::MedianUs(const Gemm& p, Plan* plan, CudaStream& stream) {
   constexpr int kRuns = 5;
-  const Buffer& evicting = static_cast<CudaDevice&>(stream.device()).measuring()->evicting;
+  const Buffer& evicting = static_cast<CudaDevice&>(stream).measuring()->evicting;
   std::array<float, kRuns> times;
   if (Multiply(p, plan, stream) != CUBLAS_STATUS_SUCCESS) return -1.0f;  // loads the kernel
   for (float& ms : times) {
     const bool queued =
-        QT_CUDA(stream.device(),
-                cudaMemsetAsync(evicting.data(), 1, evicting.bytes(), Queue(stream))) &&
-        QT_CUDA(stream.device(), cudaEventRecord(begin_, Queue(stream))) &&
+        QT_CUDA(stream, cudaMemsetAsync(evicting.data(), 1, evicting.bytes(), Queue(stream))) &&
+        QT_CUDA(stream, cudaEventRecord(begin_, Queue(stream))) &&
         Multiply(p, plan, stream) == CUBLAS_STATUS_SUCCESS &&
-        QT_CUDA(stream.device(), cudaEventRecord(end_, Queue(stream))) &&
-        QT_CUDA(stream.device(), cudaEventSynchronize(end_)) &&
-        QT_CUDA(stream.device(), cudaEventElapsedTime(&ms, begin_, end_));
+        QT_CUDA(stream, cudaEventRecord(end_, Queue(stream))) &&
+        QT_CUDA(stream, cudaEventSynchronize(end_)) &&
+        QT_CUDA(stream, cudaEventElapsedTime(&ms, begin_, end_));
     if (!queued) return -1.0f;
   }
   std::sort(times.begin(), times.end());
@@ -205,10 +204,10 @@ float CublasLtPlans::MedianUs(const Gemm& p, Plan* plan, Stream& stream) {
 // Returns the index of the fastest candidate. The first candidate wins unless another one is
 // clearly faster, so that noise in the measurements does not decide.
 int CublasLtPlans::Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
-                            Stream& stream) {
+                            CudaStream& stream) {
   constexpr float kClearly = 0.97f;
   for (cudaEvent_t* event : {&begin_, &end_}) {
-    if (*event == nullptr && !QT_CUDA(stream.device(), cudaEventCreate(event))) return 0;
+    if (*event == nullptr && !QT_CUDA(stream, cudaEventCreate(event))) return 0;
   }
   int best = 0;
   float best_us = -1.0f;
@@ -224,8 +223,8 @@ int CublasLtPlans::Quickest(const Gemm& p, const std::vector<Candidate>& candida
 }
 
 void CublasLtPlans::Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
-                           Stream& stream) {
-  auto& device = static_cast<CudaDevice&>(stream.device());
+                           CudaStream& stream) {
+  auto& device = static_cast<CudaDevice&>(stream);
   const Key key = KeyOf(p, plan->rows);
   int choice = device.gemm_choices().Find(key);
   if (choice < 0 && device.measuring() != nullptr && p.x.dim[0] == plan->rows) {
@@ -248,18 +247,19 @@ bool CublasLtPlans::Adopt(const Key& key, Plan* plan) const {
     cublasLtMatmulHeuristicResult_t checked{};
     const cublasStatus_t status = lt_->MatmulAlgoCheck(
         handle_, plan->operation, plan->a, plan->b, plan->c, plan->d, &known.algorithm, &checked);
-    if (status != CUBLAS_STATUS_SUCCESS || checked.workspaceSize > kWorkspaceBytes) continue;
+    if (status != CUBLAS_STATUS_SUCCESS || checked.workspaceSize > kCublasLtWorkspaceBytes)
+      continue;
     plan->algorithm = known.algorithm;
     return true;
   }
   return false;
 }
 
-CublasLtPlans::Plan CublasLtPlans::Make(const Gemm& p, int64_t rows, Stream& stream) {
+CublasLtPlans::Plan CublasLtPlans::Make(const Gemm& p, int64_t rows, CudaStream& stream) {
   Plan plan;
   plan.rows = rows;
   if (!Describe(p, &plan)) return plan;
-  auto& device = static_cast<CudaDevice&>(stream.device());
+  auto& device = static_cast<CudaDevice&>(stream);
   const Key key = KeyOf(p, rows);
   const bool chosen = device.gemm_choices().Find(key) >= 0;
   if (!chosen && device.measuring() == nullptr && Adopt(key, &plan)) {
@@ -274,14 +274,14 @@ CublasLtPlans::Plan CublasLtPlans::Make(const Gemm& p, int64_t rows, Stream& str
   return plan;
 }
 
-CublasLtPlans::Plan& CublasLtPlans::Find(const Gemm& p, int64_t rows, Stream& stream) {
+CublasLtPlans::Plan& CublasLtPlans::Find(const Gemm& p, int64_t rows, CudaStream& stream) {
   const Key key = KeyOf(p, rows);
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, Make(p, rows, stream)).first;
   return found->second;
 }
 
-cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, Stream& stream) {
+cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, CudaStream& stream) {
   if (plan->rows != p.x.dim[0]) {
     plan->rows = p.x.dim[0];
     const uint64_t rows = static_cast<uint64_t>(plan->rows);
@@ -298,10 +298,10 @@ cublasStatus_t CublasLtPlans::Multiply(const Gemm& p, Plan* plan, Stream& stream
   const void* c = p.residual.defined() ? p.residual.data : p.y.data;
   return lt_->Matmul(handle_, plan->operation, &p.alpha, p.w->panels(), plan->a, p.x.data, plan->b,
                      &beta, c, plan->c, p.y.data, plan->d, &plan->algorithm, p.workspace,
-                     kWorkspaceBytes, Queue(stream));
+                     kCublasLtWorkspaceBytes, Queue(stream));
 }
 
-bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
+bool CublasLtPlans::Run(const Gemm& p, CudaStream& stream) {
   if (prepare_.joinable()) prepare_.join();
   if (status_ != CUBLAS_STATUS_SUCCESS) return false;
   const int64_t rows = p.x.dim[0], shared = RoundUpGemmRows(rows);
@@ -316,10 +316,14 @@ bool CublasLtPlans::Run(const Gemm& p, Stream& stream) {
     status = Multiply(p, &own, stream);
   }
   if (status != CUBLAS_STATUS_SUCCESS) {
-    stream.device().Fail(absl::StrCat("cublasLtMatmul of ", p.x.dim[0], " x ", p.w->n(), " x ",
-                                      p.w->k(), ": ", lt_->GetStatusString(status)));
+    stream.Fail("cublasLtMatmul of %ld x %ld x %ld: %s", p.x.dim[0], p.w->n(), p.w->k(),
+                lt_->GetStatusString(status));
   }
   return true;
+}
+
+bool RunCublasLt(const Gemm& p, CudaStream& stream) {
+  return static_cast<CudaDevice&>(stream).plans().Run(p, stream);
 }
 
 }  // namespace quintet::cuda

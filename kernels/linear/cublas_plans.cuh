@@ -25,9 +25,6 @@ namespace quintet::cuda {
 
 class CublasLtPlans {
  public:
-  static constexpr int64_t kWorkspaceBytes = int64_t{32}
-                                             << 20;  // recommended by cuBLASLt for Hopper
-
   // Prepares cuBLASLt for the CUDA device `ordinal` on another thread, because its first choice of
   // an algorithm takes 70 ms. The first Run waits for that thread.
   explicit CublasLtPlans(int ordinal);
@@ -36,7 +33,7 @@ class CublasLtPlans {
   CublasLtPlans& operator=(const CublasLtPlans&) = delete;
 
   // Enqueues the GEMM. Returns false if cuBLASLt has no algorithm for it.
-  bool Run(const Gemm& p, Stream& stream);
+  bool Run(const Gemm& p, CudaStream& stream);
 
  private:
   // The descriptors and the algorithm of one GEMM. cuBLASLt is column-major, so it sees our
@@ -60,7 +57,7 @@ class CublasLtPlans {
 
   void Prepare(int ordinal);
   static Key KeyOf(const Gemm& p, int64_t rows);
-  Plan Make(const Gemm& p, int64_t rows, Stream& stream);
+  Plan Make(const Gemm& p, int64_t rows, CudaStream& stream);
   bool Adopt(const Key& key, Plan* plan) const;
   bool Describe(const Gemm& p, Plan* plan) const;
   // Returns the algorithms that cuBLASLt's heuristic proposes, best first; none if cuBLASLt does
@@ -73,11 +70,13 @@ class CublasLtPlans {
   // GEMM, or to the first candidate if there is none. While algorithms are being measured
   // (AutotuneGemms), first records a choice for a GEMM that has none: the fastest candidate, or the
   // first one once the time budget is spent.
-  void Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
-  int Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan, Stream& stream);
-  float MedianUs(const Gemm& p, Plan* plan, Stream& stream);
-  Plan& Find(const Gemm& p, int64_t rows, Stream& stream);
-  cublasStatus_t Multiply(const Gemm& p, Plan* plan, Stream& stream);
+  void Choose(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
+              CudaStream& stream);
+  int Quickest(const Gemm& p, const std::vector<Candidate>& candidates, Plan* plan,
+               CudaStream& stream);
+  float MedianUs(const Gemm& p, Plan* plan, CudaStream& stream);
+  Plan& Find(const Gemm& p, int64_t rows, CudaStream& stream);
+  cublasStatus_t Multiply(const Gemm& p, Plan* plan, CudaStream& stream);
 
   const CublasLt* lt_;   // loaded when the device was opened
   std::thread prepare_;  // sets handle_ and status_

@@ -40,11 +40,11 @@ __device__ __forceinline__ float QuickGelu(float x) {
 // (linear.h).
 struct Gemm {
   Tensor x;  // [rows, k] of the weight type
-  const LinearWeight* w;
+  const WeightView* w;
   Tensor bias, residual, y;
   float alpha;
   Activation activation;
-  void* workspace;  // cuBLASLt's, CublasLtPlans::kWorkspaceBytes bytes
+  void* workspace;  // for RunCublasLt, kCublasLtWorkspaceBytes bytes
   // Fused norm of x [rows, k] f32 (norm.h). Of the functions that take a Gemm, only RunGemv
   // supports it.
   Tensor norm_gamma, norm_beta;
@@ -63,66 +63,72 @@ inline bool IsHalf(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kF16;
 }
 
+// GEMM by cuBLASLt with the device's plan for its shape (linear/cublas_plans.cuh). Returns false,
+// with nothing enqueued, if cuBLASLt does not support it.
+bool RunCublasLt(const Gemm& p, CudaStream& stream);
+constexpr int64_t kCublasLtWorkspaceBytes = int64_t{32} << 20;  // recommended for Hopper
+
 // Gemv for up to eight rows with bf16 or f16 weights, in linear/gemv.cu. Returns false, with
 // nothing enqueued, if it does not support the shape. x has the weight type, or is f32 and is
 // rounded to the weight type in the kernel.
-bool RunGemv(const Gemm& p, Stream& stream);
+bool RunGemv(const Gemm& p, CudaStream& stream);
 
-// For GEMMs that RunGemv computes, the functions SupportsKvStore, SplitNormParts and
-// SupportsSplitNormInput (linear.h) return the results of the three functions below.
-bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows);
-int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows);
-bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows);
+// For GEMMs that RunGemv computes, the functions SupportsFusedNorm, SupportsKvStore, SplitNormParts
+// and SupportsSplitNormInput (linear.h) return the results of the four functions below.
+bool GemvSupportsFusedNorm(const WeightView& w, int64_t rows);
+bool GemvSupportsKvStore(const WeightView& w, int64_t rows);
+int64_t GemvSplitNormParts(const WeightView& w, int64_t rows);
+bool GemvSupportsSplitNormInput(const WeightView& w, int64_t rows);
 
 // Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu. RunSplitK returns
 // false, with nothing enqueued, if it does not support the call; x must have the weight type. The
 // functions SplitK... return what SupportsKvStore, SplitNormParts and SupportsSplitNormInput
 // (linear.h) return for a GEMM that RunSplitK computes.
-bool RunSplitK(const LinearArgs& args, Stream& stream);
-bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device);
-int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device);
-bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device);
-bool SplitKSupportsLora(const LinearArgs& args, const Device& device);  // SupportsLora
+bool RunSplitK(const LinearArgs& args, CudaStream& stream);
+bool SplitKSupportsKvStore(const WeightView& w, int64_t rows, const CudaStream& stream);
+int64_t SplitKSplitNormParts(const WeightView& w, int64_t rows, const CudaStream& stream);
+bool SplitKSupportsSplitNormInput(const WeightView& w, int64_t rows, const CudaStream& stream);
+bool SplitKSupportsLora(const LinearArgs& args, const CudaStream& stream);  // SupportsLora
 
 // Persistent GEMM for many rows on Hopper, with gated weights (gate and up rows) or a scattered
 // output (ScatterOutput), in linear/persistent.cu. MinPersistentRows: the smallest number of rows
 // for which it is used. PersistentTakes: whether it supports this GEMM; if x does not have the
 // weight type, the caller must convert x first. PersistentLinear: runs it.
-int64_t MinPersistentRows(const LinearWeight& w);
-bool PersistentTakes(const LinearArgs& args, const Device& device);
-void PersistentLinear(const LinearArgs& args, Stream& stream);
+int64_t MinPersistentRows(const WeightView& w);
+bool PersistentTakes(const LinearArgs& args, const CudaStream& stream);
+void PersistentLinear(const LinearArgs& args, CudaStream& stream);
 
 // GEMM of any shape with unquantised weights, in linear.cu. The previous kernel on the stream may
 // have written the weights, because this GEMM loads them after it has waited for that kernel. (The
 // gemv and split-K kernels load weights before that wait.)
-void WideLinear(const LinearArgs& args, Stream& stream);
+void WideLinear(const LinearArgs& args, CudaStream& stream);
 
 // GEMM of 8-bit values on Hopper, for weights whose type quantises inputs (QuantizesInputs), in
 // linear/byte_gemm.cu. ByteGemmTakes: whether it supports the call.
-bool ByteGemmTakes(const LinearArgs& args, const Device& device);
-int64_t ByteGemmScratchBytes(const LinearWeight& w, int64_t rows);
-void ByteGemm(const LinearArgs& args, Stream& stream);
+bool ByteGemmTakes(const LinearArgs& args, const CudaStream& stream);
+int64_t ByteGemmScratchBytes(const WeightView& w, int64_t rows);
+void ByteGemm(const LinearArgs& args, CudaStream& stream);
 
 // GEMM with quantised weights, and the size of its scratch memory in bytes, in linear/sliced.cu.
-void QuantizedLinear(const LinearArgs& args, Stream& stream);
-int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+void QuantizedLinear(const LinearArgs& args, CudaStream& stream);
+int64_t QuantizedScratchBytes(const WeightView& w, int64_t rows, const CudaStream& stream);
 // GEMM with the weights of one adapter (LoraInput::adapter), in linear/sliced.cu: whether it
 // supports the call, and the call.
 bool SupportsMergedLora(const LinearArgs& args);
-void MergedLoraLinear(const LinearArgs& args, Stream& stream);
+void MergedLoraLinear(const LinearArgs& args, CudaStream& stream);
 
 // Two functions of linear/quantized.cu for quantised weights. RunByteGemv: GEMM of few rows;
 // returns false, with nothing enqueued, if it does not support the call. Dequantize: writes
 // channels [begin, end) to `to`, [end - begin, k] bf16.
-bool RunByteGemv(const LinearArgs& args, Stream& stream);
-void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream);
+bool RunByteGemv(const LinearArgs& args, CudaStream& stream);
+void Dequantize(const WeightView& w, int64_t begin, int64_t end, void* to, CudaStream& stream);
 
 // Writes channels [begin, end) of W with the LoRA terms of an adapter to `to`, [end - begin, k] of
 // the factors' dtype, in linear/lora_merge.cu. `begin` is a multiple of kMergedLoraRows.
 // CanMergeLora: whether it supports the weight.
 constexpr int kMergedLoraRows = 4;
-void MergeLora(const LinearWeight& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
-               int64_t end, void* to, Stream& stream);
-bool CanMergeLora(const LinearWeight& w, const LoraWeight& lora);
+void MergeLora(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
+               int64_t end, void* to, CudaStream& stream);
+bool CanMergeLora(const WeightView& w, const LoraWeight& lora);
 
 }  // namespace quintet::cuda

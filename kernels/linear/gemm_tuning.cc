@@ -8,7 +8,7 @@ namespace quintet {
 namespace {
 
 // Unreachable: a build without CUDA has no Device.
-[[noreturn]] void NoCuda() { CheckFailed(__FILE__, __LINE__, "this build has no CUDA", ""); }
+[[noreturn]] void NoCuda() { CheckFailed(__FILE__, __LINE__, "this build has no CUDA"); }
 
 }  // namespace
 

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, 2)
 }
 
 // Whether the kernel supports this weight type, k and number of rows.
-bool Fits(const LinearWeight& w, int64_t rows) {
+bool Fits(const WeightView& w, int64_t rows) {
   return IsHalf(w.type()) && rows <= kGemvMaxRows && w.k() % kGemvStep == 0;
 }
 
@@ -123,7 +123,7 @@ int LayOutSharedMemory(int turns, typename Shape::Args* a) {
 }
 
 template <typename Shape>
-void LaunchKernel(typename Shape::Args a, Stream& stream) {
+void LaunchKernel(typename Shape::Args a, CudaStream& stream) {
   constexpr int kWarps = Shape::kWarps;
   const auto kernel = GemvKernel<Shape>;
   auto& w = a.weights;
@@ -132,22 +132,22 @@ void LaunchKernel(typename Shape::Args a, Stream& stream) {
   // `at_once`: number of CTAs that can be resident on the GPU. `turns`: tiles per CTA, rounded up,
   // if `at_once` CTAs share all tiles. `blocks`, the grid size: the smallest number of CTAs that
   // computes all tiles with at most `turns` tiles per CTA.
-  const int at_once = stream.device().num_sms() * kBlocksPerUnit;
+  const int at_once = stream.num_sms() * kBlocksPerUnit;
   const int turns = (w.tiles + at_once - 1) / at_once;
   const int blocks = (w.tiles + turns - 1) / turns;
 
   const int shared = LayOutSharedMemory<Shape>(turns, &a);
   // A CTA can start while CTAs of another kernel still run on its SM only if both kernels use the
   // same split between L1 and shared memory.
-  QT_CUDA(stream.device(), cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                cudaSharedmemCarveoutMaxShared));
+  QT_CUDA(stream, cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                       cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared));
   Launch(stream, dim3(static_cast<unsigned>(blocks)), dim3(kWarps * 32),
          static_cast<size_t>(shared), kernel, a);
 }
 
 template <typename Out>
-void SetCache(const KvOutput& kv, Stream& stream, GemvKvArgs<Out>* to) {
+void SetCache(const KvOutput& kv, CudaStream& stream, GemvKvArgs<Out>* to) {
   if (kv.cache == nullptr) return;
   const KvCache& cache = *kv.cache;
   to->cache = cache.as<Out>();
@@ -175,20 +175,20 @@ void SetSplitNorm(const Gemm& p, Args* a) {
 // registers at a time; the number of registers limits both. With a large k, 16 warps are faster
 // than 8 only if there are few CTAs.
 template <typename Args>
-void LaunchByDepth(const Args& a, Stream& stream) {
+void LaunchByDepth(const Args& a, CudaStream& stream) {
   if constexpr (Args::kHalves) {
     LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
   } else {
     if (a.weights.k <= kDeep) return LaunchKernel<GemvShape<Args, 8, 4>>(a, stream);
     constexpr bool kWide = sizeof(typename Args::X) == 4;
-    const bool few_blocks = a.weights.n / kGemvChannels <= stream.device().num_sms() / 2;
+    const bool few_blocks = a.weights.n / kGemvChannels <= stream.num_sms() / 2;
     if (kWide || !few_blocks) return LaunchKernel<GemvShape<Args, 8, 8>>(a, stream);
     if constexpr (!kWide) LaunchKernel<GemvShape<Args, 16, 4>>(a, stream);
   }
 }
 
 template <typename T, typename X, typename Out, bool kHalves>
-void LaunchGemv(const Gemm& p, Stream& stream) {
+void LaunchGemv(const Gemm& p, CudaStream& stream) {
   using Args = GemvArgs<T, X, Out, kHalves>;
   Args a{};
   auto& w = a.weights;
@@ -224,7 +224,7 @@ void LaunchGemv(const Gemm& p, Stream& stream) {
 }
 
 template <typename T>
-void LaunchOfTypes(const Gemm& p, Stream& stream) {
+void LaunchOfTypes(const Gemm& p, CudaStream& stream) {
   const auto to = [&](auto out) {
     using Out = typename decltype(out)::type;
     if (p.x.dtype == DType::kF32) return LaunchGemv<T, float, Out, false>(p, stream);
@@ -241,9 +241,9 @@ void LaunchOfTypes(const Gemm& p, Stream& stream) {
 
 }  // namespace
 
-bool RunGemv(const Gemm& p, Stream& stream) {
+bool RunGemv(const Gemm& p, CudaStream& stream) {
   if (p.w == nullptr || !Fits(*p.w, p.x.dim[0]) || !Vectorizable(p.x)) return false;
-  QT_CHECK(!p.norm_gamma.defined() || SupportsFusedNorm(*p.w, p.x.dim[0]));
+  QT_CHECK(!p.norm_gamma.defined() || GemvSupportsFusedNorm(*p.w, p.x.dim[0]));
   if (p.w->type() == WeightType::kBF16) {
     LaunchOfTypes<__nv_bfloat16>(p, stream);
   } else {
@@ -252,23 +252,23 @@ bool RunGemv(const Gemm& p, Stream& stream) {
   return true;
 }
 
-bool SupportsFusedNorm(const LinearWeight& w, int64_t rows) {
+bool GemvSupportsFusedNorm(const WeightView& w, int64_t rows) {
   return Fits(w, rows) && w.k() <= kMostNormK;
 }
 
-bool GemvSupportsKvStore(const LinearWeight& w, int64_t rows) { return Fits(w, rows); }
+bool GemvSupportsKvStore(const WeightView& w, int64_t rows) { return Fits(w, rows); }
 
 // Only GEMMs in bf16 can write the first half of a split RMSNorm: the values y * gamma
 // (NormOutput::scaled) could overflow f16, because they are divided by the root mean square of y
 // only in the next GEMM.
-int64_t GemvSplitNormParts(const LinearWeight& w, int64_t rows) {
+int64_t GemvSplitNormParts(const WeightView& w, int64_t rows) {
   const bool does = Fits(w, rows) && w.type() == WeightType::kBF16 && !w.gated();
   return does && w.n() % kGemvChannels == 0 ? w.n() / kGemvChannels : 0;
 }
 
 // A split RMSNorm of x (its first half is in the epilogue of the previous GEMM) is supported only
 // for large k: with a small k, a norm that this GEMM computes alone (norm_gamma) costs no more.
-bool GemvSupportsSplitNormInput(const LinearWeight& w, int64_t rows) {
+bool GemvSupportsSplitNormInput(const WeightView& w, int64_t rows) {
   return Fits(w, rows) && w.type() == WeightType::kBF16 && w.k() > kDeep;
 }
 

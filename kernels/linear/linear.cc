@@ -1,13 +1,5 @@
 #include "kernels/linear/linear.h"
 
-#include <algorithm>
-#include <cstring>
-#include <limits>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "kernels/base/status_macros.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/linear_cpu.h"
@@ -17,12 +9,8 @@
 namespace quintet {
 namespace {
 
-// The largest k of int8 weights on the CPU: i32 sums of k products u8 * i8 must not overflow, so
-// 255 * 127 * k < 2^31.
-constexpr int64_t kMaxI8K = 66000;
-
 void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
-  const LinearWeight& w = *a.w;
+  const WeightView& w = *a.w;
   const NormOutput& norm = a.next_norm;
   const int64_t rows = a.x.dim[0], parts = SplitNormParts(w, rows, stream);
   QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
@@ -50,7 +38,7 @@ void CheckLora(const LinearArgs& a, const Stream& stream) {
 }
 
 void CheckShapes(const LinearArgs& a, const Stream& stream) {
-  const LinearWeight& w = *a.w;
+  const WeightView& w = *a.w;
   QT_CHECK(w.defined());
   const int64_t rows = a.x.dim[0];
   QT_CHECK_EQ(a.x.rank, 2);
@@ -106,67 +94,17 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   }
 }
 
-absl::Status TooLarge(int64_t n, int64_t k) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("weight matrix too large: ", n, " x ", k, " values"));
-}
-
 }  // namespace
 
-absl::StatusOr<LinearWeight> LinearWeight::Describe(int64_t n, int64_t k, WeightType type,
-                                                    bool gated, Device* device) {
-  QT_CHECK(n > 0 && k > 0);
-  QT_CHECK(!gated || n % 2 == 0);
-  QT_CHECK(WeightTypeSupported(type, device));
-  QT_CHECK(type != WeightType::kI8 || device != nullptr || k <= kMaxI8K);
-  LinearWeight w;
-  w.n_ = n;
-  w.k_ = k;
-  w.type_ = type;
-  w.gated_ = gated;
-  w.device_ = device;
-  if (device != nullptr) {
-    const int64_t row_bytes = k * DTypeBytes(WeightDType(type));
-    if (n > std::numeric_limits<int64_t>::max() / 2 / row_bytes) return TooLarge(n, k);
-    w.panel_bytes_ = n * row_bytes;
-    w.channel_bytes_ = IsQuantized(type) ? n * 4 : 0;
-    return w;
-  }
-  const int64_t panels = cpu::Panels(w);
-  const int64_t panel_bytes = cpu::Groups(w) * cpu::kPanelColumns * cpu::kUnitBytes;
-  if (panels > std::numeric_limits<int64_t>::max() / 2 / panel_bytes) {
-    return TooLarge(n, k);
-  }
-  w.panel_bytes_ = panels * panel_bytes;
-  w.channel_bytes_ = type == WeightType::kI8 ? panels * cpu::kPanelColumns * 8 : 0;
-  return w;
-}
-
-absl::StatusOr<LinearWeight> LinearWeight::Allocate(int64_t n, int64_t k, WeightType type,
-                                                    bool gated, Device* device) {
-  QT_ASSIGN_OR_RETURN(LinearWeight w, Describe(n, k, type, gated, device));
-  // On a device W is padded with rows of zeros to a multiple of eight rows, which some cuBLASLt
-  // GEMMs need (linear/cublas_plans.cu).
-  const int64_t used_bytes = w.panel_bytes_, padding = (8 - n % 8) % 8;
-  if (device != nullptr) w.panel_bytes_ += padding * (used_bytes / n);
-  QT_ASSIGN_OR_RETURN(w.panels_, device == nullptr ? Buffer::Allocate(w.panel_bytes_)
-                                                   : device->Allocate(w.panel_bytes_));
-  if (device != nullptr) {
-    const std::vector<char> zeros(static_cast<size_t>(w.panel_bytes_ - used_bytes));
-    if (!zeros.empty()) {
-      device->Write(w.panels_.as<char>() + used_bytes, zeros.data(), w.panel_bytes_ - used_bytes);
-    }
-    QT_ASSIGN_OR_RETURN(w.channels_, device->Allocate(w.channel_bytes_));
-    return w;
-  }
-  // Zero the last panel, because Pack does not write its columns past channel n.
-  const int64_t last = w.panel_bytes_ / cpu::Panels(w);
-  std::memset(w.panels_.as<char>() + w.panel_bytes_ - last, 0, static_cast<size_t>(last));
-  if (type == WeightType::kI8) {
-    QT_ASSIGN_OR_RETURN(w.channels_, Buffer::Allocate(w.channel_bytes_));
-    std::memset(w.channels_.data(), 0, static_cast<size_t>(w.channel_bytes_));
-  }
-  return w;
+WeightView::WeightView(const void* values, int64_t n, int64_t k, WeightType type, bool gated)
+    : n_(n),
+      k_(k),
+      type_(type),
+      gated_(gated),
+      panel_bytes_(n * k * DTypeBytes(WeightDType(type))),
+      panels_(values) {
+  QT_CHECK(n > 0 && k > 0 && (!gated || n % 2 == 0));
+  QT_CHECK(!IsQuantized(type));
 }
 
 const char* WeightTypeName(WeightType type) {
@@ -182,15 +120,6 @@ const char* WeightTypeName(WeightType type) {
     default:
       return DTypeName(WeightDType(type));
   }
-}
-
-LinearWeight LinearWeight::OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
-                                    bool gated, Device* device) {
-  QT_CHECK(device != nullptr && !IsQuantized(type));
-  absl::StatusOr<LinearWeight> w = Describe(n, k, type, gated, device);
-  QT_CHECK(w.ok());
-  w->panels_ = Buffer(const_cast<void*>(values), w->panel_bytes_, nullptr);
-  return *std::move(w);
 }
 
 DType WeightDType(WeightType type) {
@@ -233,37 +162,35 @@ DType ActivationType(WeightType type, const Device* device) {
   return type == WeightType::kF16 ? DType::kF16 : DType::kBF16;
 }
 
-bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  if (IsQuantized(w.type())) return false;
-  return Dispatch<cpu::SupportsFusedNorm, cuda::SupportsFusedNorm>(stream)(w, rows);
+bool SupportsFusedNorm(const LinearArgs& args, const Stream& stream) {
+  return Dispatch<cpu::SupportsFusedNorm, cuda::SupportsFusedNorm>(stream, args);
 }
 
 bool SupportsLora(const LinearArgs& args, const Stream& stream) {
   if (args.row_bias.defined() || args.lora.weight == nullptr) return false;
-  return Dispatch<cpu::SupportsLora, cuda::SupportsLora>(stream)(args, stream);
+  return Dispatch<cpu::SupportsLora, cuda::SupportsLora>(stream, args);
 }
 
-bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::SupportsKvStore, cuda::SupportsKvStore>(stream)(w, rows, stream);
+bool SupportsKvStore(const WeightView& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SupportsKvStore, cuda::SupportsKvStore>(stream, w, rows);
 }
 
-int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::SplitNormParts, cuda::SplitNormParts>(stream)(w, rows, stream);
+int64_t SplitNormParts(const WeightView& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SplitNormParts, cuda::SplitNormParts>(stream, w, rows);
 }
 
-bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::SupportsSplitNormInput, cuda::SupportsSplitNormInput>(stream)(w, rows,
-                                                                                     stream);
+bool SupportsSplitNormInput(const WeightView& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::SupportsSplitNormInput, cuda::SupportsSplitNormInput>(stream, w, rows);
 }
 
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return Dispatch<cpu::LinearScratchBytes, cuda::LinearScratchBytes>(stream)(w, rows, stream);
+int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const Stream& stream) {
+  return Dispatch<cpu::LinearScratchBytes, cuda::LinearScratchBytes>(stream, w, rows);
 }
 
 void Linear(const LinearArgs& args, Stream& stream) {
   CheckShapes(args, stream);
   stream.CountGemm();
-  Dispatch<cpu::Linear, cuda::Linear>(stream)(args, stream);
+  Dispatch<cpu::Linear, cuda::Linear>(stream, args);
 }
 
 }  // namespace quintet

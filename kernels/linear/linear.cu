@@ -1,10 +1,9 @@
 #include <algorithm>
 
+#include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
-#include "kernels/linear/cublas_plans.cuh"
 #include "kernels/linear/gemm.cuh"
 #include "kernels/runtime/cuda.cuh"
-#include "kernels/runtime/device_cuda.h"
 
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
@@ -31,18 +30,18 @@ namespace {
 struct Pieces {
   int64_t x, product;
 };
-Pieces PiecesOf(const LinearWeight& w, const Device& device) {
-  if (device.hopper() && IsHalf(w.type())) return {4096, MinPersistentRows(w)};
+Pieces PiecesOf(const WeightView& w, const CudaStream& stream) {
+  if (stream.hopper() && IsHalf(w.type())) return {4096, MinPersistentRows(w)};
   return {1024, 1024};
 }
 
-DType TypeOf(const LinearWeight& w) {
+DType TypeOf(const WeightView& w) {
   return w.type() == WeightType::kF32    ? DType::kF32
          : w.type() == WeightType::kBF16 ? DType::kBF16
                                          : DType::kF16;
 }
 
-int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
+int64_t OutputColumns(const WeightView& w) { return w.gated() ? w.n() / 2 : w.n(); }
 
 // ---- Stage 1: conversion of x to the weight type ----
 
@@ -66,7 +65,7 @@ __global__ void ConvertKernel(const In* x, int64_t x_stride, int64_t columns, Ou
 }
 
 template <typename Out>
-void Convert(const Tensor& x, const Tensor& y, Stream& stream) {
+void Convert(const Tensor& x, const Tensor& y, CudaStream& stream) {
   const int64_t rows = x.dim[0], columns = x.dim[1];
   const bool vectors = Vectorizable(x) && columns % kWidth == 0;
   const int64_t threads = vectors ? columns / kWidth : columns;
@@ -159,7 +158,7 @@ __global__ void __launch_bounds__(kTileThreads) TileGemm(TileArgs<T, Out> a) {
 }
 
 template <typename T, typename Out>
-void LaunchTiles(const Gemm& p, Stream& stream) {
+void LaunchTiles(const Gemm& p, CudaStream& stream) {
   const TileArgs<T, Out> a{p.x.as<T>(),
                            static_cast<const T*>(p.w->panels()),
                            p.bias.dtype == DType::kF32 ? p.bias.as<float>() : nullptr,
@@ -186,7 +185,7 @@ void LaunchTiles(const Gemm& p, Stream& stream) {
   }
 }
 
-void RunTiles(const Gemm& p, Stream& stream) {
+void RunTiles(const Gemm& p, CudaStream& stream) {
   DispatchDType(p.x.dtype, [&](auto in) {
     using T = typename decltype(in)::type;
     if (p.y.dtype == DType::kF32) return LaunchTiles<T, float>(p, stream);
@@ -195,9 +194,9 @@ void RunTiles(const Gemm& p, Stream& stream) {
   });
 }
 
-void RunGemm(const Gemm& p, Stream& stream) {
+void RunGemm(const Gemm& p, CudaStream& stream) {
   if (p.w->type() != WeightType::kF32) {
-    if (static_cast<CudaDevice&>(stream.device()).plans().Run(p, stream)) return;
+    if (RunCublasLt(p, stream)) return;
   }
   RunTiles(p, stream);
 }
@@ -283,7 +282,7 @@ bool UsesVectorEpilogue(const EpilogueArgs<In, Out>& a) {
 
 template <typename In, typename Out>
 void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_row,
-                  Stream& stream) {
+                  CudaStream& stream) {
   EpilogueArgs<In, Out> a{};
   a.product = product.as<In>();
   if (args.bias.dtype == DType::kF32) {
@@ -336,20 +335,20 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch Carve(void* base, const LinearWeight& w, int64_t rows, const Device& device) {
+Scratch Carve(void* base, const WeightView& w, int64_t rows, const CudaStream& stream) {
   const int64_t size = DTypeBytes(TypeOf(w));
-  const Pieces pieces = PiecesOf(w, device);
+  const Pieces pieces = PiecesOf(w, stream);
   const bool converts = w.type() != WeightType::kF32;
   Carver carver(base);
   Scratch s;
-  s.workspace = carver.Take(converts ? CublasLtPlans::kWorkspaceBytes : 0);
+  s.workspace = carver.Take(converts ? kCublasLtWorkspaceBytes : 0);
   s.x = carver.Take(converts ? std::min(rows, pieces.x) * w.k() * size : 0);
   s.product = carver.Take(std::min(rows, pieces.product) * w.n() * size);
   s.bytes = carver.used_bytes();
   return s;
 }
 
-Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
+Tensor ConvertX(const Tensor& x, DType type, void* scratch, CudaStream& stream) {
   if (x.dtype == type) return x;
   QT_CHECK(x.dtype == DType::kF32);
   const Tensor y = Tensor::Dense(scratch, type, {x.dim[0], x.dim[1]});
@@ -359,7 +358,7 @@ Tensor ConvertX(const Tensor& x, DType type, void* scratch, Stream& stream) {
 
 // Runs stage 3, the epilogue pass, on `product`: the results of stage 2, the GEMM, for consecutive
 // rows of the call. The first of them is row first_row.
-void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Stream& stream) {
+void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, CudaStream& stream) {
   const DType out = args.scatter.base != nullptr ? args.scatter.dtype : args.y.dtype;
   DispatchDType(product.dtype, [&](auto in) {
     using In = typename decltype(in)::type;
@@ -405,25 +404,25 @@ Gemm WholeGemm(const LinearArgs& args) {
 }
 
 // A view of the weight as a matrix of n output channels: the gate rows, then the up rows.
-LinearWeight WithoutGates(const LinearWeight& w, const Stream& stream) {
-  return LinearWeight::OnDevice(w.panels(), w.n(), w.k(), w.type(), false, &stream.device());
+WeightView WithoutGates(const WeightView& w) {
+  return WeightView(w.panels(), w.n(), w.k(), w.type(), false);
 }
 
 }  // namespace
 
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const CudaStream& stream) {
   if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
   // A call with a row_bias needs the scratch memory of the weight without its gates.
-  return std::max(Carve(nullptr, w, rows, stream.device()).bytes,
-                  Carve(nullptr, WithoutGates(w, stream), rows, stream.device()).bytes);
+  return std::max(Carve(nullptr, w, rows, stream).bytes,
+                  Carve(nullptr, WithoutGates(w), rows, stream).bytes);
 }
 
 namespace {
 
 // A GEMM without activation adds x W^T to the row bias. An epilogue pass then computes y from the
 // result, which has taken the place of the row bias.
-void LinearWithRowBias(const LinearArgs& args, Stream& stream) {
-  const LinearWeight weight = WithoutGates(*args.w, stream);
+void LinearWithRowBias(const LinearArgs& args, CudaStream& stream) {
+  const WeightView weight = WithoutGates(*args.w);
   const Tensor product = args.row_bias;
   LinearArgs sum;
   sum.x = args.x;
@@ -440,7 +439,7 @@ void LinearWithRowBias(const LinearArgs& args, Stream& stream) {
 }
 
 // Copies K and V from y to the cache; for calls in which no GEMM epilogue stored them there.
-void StoreKvAfter(const LinearArgs& args, Stream& stream) {
+void StoreKvAfter(const LinearArgs& args, CudaStream& stream) {
   const KvCache& cache = *args.kv.cache;
   const int64_t inner = cache.heads * cache.head_dim;
   const auto heads = [&](int64_t part) {
@@ -456,7 +455,7 @@ void StoreKvAfter(const LinearArgs& args, Stream& stream) {
 
 }  // namespace
 
-void Linear(const LinearArgs& args, Stream& stream) {
+void Linear(const LinearArgs& args, CudaStream& stream) {
   if (args.x.dim[0] == 0) return;
   if (args.lora.weight != nullptr && args.lora.adapters.empty()) {
     return MergedLoraLinear(args, stream);
@@ -470,38 +469,40 @@ void Linear(const LinearArgs& args, Stream& stream) {
   if (args.kv.cache != nullptr) StoreKvAfter(args, stream);
 }
 
-bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return GemvSupportsKvStore(w, rows) || SplitKSupportsKvStore(w, rows, stream.device());
+bool SupportsFusedNorm(const LinearArgs& args, const CudaStream& stream) {
+  return QuantizesInputs(args.w->type()) ? ByteGemmTakes(args, stream)
+                                         : GemvSupportsFusedNorm(*args.w, args.x.dim[0]);
 }
 
-bool SupportsLora(const LinearArgs& args, const Stream& stream) {
-  return args.lora.adapters.empty() ? SupportsMergedLora(args)
-                                    : SplitKSupportsLora(args, stream.device());
+bool SupportsKvStore(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  return GemvSupportsKvStore(w, rows) || SplitKSupportsKvStore(w, rows, stream);
 }
 
-int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  const Device& device = stream.device();
-  if (SplitKSupportsKvStore(w, rows, device)) return SplitKSplitNormParts(w, rows, device);
+bool SupportsLora(const LinearArgs& args, const CudaStream& stream) {
+  return args.lora.adapters.empty() ? SupportsMergedLora(args) : SplitKSupportsLora(args, stream);
+}
+
+int64_t SplitNormParts(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  if (SplitKSupportsKvStore(w, rows, stream)) return SplitKSplitNormParts(w, rows, stream);
   return GemvSplitNormParts(w, rows);
 }
 
-bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream) {
-  return GemvSupportsSplitNormInput(w, rows) ||
-         SplitKSupportsSplitNormInput(w, rows, stream.device());
+bool SupportsSplitNormInput(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  return GemvSupportsSplitNormInput(w, rows) || SplitKSupportsSplitNormInput(w, rows, stream);
 }
 
-void WideLinear(const LinearArgs& args, Stream& stream) {
+void WideLinear(const LinearArgs& args, CudaStream& stream) {
   if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   const int64_t rows = args.x.dim[0];
   const DType type = TypeOf(w);
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);
   QT_CHECK(!args.x_squares.defined() && !args.next_norm.gamma.defined());
   const bool direct = GemmSupportsEpilogue(args, type);
-  const bool many = PersistentTakes(args, stream.device());
-  const Scratch scratch = Carve(args.scratch.data, w, rows, stream.device());
+  const bool many = PersistentTakes(args, stream);
+  const Scratch scratch = Carve(args.scratch.data, w, rows, stream);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
-  const Pieces pieces = PiecesOf(w, stream.device());
+  const Pieces pieces = PiecesOf(w, stream);
   const int64_t piece = !many && !direct ? pieces.product : args.x.dtype != type ? pieces.x : rows;
   for (int64_t begin = 0; begin < rows; begin += piece) {
     const int64_t end = std::min(begin + piece, rows);

@@ -20,15 +20,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 #include "kernels/ops/kv_cache.h"
-#include "kernels/runtime/buffer.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Device;  // kernels/runtime/device.h
+class Stream;  // kernels/runtime/stream.h
 
 enum class Activation : uint8_t { kNone, kRelu, kGeluTanh, kGeluErf, kSilu, kTanh };
 
@@ -54,40 +54,13 @@ bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
 // quantised weights. CPU: f32.
 DType ActivationType(WeightType type, const Device* device);
 
-// A weight matrix W [n, k] in the layout that the GEMM kernels read. Immutable once packed;
-// concurrent reads are safe.
-class LinearWeight {
+// A packed weight matrix W [n, k] as kernels read it: a view, which owns no memory. Packed weights
+// with their memory are LinearWeight objects (linear/weight.h).
+class WeightView {
  public:
-  // Allocates memory for W. `gated`: W consists of n/2 gate rows and then n/2 up rows. On the CPU
-  // the two halves are interleaved in memory, so that one GEMM yields both halves of a gated
-  // activation together. With a `device`, W is row-major in device memory, and the Device object
-  // must outlive the calls of Pack.
-  static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
-                                               Device* device = nullptr);
-  // Takes the arguments of Allocate but allocates no memory. The result has no values and serves
-  // only to compute sizes, with bytes() and LinearScratchBytes.
-  static absl::StatusOr<LinearWeight> Describe(int64_t n, int64_t k, WeightType type, bool gated,
-                                               Device* device = nullptr);
-  // A view of unquantised values [n, k], row-major, that are already in device memory.
-  static LinearWeight OnDevice(const void* values, int64_t n, int64_t k, WeightType type,
-                               bool gated, Device* device);
-  LinearWeight() = default;
-
-  // Ranges of rows that are packed in parallel must begin at multiples of kPackRows.
-  static constexpr int64_t kPackRows = 64;
-  // Fills output channels [row, row + w.dim[0]) from w [rows, k] f32|bf16|f16 with any strides.
-  // (GPT-2's weights, which are [in, out] in files, are passed as a transposed view.) Quantises as
-  // QuantizeRows does. Rows are numbered as in the file: gate rows are [0, n/2), up rows [n/2, n).
-  // Several threads may fill disjoint ranges at once if each range begins at a multiple of
-  // kPackRows and ends at such a multiple or at row n. If W is gated, each range must instead be
-  // within one half (gate rows or up rows), begin at a multiple of kPackRows counted from the first
-  // row of that half, and end at such a multiple or at the end of the half.
-  void Pack(int64_t row, const Tensor& w);
-  // Fills output channels like Pack, but from values that are already quantised: w [rows, k] of
-  // WeightDType(type()), scales [rows] f32.
-  void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
-  // The inverse of Pack, for tests: writes dequantised rows to w [rows, k] f32. CPU only.
-  void Unpack(int64_t row, const Tensor& w) const;
+  WeightView() = default;
+  // Unquantised values [n, k], row-major, in device memory.
+  WeightView(const void* values, int64_t n, int64_t k, WeightType type, bool gated);
 
   bool defined() const { return n_ > 0; }
   int64_t n() const { return n_; }
@@ -97,28 +70,19 @@ class LinearWeight {
   int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
   // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major.
-  const void* panels() const { return panels_.data(); }
+  const void* panels() const { return panels_; }
   // The data of each output channel of a quantised W. CPU: scales and sums of weights, as described
   // in linear_cpu.h. GPU: scales [n] f32.
-  const void* channels() const { return channels_.data(); }
+  const void* channels() const { return channels_; }
 
- private:
-  void WriteRows(int64_t row, const Tensor& w);
-  void WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales);
-
+ protected:
   int64_t n_ = 0, k_ = 0;
   WeightType type_ = WeightType::kF32;
   bool gated_ = false;
-  Device* device_ = nullptr;
   int64_t panel_bytes_ = 0, channel_bytes_ = 0;
-  Buffer panels_;
-  Buffer channels_;  // quantised only: scale of each channel; kI8 on a CPU: scales and sums
+  const void* panels_ = nullptr;
+  const void* channels_ = nullptr;
 };
-
-// Quantises rows in the same way as Pack, for writing them to a file: reads w [rows, k]
-// f32|bf16|f16, writes q [rows, k] i8 or f8, dense, and scales [rows] f32. Symmetric: the largest
-// magnitude of a channel becomes 127 (i8) or 448 (f8).
-void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales);
 
 // Scattered output: each row of y is divided into chunks of `chunk` columns, which are stored at
 // separate places. Element (r, c) is written to base[row_offset[r] + chunk_offset[c / chunk] + c %
@@ -136,7 +100,7 @@ struct ScatterOutput {
 struct KvOutput {
   const KvCache* cache = nullptr;
   int64_t layer = 0;
-  absl::Span<const int32_t> slots;  // [rows]; -1: K and V of the row are not stored
+  std::span<const int32_t> slots;  // [rows]; -1: K and V of the row are not stored
 };
 
 // Split RMSNorm: an RMSNorm between two GEMMs without a pass of its own. Since norm(y) W^T = (y
@@ -156,7 +120,7 @@ struct LoraInput {
   const LoraWeight* weight = nullptr;
   // [rows] as in AddLoraArgs; or empty: all rows have `adapter`, which is not -1, and whose terms
   // are added to a copy of W.
-  absl::Span<const int32_t> adapters;
+  std::span<const int32_t> adapters;
   int32_t adapter = -1;
   // All values of `adapters` are equal or -1. The host values need not tell it, because a CUDA
   // graph with this call may run with other values.
@@ -179,10 +143,10 @@ struct LinearArgs {
   // Split RMSNorm (NormOutput) of x; allowed only if SupportsSplitNormInput. x and x_squares are
   // the tensors NormOutput::scaled and NormOutput::squares that the previous GEMM wrote. Each row
   // of x W^T is multiplied by 1 / sqrt(sum of its x_squares / k + norm_eps).
-  Tensor x_squares;                 // [rows, parts] f32, dense, or undefined
-  const LinearWeight* w = nullptr;  // [n, k]
-  Tensor bias;                      // [n] f32 (GPU: or of y's type), or undefined
-  float alpha = 1.0f;               // scales x W^T before the bias
+  Tensor x_squares;               // [rows, parts] f32, dense, or undefined
+  const WeightView* w = nullptr;  // [n, k]
+  Tensor bias;                    // [n] f32 (GPU: or of y's type), or undefined
+  float alpha = 1.0f;             // scales x W^T before the bias
   // n biases for each row, added like `bias` before the activation; or undefined. Must be undefined
   // if norm_gamma, x_squares, next_norm, scatter or kv is set. On a GPU the call overwrites it.
   Tensor row_bias;  // [rows, n] f32, or on a GPU of y's dtype
@@ -208,14 +172,16 @@ struct LinearArgs {
 // Checks the shapes (QT_CHECK), increments the GEMM counter of the stream, and runs the GEMM on the
 // threads or the device of the stream. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
-// Whether a GEMM of `rows` rows can normalise x itself (LinearArgs::norm_gamma): on a GPU with bf16
-// or f16 weights, for up to kMostFusedNormRows rows, if k is at most 2048 and a multiple of 32.
+// Whether the GEMM of these arguments, whose x is f32, can normalise x itself
+// (LinearArgs::norm_gamma). On a GPU with bf16 or f16 weights, for up to kMostFusedNormRows rows,
+// if k is at most 2048 and a multiple of 32. With a type that quantises x, if this GEMM quantises
+// it, unless it has a row_bias, a KvOutput or rows of y that are not aligned to 16 bytes.
 constexpr int64_t kMostFusedNormRows = 8;
-bool SupportsFusedNorm(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsFusedNorm(const LinearArgs& args, const Stream& stream);
 // Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (LinearArgs::kv): on
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
 // up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
-bool SupportsKvStore(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsKvStore(const WeightView& w, int64_t rows, const Stream& stream);
 // Whether the GEMM of these arguments can add LoRA terms itself (LinearArgs::lora). With the
 // adapters of the rows: on Hopper with bf16 or f16 weights, for at most kMaxLoraInputRows rows, if
 // the ranks are at most 64, and LoraInput::words is defined or one_adapter is set. Up to
@@ -231,12 +197,12 @@ constexpr int64_t kMostNormRows = 512;
 // nonzero only on a GPU, with bf16 weights and few rows of x: up to 8, on Hopper up to 64 (more if
 // rows * n * k is small, split_k.cu). In calls that write a NormOutput or have x_squares, rows of
 // all tensors must begin on 16-byte boundaries.
-int64_t SplitNormParts(const LinearWeight& w, int64_t rows, const Stream& stream);
+int64_t SplitNormParts(const WeightView& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows can finish an RMSNorm of x that the previous GEMM began (split
 // RMSNorm, LinearArgs::x_squares). With up to eight rows it can do so only if k > 1024.
-bool SupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Stream& stream);
+bool SupportsSplitNormInput(const WeightView& w, int64_t rows, const Stream& stream);
 // Size of LinearArgs::scratch in bytes. It grows with `rows`, but on the CPU only up to about a
 // quarter of the L2 cache of a core.
-int64_t LinearScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream);
+int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const Stream& stream);
 
 }  // namespace quintet

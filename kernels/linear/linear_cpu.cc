@@ -182,7 +182,7 @@ HWY_INLINE void RowOutputs(const PanelRow& row, bool gated, float* out) {
 // Sets out [32] to the bias of each of a panel's 32 channels, in the order of the channels in the
 // panel; 0 for channels past the last one. The bias is e.bias plus row `row` of e.row_bias.
 void PanelBias(const cpu::Epilogue& e, int64_t panel, int64_t row, float* out) {
-  const LinearWeight& w = *e.w;
+  const WeightView& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
   const int64_t begin = panel * columns;
   const int64_t count = std::min(columns, cpu::OutputColumns(w) - begin);
@@ -214,7 +214,7 @@ void EpilogueRows(const cpu::Epilogue& e, const void* sums, int64_t panel, int64
                   int64_t rows, int64_t y_column) {
   HWY_ALIGN float bias[cpu::kPanelColumns];
   HWY_ALIGN float values[cpu::kPanelColumns];
-  const LinearWeight& w = *e.w;
+  const WeightView& w = *e.w;
   const int64_t columns = cpu::ColumnsPerPanel(w);
   const int64_t column = panel * columns;
   const int64_t count = std::min(columns, cpu::OutputColumns(w) - column);

@@ -29,6 +29,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "kernels/linear/linear.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet::cpu {
 
@@ -40,16 +41,16 @@ inline constexpr int64_t kMostBlockRows = 32;  // maximum rows of a block, for a
 constexpr int64_t GroupSize(WeightType type) {
   return type == WeightType::kF32 ? 1 : type == WeightType::kBF16 ? 2 : 4;
 }
-inline int64_t Groups(const LinearWeight& w) {
+inline int64_t Groups(const WeightView& w) {
   return (w.k() + GroupSize(w.type()) - 1) / GroupSize(w.type());
 }
 // Number of columns of y that one panel of 32 output channels yields: 32, or 16 if W is gated (16
 // gate channels and their 16 up channels).
-inline int64_t ColumnsPerPanel(const LinearWeight& w) {
+inline int64_t ColumnsPerPanel(const WeightView& w) {
   return w.gated() ? kPanelColumns / 2 : kPanelColumns;
 }
-inline int64_t OutputColumns(const LinearWeight& w) { return w.gated() ? w.n() / 2 : w.n(); }
-inline int64_t Panels(const LinearWeight& w) {
+inline int64_t OutputColumns(const WeightView& w) { return w.gated() ? w.n() / 2 : w.n(); }
+inline int64_t Panels(const WeightView& w) {
   return (OutputColumns(w) + ColumnsPerPanel(w) - 1) / ColumnsPerPanel(w);
 }
 
@@ -116,13 +117,13 @@ PanelKernel AmxBf16PanelKernel();
 
 // Maximum rows of a chunk: as many packed rows as fit into a quarter of the L2 cache, but at least
 // 48 and at most kChunkRows.
-int64_t MostChunkRows(const LinearWeight& w);
+int64_t MostChunkRows(const WeightView& w);
 // Rows per chunk if `rows` rows are split into chunks of nearly equal size.
-int64_t ChunkRows(const LinearWeight& w, int64_t rows);
+int64_t ChunkRows(const WeightView& w, int64_t rows);
 // Bytes of scratch that PackActivations needs for a chunk of `rows` rows.
-int64_t ActivationBytes(const LinearWeight& w, int64_t rows);
+int64_t ActivationBytes(const WeightView& w, int64_t rows);
 // Packs x [rows <= kChunkRows, k] into scratch, converted to the dtype of the GEMM.
-Activations PackActivations(const LinearWeight& w, const Tensor& x, const Tensor& scratch,
+Activations PackActivations(const WeightView& w, const Tensor& x, const Tensor& scratch,
                             ThreadPool& pool);
 
 // Symmetric quantisation of one row to u8: y = round(x * inverse) + 128, and x is about (y - 128) *
@@ -139,7 +140,7 @@ void QuantizeValues(const float* x, int64_t n, float inverse, uint8_t* y);
 void Bf16RoundValues(const float* x, int64_t n, uint16_t* y);
 
 struct Epilogue {
-  const LinearWeight* w = nullptr;
+  const WeightView* w = nullptr;
   const float* row_scales = nullptr;  // Activations::scales
   const float* bias = nullptr;        // [n] or null
   const float* row_bias = nullptr;    // [rows, n] or null

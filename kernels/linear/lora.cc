@@ -51,7 +51,7 @@ void CheckShapes(const AddLoraArgs& a, const Stream& stream) {
 
 void AddLora(const AddLoraArgs& args, Stream& stream) {
   CheckShapes(args, stream);
-  Dispatch<cpu::AddLora, cuda::AddLora>(stream)(args, stream);
+  Dispatch<cpu::AddLora, cuda::AddLora>(stream, args);
 }
 
 // One f32 for each row of x and row of an a.
@@ -66,8 +66,8 @@ int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream) {
   return slices * kMaxLoraInputRows * weight.parts * weight.max_rank / 2 * 16;
 }
 
-int64_t LoraCopyBytes(const LinearWeight& w, const Stream& stream) {
-  return Dispatch<cpu::LoraCopyBytes, cuda::LoraCopyBytes>(stream)(w);
+int64_t LoraCopyBytes(const WeightView& w, const Stream& stream) {
+  return Dispatch<cpu::LoraCopyBytes, cuda::LoraCopyBytes>(stream, w);
 }
 
 }  // namespace quintet

@@ -150,7 +150,7 @@ unsigned Blocks(int64_t count, int64_t each) {
 }
 
 template <typename X>
-ShrinkParams<X> ShrinkParamsOf(const AddLoraArgs& args, Stream& stream) {
+ShrinkParams<X> ShrinkParamsOf(const AddLoraArgs& args, CudaStream& stream) {
   const LoraWeight& w = *args.weight;
   ShrinkParams<X> a{};
   a.x = args.x.as<X>();
@@ -170,7 +170,7 @@ ShrinkParams<X> ShrinkParamsOf(const AddLoraArgs& args, Stream& stream) {
 }
 
 template <typename Y>
-LoraOutputs<Y> OutputsOf(const AddLoraArgs& args, Stream& stream) {
+LoraOutputs<Y> OutputsOf(const AddLoraArgs& args, CudaStream& stream) {
   LoraOutputs<Y> out{};
   if (args.scatter.base != nullptr) {
     out.y = static_cast<Y*>(args.scatter.base);
@@ -195,7 +195,7 @@ LoraOutputs<Y> OutputsOf(const AddLoraArgs& args, Stream& stream) {
 }
 
 template <typename X, typename T, typename Y>
-void AddFused(const AddLoraArgs& args, Stream& stream) {
+void AddFused(const AddLoraArgs& args, CudaStream& stream) {
   const ShrinkParams<X> a = ShrinkParamsOf<X>(args, stream);
   Slices slices{};
   slices.part_columns = static_cast<int>(args.weight->part_columns);
@@ -214,7 +214,7 @@ void AddFused(const AddLoraArgs& args, Stream& stream) {
 }
 
 template <typename X, typename T, typename Y>
-void AddTiles(const AddLoraArgs& args, Stream& stream) {
+void AddTiles(const AddLoraArgs& args, CudaStream& stream) {
   const LoraWeight& w = *args.weight;
   const ShrinkParams<X> a = ShrinkParamsOf<X>(args, stream);
   Launch(stream, dim3(Blocks(a.rows, kTileRows)), dim3(kThreads), 0, ShrinkTiles<X, T>, a);
@@ -234,7 +234,7 @@ void AddTiles(const AddLoraArgs& args, Stream& stream) {
 }
 
 template <typename X, typename T, typename Y>
-void Add(const AddLoraArgs& args, bool tiles, Stream& stream) {
+void Add(const AddLoraArgs& args, bool tiles, CudaStream& stream) {
   if constexpr (sizeof(T) == 2) {
     if (tiles) return AddTiles<X, T, Y>(args, stream);
   }
@@ -260,7 +260,7 @@ bool UsesTiles(const AddLoraArgs& args) {
 
 }  // namespace
 
-void AddLora(const AddLoraArgs& args, Stream& stream) {
+void AddLora(const AddLoraArgs& args, CudaStream& stream) {
   if (args.x.dim[0] == 0) return;
   const LoraWeight& w = *args.weight;
   QT_CHECK_EQ(w.max_rank % kRankMultiple, 0);

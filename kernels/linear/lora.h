@@ -10,13 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 #include "kernels/linear/linear.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // The factors of one adapter for one part of a weight, in memory of the stream's backend. The
 // adapter's scale is multiplied into b.
@@ -52,7 +53,7 @@ struct AddLoraArgs {
   float norm_eps = 0.0f;
   const LoraWeight* weight = nullptr;
   // [rows] the adapter of each row; -1: none. On a GPU a pinned host array with a device copy.
-  absl::Span<const int32_t> adapters;
+  std::span<const int32_t> adapters;
   // The outputs, placed as in LinearArgs and incremented there: with `kv`, keys and values in the
   // cache and other columns in y; with `scatter`, all columns in scatter.base.
   Tensor y;  // [rows, n] f32 or of the factors' dtype, unit last stride
@@ -67,7 +68,7 @@ int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows);
 // Sizes of LoraInput::words and LoraInput::copy (linear.h) in bytes, for any call that SupportsLora
 // allows; `w`: the weight that the terms are of. 0 on a CPU.
 int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream);
-int64_t LoraCopyBytes(const LinearWeight& w, const Stream& stream);
+int64_t LoraCopyBytes(const WeightView& w, const Stream& stream);
 
 constexpr int64_t kLoraSlice = 256;  // GPU: values of k in a partial sum of LoraInput::words
 

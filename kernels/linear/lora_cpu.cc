@@ -116,12 +116,12 @@ namespace quintet::cpu {
 
 HWY_EXPORT(AddRows);
 
-void AddLora(const AddLoraArgs& args, Stream& stream) {
+void AddLora(const AddLoraArgs& args, ThreadPool& pool) {
   QT_CHECK(!args.norm_gamma.defined() && args.kv.cache == nullptr);  // GPU only
   const LoraWeight& w = *args.weight;
   const int64_t row_elements = (w.k + w.part_columns) * w.parts * w.max_rank / 8;
   const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
-  ParallelRows(stream, args.x.dim[0], row_elements,
+  ParallelRows(pool, args.x.dim[0], row_elements,
                [&](int64_t begin, int64_t end) { add_rows(args, begin, end); });
 }
 

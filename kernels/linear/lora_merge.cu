@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(MergeParams<T> a) {
 }
 
 template <typename T>
-void Launch(MergeParams<T> a, Stream& stream) {
+void Launch(MergeParams<T> a, CudaStream& stream) {
   const auto blocks = [](int count, int each) {
     return static_cast<unsigned>((count + each - 1) / each);
   };
@@ -80,14 +80,14 @@ void Launch(MergeParams<T> a, Stream& stream) {
 
 }  // namespace
 
-bool CanMergeLora(const LinearWeight& w, const LoraWeight& lora) {
+bool CanMergeLora(const WeightView& w, const LoraWeight& lora) {
   const DType activations = w.type() == WeightType::kF16 ? DType::kF16 : DType::kBF16;
   return lora.dtype == activations && lora.n() == w.n() && w.k() % kEach == 0 &&
          lora.part_columns % kMergeRows == 0;
 }
 
-void MergeLora(const LinearWeight& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
-               int64_t end, void* to, Stream& stream) {
+void MergeLora(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
+               int64_t end, void* to, CudaStream& stream) {
   const void* from = to;
   if (IsQuantized(w.type())) {
     Dequantize(w, begin, end, to, stream);

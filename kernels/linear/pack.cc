@@ -14,8 +14,9 @@
 #define HWY_TARGET_INCLUDE "kernels/linear/pack.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/linear/linear.h"
 #include "kernels/linear/linear_cpu.h"
+#include "kernels/linear/weight.h"
+#include "kernels/runtime/device.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quintet::HWY_NAMESPACE {
@@ -315,7 +316,7 @@ struct FillI8 {
 void LinearWeight::Pack(int64_t row, const Tensor& w) {
   CheckRange(*this, row, w);
   if (device_ != nullptr) return WriteRows(row, w);
-  char* panels = panels_.as<char>();
+  char* panels = panel_memory_.as<char>();
   switch (type_) {
     case WeightType::kF16:  // only on devices
     case WeightType::kF8:
@@ -343,7 +344,7 @@ void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
     QuantizeRows(w, q, Tensor::F32(scales.data(), {rows}));
     return WriteQuantized(row, q, Tensor::F32(scales.data(), {rows}));
   }
-  char* place = panels_.as<char>() + row * row_bytes;
+  char* place = panel_memory_.as<char>() + row * row_bytes;
   if (w.dtype == type && w.is_dense()) {
     device_->Write(place, w.data, rows * row_bytes);
     return;
@@ -359,8 +360,8 @@ void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
 
 void LinearWeight::WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
   QT_CHECK(w.is_dense() && scales.is_dense());
-  device_->Write(panels_.as<char>() + row * k_, w.data, w.dim[0] * k_);
-  device_->Write(channels_.as<float>() + row, scales.data, w.dim[0] * 4);
+  device_->Write(panel_memory_.as<char>() + row * k_, w.data, w.dim[0] * k_);
+  device_->Write(channel_memory_.as<float>() + row, scales.data, w.dim[0] * 4);
 }
 
 void LinearWeight::PackQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
@@ -368,7 +369,7 @@ void LinearWeight::PackQuantized(int64_t row, const Tensor& w, const Tensor& sca
   QT_CHECK(IsQuantized(type_) && w.dtype == WeightDType(type_));
   QT_CHECK_EQ(scales.dim[0], w.dim[0]);
   if (device_ != nullptr) return WriteQuantized(row, w, scales);
-  PackRuns(*this, panels_.as<char>(), row, w, FillI8{*this, w, &scales});
+  PackRuns(*this, panel_memory_.as<char>(), row, w, FillI8{*this, w, &scales});
 }
 
 void QuantizeRows(const Tensor& w, const Tensor& q, const Tensor& scales) {
@@ -400,7 +401,7 @@ void LinearWeight::Unpack(int64_t row, const Tensor& w) const {
   QT_CHECK(row >= 0 && row + w.dim[0] <= n_);
   for (int64_t r = 0; r < w.dim[0]; ++r) {
     const ChannelPlace place = Place(*this, row + r);
-    const char* in = panels_.as<char>() + place.offset;
+    const char* in = panel_memory_.as<char>() + place.offset;
     float* out = w.f32() + r * w.stride[0];
     for (int64_t i = 0; i < k_; ++i) {
       const int64_t size = cpu::GroupSize(type_);

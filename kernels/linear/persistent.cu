@@ -7,8 +7,8 @@ namespace quintet::cuda {
 namespace {
 
 template <typename S>
-PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
+PersistentArgs ArgsOf(const LinearArgs& args, CudaStream& stream) {
+  const WeightView& w = *args.w;
   PersistentArgs a{};
   a.rows = static_cast<int>(args.x.dim[0]);
   a.columns = static_cast<int>(S::kGated ? w.n() / 2 : w.n());
@@ -26,12 +26,12 @@ PersistentArgs ArgsOf(const LinearArgs& args, Stream& stream) {
 }
 
 template <typename S>
-void LaunchSized(const LinearArgs& args, Stream& stream) {
+void LaunchSized(const LinearArgs& args, CudaStream& stream) {
   LaunchPersistent<S>(ArgsOf<S>(args, stream), args.x, *args.w, stream);
 }
 
 template <typename T>
-void LaunchTyped(const LinearArgs& args, Stream& stream) {
+void LaunchTyped(const LinearArgs& args, CudaStream& stream) {
   if (args.w->gated()) {
     LaunchSized<PersistentTile<T, T, PersistentOutput::kGated>>(args, stream);
   } else {
@@ -59,17 +59,17 @@ bool Finishes(const LinearArgs& args) {
 // tiles do not occupy all SMs. For a gated W of 10240 x 2048 and 1024 rows, this kernel takes 75
 // us, and cuBLASLt with an activation pass 73 us; for 512 rows, 47 us and 37 us. For scattered
 // outputs 256 rows are enough, because they have many columns and therefore many tiles.
-int64_t MinPersistentRows(const LinearWeight& w) { return w.gated() ? 1024 : 256; }
+int64_t MinPersistentRows(const WeightView& w) { return w.gated() ? 1024 : 256; }
 
-bool PersistentTakes(const LinearArgs& args, const Device& device) {
-  const LinearWeight& w = *args.w;
+bool PersistentTakes(const LinearArgs& args, const CudaStream& stream) {
+  const WeightView& w = *args.w;
   const int64_t columns = w.gated() ? w.n() / 2 : w.n();
-  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0 || columns % 8 != 0) return false;
+  if (!stream.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0 || columns % 8 != 0) return false;
   if (args.x.dim[0] < MinPersistentRows(w) || !Aligned(w.panels()) || !Finishes(args)) return false;
   return args.x.dtype != WeightDType(w.type()) || Vectorizable(args.x);
 }
 
-void PersistentLinear(const LinearArgs& args, Stream& stream) {
+void PersistentLinear(const LinearArgs& args, CudaStream& stream) {
   args.w->type() == WeightType::kBF16 ? LaunchTyped<__nv_bfloat16>(args, stream)
                                       : LaunchTyped<__half>(args, stream);
 }

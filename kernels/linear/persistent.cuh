@@ -24,7 +24,7 @@ struct PersistentArgs {
   int chunk;
 };
 
-// TMA tensor maps of W and x, for boxes of half of the rows of W and all rows of x in a tile.
+// TMA tensor maps of W and x, for boxes of PersistentTile::kWBoxRows and kXBoxRows rows.
 struct PersistentTensorMaps {
   CUtensorMap w, x;
 };
@@ -38,9 +38,14 @@ enum class PersistentOutput { kGated, kScattered, kPlain };
 // 8-bit values: tiles of 128 channels, which the consumer warpgroups compute in turns (kPingPong),
 // so that one multiplies while the other one runs its epilogue. Two CTAs are a cluster; the tile of
 // the second is below that of the first. Each loads half of the rows of W for both.
+// 8-bit values, kFew: for up to 128 rows of x, whose GEMM is bound by reading W. The tile of the
+// second CTA is to the right of that of the first, and each loads half of the rows of x for both. A
+// CTA has one consumer warpgroup, and tiles without gates have 64 channels. An SM has two CTAs, so
+// that all SMs read W until the end; but one with more stages if y is f32, since such a y (the
+// residual stream) has too few columns for two.
 // In: the type of x and W; bf16, f16, or with scales __nv_fp8_e4m3 or int8_t. T: the type of y; f32
 // only if kPlain.
-template <typename InOf, typename TOf, PersistentOutput kOutputOf>
+template <typename InOf, typename TOf, PersistentOutput kOutputOf, bool kFewOf = false>
 struct PersistentTile {
   using In = InOf;
   using T = TOf;
@@ -49,15 +54,20 @@ struct PersistentTile {
   static constexpr bool kGated = kOutputOf == PersistentOutput::kGated;
   static constexpr bool kScattered = kOutputOf == PersistentOutput::kScattered;
   static constexpr bool kPlain = kOutputOf == PersistentOutput::kPlain;
-  static constexpr int kRows = 128, kChannels = kScaled ? 128 : 256;
+  static constexpr bool kFew = kFewOf;
+  static constexpr int kRows = 128;
+  static constexpr int kChannels = !kScaled ? 256 : kFew && !kGated ? 64 : 128;
   static constexpr int kColumns = kGated ? kChannels / 2 : kChannels;  // columns of y in a tile
   static constexpr int kRowBytes = 128;  // of x and of W in a pipeline stage
   static constexpr int kDepth = kRowBytes / static_cast<int>(sizeof(In));  // values of k there
   static constexpr int kCluster = kScaled ? 2 : 1;
-  static constexpr bool kPingPong = kScaled;
-  static constexpr int kStages = kPingPong ? 6 : 4;
+  static constexpr bool kPingPong = kScaled && !kFew;
+  static constexpr int kCtasPerSm = kFew && sizeof(T) == 2 ? 2 : 1;
+  static constexpr int kStages = kPingPong ? 6 : !kFew ? 4 : kCtasPerSm == 1 ? 8 : kGated ? 3 : 4;
   static constexpr int kStageBytes = (kRows + kChannels) * kRowBytes;
-  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kWBoxRows = kChannels / 2, kXBoxRows = kFew ? kRows / kCluster : kRows;
+  static constexpr int kGroups = kFew ? 1 : 2, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kConsumerRegisters = kFew ? 216 : 232;
   static constexpr int kGroupRows = kPingPong ? kRows : kRows / kGroups;
   // Warps that release a pipeline stage of a CTA.
   static constexpr int kReleases = kCluster * (kPingPong ? 4 : 4 * kGroups);
@@ -79,16 +89,15 @@ struct alignas(1024) PersistentSmem {
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
-// Tile scheduler: the tiles of clusters, of S::kCluster * S::kRows rows each, are visited in bands
-// of kBand row tiles; within a band, all tiles of one tile column are visited before those of the
-// next. Tiles in flight at the same time therefore share rows of x and of W in L2. A cluster begins
-// with tile first() and goes on every stride() tiles.
+// Tile scheduler: the tiles of clusters, of kHeight rows by kWidth columns of y, are visited in
+// bands of kBand row tiles; within a band, all tiles of one tile column are visited before those of
+// the next. Tiles in flight at the same time therefore share rows of x and of W in L2. A cluster
+// begins with tile first() and goes on every stride() tiles.
 template <typename S>
 class PersistentTileScheduler {
  public:
   __host__ __device__ __forceinline__ explicit PersistentTileScheduler(const PersistentArgs& a)
-      : high_((a.rows + kHeight - 1) / kHeight),
-        wide_((a.columns + S::kColumns - 1) / S::kColumns) {}
+      : high_((a.rows + kHeight - 1) / kHeight), wide_((a.columns + kWidth - 1) / kWidth) {}
   __host__ __device__ __forceinline__ int count() const { return high_ * wide_; }
   __device__ __forceinline__ static int first() {
     return static_cast<int>(blockIdx.x) / S::kCluster;
@@ -101,11 +110,14 @@ class PersistentTileScheduler {
     const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
     const int height = min(kBand, high_ - first);
     const int rank = S::kCluster == 1 ? 0 : ClusterRank();
-    return {(first + within % height) * kHeight + rank * S::kRows, within / height * S::kColumns};
+    return {(first + within % height) * kHeight + rank * (kHeight - S::kRows),
+            within / height * kWidth + rank * (kWidth - S::kColumns)};
   }
 
  private:
-  static constexpr int kHeight = S::kCluster * S::kRows, kBand = 16 / S::kCluster;
+  static constexpr int kHeight = S::kRows * (S::kFew ? 1 : S::kCluster);
+  static constexpr int kWidth = S::kColumns * (S::kFew ? S::kCluster : 1);
+  static constexpr int kBand = 16 / S::kCluster;
   const int high_, wide_;
 };
 
@@ -114,7 +126,7 @@ class PersistentTileScheduler {
 template <typename S>
 __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentTensorMaps& maps,
                                       PersistentSmem<S>& memory) {
-  constexpr int kHalf = S::kChannels / 2;
+  constexpr int kHalf = S::kWBoxRows;
   const PersistentTileScheduler<S> tiles(a);
   PipelineState<S::kStages> state;
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride()) {
@@ -123,11 +135,17 @@ __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentT
     for (int k = 0; k < a.k; k += S::kDepth) {
       const uint32_t full = SharedAddress(&memory.full[state.stage]);
       const uint32_t w = SharedAddress(memory.w[state.stage]);
+      const uint32_t x = SharedAddress(memory.x[state.stage]);
       BarrierWait(SharedAddress(&memory.empty[state.stage]), state.parity ^ 1);
       BarrierArriveExpectTx(full, S::kStageBytes);
       const int at_k = k * static_cast<int>(sizeof(typename S::In)) / 2;
-      TmaLoad(SharedAddress(memory.x[state.stage]), maps.x, at_k, 0, at.x, full);
-      if constexpr (S::kCluster == 2) {
+      if constexpr (S::kFew) {
+        const int rows = ClusterRank() * S::kXBoxRows;
+        TmaLoadMulticast(x + rows * S::kRowBytes, maps.x, at_k, at.x + rows, full);
+      } else {
+        TmaLoad(x, maps.x, at_k, 0, at.x, full);
+      }
+      if constexpr (S::kCluster == 2 && !S::kFew) {
         const int half = ClusterRank();
         TmaLoadMulticast(w + half * kHalf * S::kRowBytes, maps.w, at_k, half == 0 ? at.y : second,
                          full);

@@ -93,13 +93,13 @@ class PersistentConsumer {
   // Loads the scales of the tile while it is being multiplied: those of the thread's rows of y to
   // x_scales_, and that of one row of W, which it returns.
   __device__ __forceinline__ float LoadScales() {
-    static_assert(S::kChannels == kWarpgroup);
+    static_assert(kWarpgroup % S::kChannels == 0);
 #pragma unroll
     for (int i = 0; i < kFragments * 2; ++i) {
       const int row = row_ + i / 2 * 64 + i % 2 * 8 + lane_ / 4;
       x_scales_[i / 2][i % 2] = a_.alpha * a_.x_scales[min(row, a_.rows - 1)];
     }
-    const int channel = static_cast<int>(threadIdx.x) % kWarpgroup;
+    const int channel = static_cast<int>(threadIdx.x) % S::kChannels;
     const int column = min(column_ + channel % S::kColumns, a_.columns - 1);
     const int first = channel / S::kColumns * a_.columns;  // of the gate or the up half
     return __ldg(a_.w_scales + first + column);
@@ -108,7 +108,7 @@ class PersistentConsumer {
   // Passes the scales of W to all threads of the warpgroup.
   __device__ __forceinline__ void ShareScales(float w_scale) {
     NamedBarrierSync(1 + group_, kWarpgroup);  // all have finished the tile before
-    memory_.w_scales[group_][threadIdx.x % kWarpgroup] = w_scale;
+    memory_.w_scales[group_][threadIdx.x % S::kChannels] = w_scale;
     NamedBarrierSync(1 + group_, kWarpgroup);
   }
 

@@ -170,7 +170,7 @@ __global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
 }
 
 template <bool kF8, typename X, typename Out>
-void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
+void LaunchByteGemv(const LinearArgs& args, CudaStream& stream) {
   ByteGemvArgs<X, Out> a{};
   a.w = static_cast<const char*>(args.w->panels());
   a.scales = static_cast<const float*>(args.w->channels());
@@ -197,7 +197,7 @@ void LaunchByteGemv(const LinearArgs& args, Stream& stream) {
   const int blocks = (a.columns + channels - 1) / channels;
   // With few CTAs, a CTA has one warp per step of k where possible, so that all weights of the CTA
   // are in flight at once. With many CTAs, several small ones keep an SM busier than one large one.
-  const bool many = blocks > 4 * stream.device().num_sms();
+  const bool many = blocks > 4 * stream.num_sms();
   const int steps = a.k / kStepK, most_warps = tiles == 4 ? 8 : 16;
   const int warps = std::clamp(many ? steps / kAhead : steps, 1, most_warps);
   const size_t shared = static_cast<size_t>(warps) * tiles * 8 * (kChannels + 1) * sizeof(float);
@@ -251,7 +251,8 @@ __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t 
 }
 
 template <bool kF8>
-void LaunchDequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
+void LaunchDequantize(const WeightView& w, int64_t begin, int64_t end, void* to,
+                      CudaStream& stream) {
   constexpr int kThreads = 256;
   const int64_t k = w.k();
   const char* from = static_cast<const char*>(w.panels()) + begin * k;
@@ -271,7 +272,7 @@ void LaunchDequantize(const LinearWeight& w, int64_t begin, int64_t end, void* t
 
 }  // namespace
 
-bool RunByteGemv(const LinearArgs& args, Stream& stream) {
+bool RunByteGemv(const LinearArgs& args, CudaStream& stream) {
   if (!IsFewRows(args)) return false;
   const auto of_types = [&](auto f8, auto x) {
     using X = typename decltype(x)::type;
@@ -294,7 +295,7 @@ bool RunByteGemv(const LinearArgs& args, Stream& stream) {
   return true;
 }
 
-void Dequantize(const LinearWeight& w, int64_t begin, int64_t end, void* to, Stream& stream) {
+void Dequantize(const WeightView& w, int64_t begin, int64_t end, void* to, CudaStream& stream) {
   WeightDType(w.type()) == DType::kF8 ? LaunchDequantize<true>(w, begin, end, to, stream)
                                       : LaunchDequantize<false>(w, begin, end, to, stream);
 }

@@ -3,6 +3,7 @@
 // to scratch memory, and the GEMM of linear.cu multiplies x by that slice, which is still in L2.
 #include <algorithm>
 
+#include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/gemm.cuh"
 
@@ -14,18 +15,18 @@ constexpr int64_t kSliceBytes = int64_t{32} << 20;  // stays in L2
 // Number of channels in a slice. If there are several slices, it is a multiple of 256, so that the
 // columns of y at which a slice begins are aligned. A gated weight is a single slice, because its
 // gate rows and up rows must stay together.
-int64_t SliceChannels(const LinearWeight& w) {
+int64_t SliceChannels(const WeightView& w) {
   constexpr int64_t kMultiple = 256;
   const int64_t most = std::max(kMultiple, kSliceBytes / (2 * w.k()) / kMultiple * kMultiple);
   return w.gated() ? w.n() : std::min(w.n(), most);
 }
 
-LinearWeight SliceAt(const LinearWeight& w, int64_t channels, const void* values, Device* device) {
+WeightView SliceAt(const WeightView& w, int64_t channels, const void* values) {
   const WeightType type = w.type() == WeightType::kF16 ? WeightType::kF16 : WeightType::kBF16;
-  return LinearWeight::OnDevice(values, channels, w.k(), type, w.gated(), device);
+  return WeightView(values, channels, w.k(), type, w.gated());
 }
 
-int64_t SliceBytes(const LinearWeight& w) { return SliceChannels(w) * w.k() * 2; }
+int64_t SliceBytes(const WeightView& w) { return SliceChannels(w) * w.k() * 2; }
 
 struct SlicedScratch {
   void* slice;     // [SliceChannels, k] bf16 or f16
@@ -33,19 +34,18 @@ struct SlicedScratch {
   int64_t bytes;
 };
 
-SlicedScratch Carve(void* base, const LinearWeight& w, int64_t rows, const Stream& stream) {
+SlicedScratch Carve(void* base, const WeightView& w, int64_t rows, const CudaStream& stream) {
   Carver carver(base);
   SlicedScratch s;
   s.slice = carver.Take(SliceBytes(w));
-  const LinearWeight slice = SliceAt(w, SliceChannels(w), s.slice, &stream.device());
+  const WeightView slice = SliceAt(w, SliceChannels(w), s.slice);
   s.product = carver.TakeTensor(DType::kI8, {cuda::LinearScratchBytes(slice, rows, stream)});
   s.bytes = carver.used_bytes();
   return s;
 }
 
 // The call for channels [begin, end) of W, whose values are in `slice`.
-LinearArgs ChannelsOf(const LinearArgs& args, const LinearWeight& slice, int64_t begin,
-                      int64_t end) {
+LinearArgs ChannelsOf(const LinearArgs& args, const WeightView& slice, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.w = &slice;
   part.lora = {};
@@ -64,9 +64,9 @@ LinearArgs ChannelsOf(const LinearArgs& args, const LinearWeight& slice, int64_t
 // Calls write(begin, end) for each slice of channels, which must write their values to `slice`, and
 // multiplies x by them.
 template <typename Write>
-void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, Stream& stream,
+void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, CudaStream& stream,
                   Write write) {
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   int64_t channels = SliceChannels(w);
   if (args.scatter.base != nullptr && channels < w.n()) {
     channels -= channels % args.scatter.chunk;
@@ -75,7 +75,7 @@ void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, St
   for (int64_t begin = 0; begin < w.n(); begin += channels) {
     const int64_t end = std::min(begin + channels, w.n());
     write(begin, end);
-    const LinearWeight weight = SliceAt(w, end - begin, slice, &stream.device());
+    const WeightView weight = SliceAt(w, end - begin, slice);
     LinearArgs part = ChannelsOf(args, weight, begin, end);
     part.scratch = product;
     WideLinear(part, stream);
@@ -84,14 +84,14 @@ void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, St
 
 }  // namespace
 
-int64_t QuantizedScratchBytes(const LinearWeight& w, int64_t rows, const Stream& stream) {
+int64_t QuantizedScratchBytes(const WeightView& w, int64_t rows, const CudaStream& stream) {
   return std::max(Carve(nullptr, w, rows, stream).bytes, ByteGemmScratchBytes(w, rows));
 }
 
-void QuantizedLinear(const LinearArgs& args, Stream& stream) {
+void QuantizedLinear(const LinearArgs& args, CudaStream& stream) {
+  if (ByteGemmTakes(args, stream)) return ByteGemm(args, stream);
   QT_CHECK(!args.norm_gamma.defined());
   if (RunByteGemv(args, stream)) return;
-  if (ByteGemmTakes(args, stream.device())) return ByteGemm(args, stream);
   const SlicedScratch scratch = Carve(args.scratch.data, *args.w, args.x.dim[0], stream);
   QT_CHECK_GE(args.scratch.elements(), scratch.bytes);
   ForEachSlice(args, scratch.slice, scratch.product, stream, [&](int64_t begin, int64_t end) {
@@ -108,9 +108,9 @@ bool SupportsMergedLora(const LinearArgs& args) {
          CanMergeLora(*args.w, *args.lora.weight);
 }
 
-int64_t LoraCopyBytes(const LinearWeight& w) { return SliceBytes(w); }
+int64_t LoraCopyBytes(const WeightView& w, const CudaStream&) { return SliceBytes(w); }
 
-void MergedLoraLinear(const LinearArgs& args, Stream& stream) {
+void MergedLoraLinear(const LinearArgs& args, CudaStream& stream) {
   void* const slice = args.lora.copy.data;
   ForEachSlice(args, slice, args.scratch, stream, [&](int64_t begin, int64_t end) {
     MergeLora(*args.w, *args.lora.weight, args.lora.adapter, begin, end, slice, stream);

@@ -26,7 +26,7 @@ bool InFours(const void* data, int64_t stride, DType dtype) {
 }
 bool InFours(const Tensor& t) { return !t.defined() || InFours(t.data, t.stride[0], t.dtype); }
 
-void SetKvOutput(const KvOutput& kv, Stream& stream, SplitKArgs* a) {
+void SetKvOutput(const KvOutput& kv, CudaStream& stream, SplitKArgs* a) {
   const KvCache& cache = *kv.cache;
   a->cache = cache.data;
   a->slots = stream.DevicePtr(kv.slots.data());
@@ -50,7 +50,7 @@ void SetSplitNorms(const LinearArgs& args, SplitKArgs* a) {
   a->next_stride = next.scaled.stride[0];
 }
 
-void SetLora(const LinearArgs& args, Stream& stream, SplitKLora* lora) {
+void SetLora(const LinearArgs& args, CudaStream& stream, SplitKLora* lora) {
   const LoraWeight& weight = *args.lora.weight;
   lora->table = weight.table;
   lora->stride = weight.stride;
@@ -73,19 +73,19 @@ void SetLora(const LinearArgs& args, Stream& stream, SplitKLora* lora) {
 // Whether a GEMM of 65 to 128 rows with large, ungated weights uses split-K with two CTAs per tile
 // of 64 channels by 64 rows. It does if the CTAs of all tiles occupy between 3/4 and all of the
 // SMs.
-bool InTwo(const LinearWeight& w, int64_t rows, const Device& device) {
-  const int tiles = 2 * CeilDiv(w.n(), 64), units = device.num_sms();
+bool InTwo(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  const int tiles = 2 * CeilDiv(w.n(), 64), units = stream.num_sms();
   return rows > kRowsOfAny && rows <= 2 * kRowsOfAny && SplitKIsLarge(w) && !w.gated() &&
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
 // Whether the split-K kernel supports a GEMM of `rows` rows, at most as many as those for which it
 // is faster than cuBLASLt.
-bool SupportsRows(const LinearWeight& w, int64_t rows, const Device& device) {
-  if (!device.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
+bool SupportsRows(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  if (!stream.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows <= kRowsOfAny) return true;
   return (rows <= kMostRows && rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds) ||
-         InTwo(w, rows, device);
+         InTwo(w, rows, stream);
 }
 
 // Whether the split-K kernel is used: it must be faster than the gemv kernel (linear/gemv.cu) and
@@ -96,14 +96,14 @@ bool SupportsRows(const LinearWeight& w, int64_t rows, const Device& device) {
 // Large weights use it from 8 rows on, others from 9, because of these times of a decoder step.
 // Flan-T5-XL (large weights): with 8 rows 1,199 us with this kernel and 1,340 us with the gemv
 // kernel, with 6 rows 1,210 us and 1,170 us. T5-base: with 8 rows 285 us and 280 us.
-bool Fits(const LinearWeight& w, int64_t rows, const Device& device) {
-  return rows >= (SplitKIsLarge(w) ? 8 : 9) && SupportsRows(w, rows, device);
+bool Fits(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  return rows >= (SplitKIsLarge(w) ? 8 : 9) && SupportsRows(w, rows, stream);
 }
 // Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a complete
 // RMSNorm of x; this kernel supports only the split RMSNorm), x already of the weight type, and
 // everything aligned for accesses of four elements.
 bool Takes(const LinearArgs& args) {
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
   if (args.x.dtype != WeightDType(w.type()) || !Vectorizable(args.x)) return false;
   if (reinterpret_cast<uintptr_t>(w.panels()) % 16 != 0) return false;
@@ -117,14 +117,14 @@ bool Takes(const LinearArgs& args) {
 // Chooses how a split-K GEMM is tiled, by rules that were fitted to measurements of all tilings on
 // the shapes of linear/NOTES.md. Where the rules do not choose the fastest tiling, the chosen one
 // takes 5 % longer than the fastest on average.
-SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
-  const int units = device.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
+SplitKPlan PlanOf(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  const int units = stream.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
   const bool narrow = w.k() < 2048 && channel_tiles * CeilDiv(rows, 32) <= units * 11 / 10;
   SplitKPlan plan{};
   plan.rows = rows <= 16 ? 16 : rows <= 32 || narrow ? 32 : 64;
   const int tiles = channel_tiles * CeilDiv(rows, plan.rows);
-  const bool in_two = InTwo(w, rows, device);
+  const bool in_two = InTwo(w, rows, stream);
   // The number of CTAs is limited, so that the CTAs of this kernel and of the next one can be
   // resident together.
   const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
@@ -141,13 +141,13 @@ SplitKPlan PlanOf(const LinearWeight& w, int64_t rows, const Device& device) {
 
 }  // namespace
 
-bool SplitKIsLarge(const LinearWeight& w) {
+bool SplitKIsLarge(const WeightView& w) {
   constexpr int64_t kLeast = 2048;
   return w.n() >= kLeast && w.k() >= kLeast;
 }
 
-SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
+SplitKArgs SplitKArgsOf(const LinearArgs& args, CudaStream& stream) {
+  const WeightView& w = *args.w;
   SplitKArgs a{};
   if (args.bias.dtype == DType::kF32) {
     a.bias = args.bias.as<float>();
@@ -180,7 +180,7 @@ bool OnlyAdds(const LinearArgs& args) {
 }
 
 template <typename T, bool kHalves, SplitKKind kKind>
-void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const auto launch = plan.rows == 16   ? LaunchSplitKTile<T, SplitKTile<16, kHalves, kKind>>
                       : plan.rows == 32 ? LaunchSplitKTile<T, SplitKTile<32, kHalves, kKind>>
                                         : LaunchSplitKTile<T, SplitKTile<64, kHalves, kKind>>;
@@ -188,8 +188,8 @@ void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) 
 }
 
 template <typename T, bool kHalves>
-void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
-  if (OnlyAdds(args) && InTwo(*args.w, args.x.dim[0], stream.device())) {
+void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
+  if (OnlyAdds(args) && InTwo(*args.w, args.x.dim[0], stream)) {
     LaunchSplitKTile<T, SplitKTile<64, kHalves, SplitKKind::kAdds>>(args, plan, stream);
   } else if (SplitKIsLarge(*args.w)) {
     LaunchKind<T, kHalves, SplitKKind::kLarge>(args, plan, stream);
@@ -200,7 +200,7 @@ void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, Stream& stream)
 
 }  // namespace
 
-void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const bool halves = args.x_squares.defined() || args.next_norm.gamma.defined();
   const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, false>
                       : halves                           ? LaunchTyped<__nv_bfloat16, true>
@@ -208,34 +208,34 @@ void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream
   launch(args, plan, stream);
 }
 
-bool RunSplitK(const LinearArgs& args, Stream& stream) {
-  const LinearWeight& w = *args.w;
+bool RunSplitK(const LinearArgs& args, CudaStream& stream) {
+  const WeightView& w = *args.w;
   const int64_t rows = args.x.dim[0];
   if (!Takes(args)) return false;
   if (args.lora.weight != nullptr) {
-    LaunchSplitKLora(args, PlanOf(w, rows, stream.device()), stream);
+    LaunchSplitKLora(args, PlanOf(w, rows, stream), stream);
     return true;
   }
-  if (TwoCtaGatedFits(w, rows, stream.device()) && !args.residual.defined()) {
+  if (TwoCtaGatedFits(w, rows, stream) && !args.residual.defined()) {
     LaunchTwoCtaGated(args, stream);
     return true;
   }
-  if (!Fits(w, rows, stream.device())) return false;
-  LaunchSplitK(args, PlanOf(w, rows, stream.device()), stream);
+  if (!Fits(w, rows, stream)) return false;
+  LaunchSplitK(args, PlanOf(w, rows, stream), stream);
   return true;
 }
 
-bool SplitKSupportsLora(const LinearArgs& args, const Device& device) {
-  const LinearWeight& w = *args.w;
+bool SplitKSupportsLora(const LinearArgs& args, const CudaStream& stream) {
+  const WeightView& w = *args.w;
   const int64_t rows = args.x.dim[0];
   const bool norms = args.x_squares.defined() || args.next_norm.gamma.defined();
   if (rows == 0 || (rows <= kMostFusedNormRows && norms)) return false;
-  return SupportsRows(w, rows, device) && Takes(args) &&
-         SplitKLoraFits(args, PlanOf(w, rows, device), device);
+  return SupportsRows(w, rows, stream) && Takes(args) &&
+         SplitKLoraFits(args, PlanOf(w, rows, stream), stream);
 }
 
-bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& device) {
-  return Fits(w, rows, device);
+bool SplitKSupportsKvStore(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  return Fits(w, rows, stream);
 }
 
 // A split RMSNorm of the input (the previous GEMM has computed its first half) is supported only
@@ -243,15 +243,15 @@ bool SplitKSupportsKvStore(const LinearWeight& w, int64_t rows, const Device& de
 // is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k must be at
 // most kMaxMultiplyAdds, which is smaller than the maximum of other GEMMs (Fits): between these two
 // limits, a separate RMSNorm op and a GEMM without the norm are faster.
-bool SplitKSupportsSplitNormInput(const LinearWeight& w, int64_t rows, const Device& device) {
+bool SplitKSupportsSplitNormInput(const WeightView& w, int64_t rows, const CudaStream& stream) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
-  if (!Fits(w, rows, device) || w.type() != WeightType::kBF16) return false;
+  if (!Fits(w, rows, stream) || w.type() != WeightType::kBF16) return false;
   return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMaxMultiplyAdds;
 }
 
-int64_t SplitKSplitNormParts(const LinearWeight& w, int64_t rows, const Device& device) {
+int64_t SplitKSplitNormParts(const WeightView& w, int64_t rows, const CudaStream& stream) {
   constexpr int64_t kChannels = SplitKTile<16, true, SplitKKind::kSmall>::kChannels;
-  const bool does = SplitKSupportsSplitNormInput(w, rows, device) && !w.gated();
+  const bool does = SplitKSupportsSplitNormInput(w, rows, stream) && !w.gated();
   return does && w.n() % kChannels == 0 ? w.n() / kChannels : 0;
 }
 

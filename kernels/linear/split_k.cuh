@@ -273,23 +273,23 @@ __global__ void __launch_bounds__(S::kThreads, 2)
 }
 
 // Whether weights are large: their GEMM uses SplitKKind::kLarge.
-bool SplitKIsLarge(const LinearWeight& w);
+bool SplitKIsLarge(const WeightView& w);
 
 // Returns the kernel arguments of a GEMM, without `stages`, which the plan determines.
-SplitKArgs SplitKArgsOf(const LinearArgs& args, Stream& stream);
+SplitKArgs SplitKArgsOf(const LinearArgs& args, CudaStream& stream);
 
 // Launches the GEMM of an instantiated tile.
 template <typename T, typename S>
-void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   SplitKArgs a = SplitKArgsOf(args, stream);
   a.stages = plan.stages;
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   SplitKTensorMaps maps{};
   const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
-  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, stream.device(), &maps.w) ||
-      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows,
-                     stream.device(), &maps.x)) {
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, stream, &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream,
+                     &maps.x)) {
     return;
   }
   const int tiles = ceil_div(a.columns, box), splits = plan.splits;
@@ -302,12 +302,12 @@ void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, Stream& st
 
 // Launches the GEMM with this plan. Does not check whether the kernel supports the call; RunSplitK
 // does.
-void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
+void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
 // The same for a GEMM with LoRA terms, in linear/split_k_lora.cu.
-void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, Stream& stream);
+void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
 // SplitKLora::blocks of a call.
 int SplitKOneLoraBlocks(const LinearArgs& args);
 // Whether LaunchSplitKLora supports the terms: the rank, the parts, and the size of the grid.
-bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const Device& device);
+bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const CudaStream& stream);
 
 }  // namespace quintet::cuda

@@ -15,12 +15,12 @@ int64_t CtasOf(const LinearArgs& args, const SplitKPlan& plan) {
 }
 
 template <typename T, SplitKKind kKind, SplitKAdapters kAdapters, int kRows>
-void LaunchTile(const LinearArgs& args, SplitKPlan plan, Stream& stream) {
+void LaunchTile(const LinearArgs& args, SplitKPlan plan, CudaStream& stream) {
   using S = SplitKTile<kRows, std::is_same_v<T, __nv_bfloat16>, kKind, kAdapters>;
   SplitKArgs a = SplitKArgsOf(args, stream);
   // kEach: CTAs wait for each other, so all must be resident at once. Clusters may leave some SMs
   // unused. kOne: two on an SM, as without terms, unless the plan is for one.
-  const int64_t ctas = CtasOf(args, plan), sms = stream.device().num_sms();
+  const int64_t ctas = CtasOf(args, plan), sms = stream.num_sms();
   const bool one = S::kOneLora        ? plan.stages * S::kStageBytes > kTwoSharedBytes
                    : plan.splits == 1 ? ctas <= sms
                                       : 4 * ctas <= 3 * sms;
@@ -33,7 +33,7 @@ void LaunchTile(const LinearArgs& args, SplitKPlan plan, Stream& stream) {
 }
 
 template <typename T, SplitKKind kKind, SplitKAdapters kAdapters>
-void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const auto launch = plan.rows == 16   ? LaunchTile<T, kKind, kAdapters, 16>
                       : plan.rows == 32 ? LaunchTile<T, kKind, kAdapters, 32>
                                         : LaunchTile<T, kKind, kAdapters, 64>;
@@ -41,14 +41,14 @@ void LaunchKind(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) 
 }
 
 template <typename T, SplitKAdapters kAdapters>
-void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchTyped(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const auto launch = SplitKIsLarge(*args.w) ? LaunchKind<T, SplitKKind::kLarge, kAdapters>
                                              : LaunchKind<T, SplitKKind::kSmall, kAdapters>;
   launch(args, plan, stream);
 }
 
 template <SplitKAdapters kAdapters>
-void LaunchAdapters(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchAdapters(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   const auto launch = args.w->type() == WeightType::kF16 ? LaunchTyped<__half, kAdapters>
                                                          : LaunchTyped<__nv_bfloat16, kAdapters>;
   launch(args, plan, stream);
@@ -61,13 +61,13 @@ bool IsOne(const LinearArgs& args) {
 
 }  // namespace
 
-bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const Device& device) {
-  const LinearWeight& w = *args.w;
+bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const CudaStream& stream) {
+  const WeightView& w = *args.w;
   const LoraWeight& lora = *args.lora.weight;
   if (lora.dtype != WeightDType(w.type()) || lora.max_rank > kMaxRank) return false;
   if (lora.n() != w.n() || lora.part_columns % 64 != 0) return false;
   if (IsOne(args)) return true;
-  return args.lora.words.defined() && 2 * CtasOf(args, plan) <= 3 * int64_t{device.num_sms()};
+  return args.lora.words.defined() && 2 * CtasOf(args, plan) <= 3 * int64_t{stream.num_sms()};
 }
 
 int SplitKOneLoraBlocks(const LinearArgs& args) {
@@ -76,7 +76,7 @@ int SplitKOneLoraBlocks(const LinearArgs& args) {
   return args.w->gated() ? 2 * blocks : blocks;
 }
 
-void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, Stream& stream) {
+void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream) {
   IsOne(args) ? LaunchAdapters<SplitKAdapters::kOne>(args, plan, stream)
               : LaunchAdapters<SplitKAdapters::kEach>(args, plan, stream);
 }

@@ -8,16 +8,16 @@ namespace {
 using S = TwoCtaGatedTile;
 
 // Number of CTAs of the launch.
-int64_t Blocks(const LinearWeight& w) { return (w.n() / 2 + S::kChannels - 1) / S::kChannels * 2; }
+int64_t Blocks(const WeightView& w) { return (w.n() / 2 + S::kChannels - 1) / S::kChannels * 2; }
 
 template <typename T, bool kPlain>
-void LaunchTyped(const LinearArgs& args, Stream& stream) {
+void LaunchTyped(const LinearArgs& args, CudaStream& stream) {
   const SplitKArgs a = SplitKArgsOf(args, stream);
-  const LinearWeight& w = *args.w;
+  const WeightView& w = *args.w;
   SplitKTensorMaps maps{};
-  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kBox, stream.device(), &maps.w) ||
-      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows,
-                     stream.device(), &maps.x)) {
+  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, S::kBox, stream, &maps.w) ||
+      !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream,
+                     &maps.x)) {
     return;
   }
   LaunchClusters(stream, dim3(static_cast<unsigned>(Blocks(w))), dim3(2), dim3(S::kThreads),
@@ -26,16 +26,16 @@ void LaunchTyped(const LinearArgs& args, Stream& stream) {
 
 }  // namespace
 
-bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device) {
-  if (!device.hopper() || !IsHalf(w.type()) || !w.gated() || w.k() % 8 != 0) return false;
+bool TwoCtaGatedFits(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  if (!stream.hopper() || !IsHalf(w.type()) || !w.gated() || w.k() % 8 != 0) return false;
   if (rows <= 64 || rows > 2 * S::kRows || rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds) {
     return false;
   }
-  const int64_t units = device.num_sms();
+  const int64_t units = stream.num_sms();
   return Blocks(w) <= units && Blocks(w) * 4 >= units * 3;
 }
 
-void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream) {
+void LaunchTwoCtaGated(const LinearArgs& args, CudaStream& stream) {
   const WeightType type = args.w->type();
   const bool plain = args.activation == Activation::kGeluTanh && !args.bias.defined() &&
                      args.y.dtype == WeightDType(type);

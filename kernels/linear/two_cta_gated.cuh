@@ -268,8 +268,8 @@ __global__ void __launch_bounds__(TwoCtaGatedTile::kThreads, 1)
 
 // Whether this kernel supports the GEMM of w (gated: gate rows, then up rows) and is faster than
 // cuBLASLt. False unless the number of its CTAs is between 3/4 and all of the number of SMs.
-bool TwoCtaGatedFits(const LinearWeight& w, int64_t rows, const Device& device);
+bool TwoCtaGatedFits(const WeightView& w, int64_t rows, const CudaStream& stream);
 // Runs the GEMM. Does not check whether the kernel supports the call; RunSplitK does.
-void LaunchTwoCtaGated(const LinearArgs& args, Stream& stream);
+void LaunchTwoCtaGated(const LinearArgs& args, CudaStream& stream);
 
 }  // namespace quintet::cuda

@@ -47,7 +47,7 @@ void Embedding(const EmbeddingArgs& args, Stream& stream) {
     QT_CHECK_EQ(static_cast<int64_t>(args.slots.size()), args.y.dim[0]);
     for (const int32_t slot : args.slots) QT_CHECK_LT(slot, args.history.elements());
   }
-  Dispatch<cpu::Embedding, cuda::Embedding>(stream)(args, stream);
+  Dispatch<cpu::Embedding, cuda::Embedding>(stream, args);
 }
 
 }  // namespace quintet

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMaxThreads) EmbeddingKernel(EmbeddingParams<T
 }
 
 template <typename T, typename Out>
-void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
+void LaunchEmbedding(const EmbeddingArgs& args, CudaStream& stream) {
   EmbeddingParams<T, Out> a{};
   a.table = args.table.as<T>();
   a.ids = stream.DevicePtr(args.ids.as<const int32_t>());
@@ -121,7 +121,7 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
   const int width = vectors ? kWidth : 1;
   const int threads = std::clamp((a.d / width + 31) / 32 * 32, 32, kMaxThreads);
   // With few rows (a decoder step), one row per block spreads them over all SMs.
-  const bool many = vectors && a.rows > kManyRows * stream.device().num_sms();
+  const bool many = vectors && a.rows > kManyRows * stream.num_sms();
   const int64_t rows = many ? kManyRows : 1;
   const auto kernel = many      ? EmbeddingKernel<T, Out, kWidth, kManyRows>
                       : vectors ? EmbeddingKernel<T, Out, kWidth, 1>
@@ -132,7 +132,7 @@ void LaunchEmbedding(const EmbeddingArgs& args, Stream& stream) {
 
 }  // namespace
 
-void Embedding(const EmbeddingArgs& args, Stream& stream) {
+void Embedding(const EmbeddingArgs& args, CudaStream& stream) {
   if (args.y.dim[0] == 0) return;
   DispatchDType(args.table.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -2,11 +2,13 @@
 // token ids of the step, which the logits processors read later (kernels/sampling/token_history.h).
 #pragma once
 
-#include "absl/types/span.h"
+#include <span>
+
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // y[r] = scale * table[ids[r]] + position_table[positions[r]]
 struct EmbeddingArgs {
@@ -24,7 +26,7 @@ struct EmbeddingArgs {
   Tensor history;         // [slots] i32 out, or undefined: history[slots[r]] = token id of row r
   // [rows], pinned host array with a device copy: the KV-cache slot of each row's token. The id of
   // the token is written to history[slot]; if the slot is negative, the id is not recorded.
-  absl::Span<const int32_t> slots;
+  std::span<const int32_t> slots;
 };
 void Embedding(const EmbeddingArgs& args, Stream& stream);
 

@@ -84,8 +84,8 @@ namespace quintet::cpu {
 
 HWY_EXPORT(EmbeddingRows);
 
-void Embedding(const EmbeddingArgs& args, Stream& stream) {
-  ParallelRows(stream, args.y.dim[0], args.y.dim[1], [&](int64_t begin, int64_t end) {
+void Embedding(const EmbeddingArgs& args, ThreadPool& pool) {
+  ParallelRows(pool, args.y.dim[0], args.y.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EmbeddingRows)(args, begin, end);
   });
 }

@@ -21,7 +21,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   for (int32_t slot : args.slots) {
     QT_CHECK(slot >= -1 && slot < cache.pages * cache.page_size);
   }
-  Dispatch<cpu::StoreKv, cuda::StoreKv>(stream)(args, stream);
+  Dispatch<cpu::StoreKv, cuda::StoreKv>(stream, args);
 }
 
 }  // namespace quintet

@@ -59,7 +59,7 @@ int64_t UnitBytes(const StoreKvArgs& args) {
 
 }  // namespace
 
-void StoreKv(const StoreKvArgs& args, Stream& stream) {
+void StoreKv(const StoreKvArgs& args, CudaStream& stream) {
   const KvCache& cache = *args.cache;
   const unsigned rows = static_cast<unsigned>(args.k.dim[0]);
   if (rows == 0) return;

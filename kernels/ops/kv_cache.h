@@ -7,12 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // A view of the key/value cache; the model owns its memory.
 struct KvCache {
@@ -43,7 +44,7 @@ struct StoreKvArgs {
   int64_t layer = 0;
   // [rows], pinned host array with a device copy: destination slot of each row; -1: the row is not
   // stored.
-  absl::Span<const int32_t> slots;
+  std::span<const int32_t> slots;
 };
 void StoreKv(const StoreKvArgs& args, Stream& stream);
 

@@ -5,7 +5,7 @@
 
 namespace quintet::cpu {
 
-void StoreKv(const StoreKvArgs& args, Stream& stream) {
+void StoreKv(const StoreKvArgs& args, ThreadPool& pool) {
   const KvCache& cache = *args.cache;
   const size_t bytes = static_cast<size_t>(cache.head_dim) * sizeof(float);
   const auto copy_rows = [&](int64_t begin, int64_t end) {
@@ -20,7 +20,7 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
       }
     }
   };
-  ParallelRows(stream, args.k.dim[0], 2 * cache.heads * cache.head_dim, copy_rows);
+  ParallelRows(pool, args.k.dim[0], 2 * cache.heads * cache.head_dim, copy_rows);
 }
 
 }  // namespace quintet::cpu

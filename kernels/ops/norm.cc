@@ -1,5 +1,7 @@
 #include "kernels/ops/norm.h"
 
+#include <span>
+
 #include "kernels/cpu_ops.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/runtime/dispatch.h"
@@ -7,7 +9,7 @@
 namespace quintet {
 namespace {
 
-void CheckRows(const Tensor& x, const Tensor& y, absl::Span<const int32_t> rows,
+void CheckRows(const Tensor& x, const Tensor& y, std::span<const int32_t> rows,
                const Stream& stream) {
   QT_CHECK(IsActivation(x.dtype, stream) && IsActivation(y.dtype, stream));
   QT_CHECK_EQ(x.rank, 2);
@@ -32,14 +34,14 @@ void CheckChannels(const Tensor& channels, int64_t d) {
 void RmsNorm(const RmsNormArgs& args, Stream& stream) {
   CheckRows(args.x, args.y, args.rows, stream);
   CheckChannels(args.gamma, args.x.dim[1]);
-  Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream)(args, stream);
+  Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream, args);
 }
 
 void LayerNorm(const LayerNormArgs& args, Stream& stream) {
   CheckRows(args.x, args.y, args.rows, stream);
   CheckChannels(args.gamma, args.x.dim[1]);
   CheckChannels(args.beta, args.x.dim[1]);
-  Dispatch<cpu::LayerNorm, cuda::LayerNorm>(stream)(args, stream);
+  Dispatch<cpu::LayerNorm, cuda::LayerNorm>(stream, args);
 }
 
 }  // namespace quintet

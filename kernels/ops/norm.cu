@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "kernels/cuda_ops.h"
 #include "kernels/runtime/cuda.cuh"
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) NormPartsKernel(NormParams<In,
 
 struct Norm {
   const Tensor& x;
-  absl::Span<const int32_t> rows;
+  std::span<const int32_t> rows;
   const Tensor& gamma;
   const Tensor& beta;
   const Tensor& y;
@@ -221,7 +222,7 @@ struct Norm {
 };
 
 template <typename In, typename Out, bool kCentre>
-void LaunchRows(const Norm& norm, Stream& stream) {
+void LaunchRows(const Norm& norm, CudaStream& stream) {
   const int d = static_cast<int>(norm.x.dim[1]);
   const auto aligned = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && (t.rank == 1 || t.stride[0] % 4 == 0);
@@ -243,7 +244,7 @@ void LaunchRows(const Norm& norm, Stream& stream) {
   const auto block = [](int warps) { return dim3(static_cast<unsigned>(warps * 32)); };
   if (d % 4 == 0 && d <= 16 * 128) {
     const int64_t rows = norm.y.dim[0];
-    if (d > 8 * 128 || rows <= 4 * stream.device().num_sms()) {
+    if (d > 8 * 128 || rows <= 4 * stream.num_sms()) {
       const auto kernel = d <= 8 * 128 ? NormPartsKernel<In, Out, kCentre, 8, true>
                                        : NormPartsKernel<In, Out, kCentre, 16, true>;
       Launch(stream, grid(rows), block(std::min(kParts, (d + 127) / 128)), 0, kernel, a);
@@ -263,7 +264,7 @@ void LaunchRows(const Norm& norm, Stream& stream) {
 }
 
 template <bool kCentre>
-void LaunchNorm(const Norm& norm, Stream& stream) {
+void LaunchNorm(const Norm& norm, CudaStream& stream) {
   if (norm.y.dim[0] == 0) return;
   DispatchDType(norm.x.dtype, [&](auto in) {
     using In = typename decltype(in)::type;
@@ -280,11 +281,11 @@ void LaunchNorm(const Norm& norm, Stream& stream) {
 
 }  // namespace
 
-void RmsNorm(const RmsNormArgs& args, Stream& stream) {
+void RmsNorm(const RmsNormArgs& args, CudaStream& stream) {
   LaunchNorm<false>({args.x, args.rows, args.gamma, Tensor(), args.y, args.eps}, stream);
 }
 
-void LayerNorm(const LayerNormArgs& args, Stream& stream) {
+void LayerNorm(const LayerNormArgs& args, CudaStream& stream) {
   LaunchNorm<true>({args.x, args.rows, args.gamma, args.beta, args.y, args.eps}, stream);
 }
 

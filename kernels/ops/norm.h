@@ -4,11 +4,13 @@
 // gamma, beta and all sums are f32. The result of a row does not depend on other rows.
 #pragma once
 
-#include "absl/types/span.h"
+#include <span>
+
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // y = x * rsqrt(mean(x^2) + eps) * gamma
 struct RmsNormArgs {
@@ -19,7 +21,7 @@ struct RmsNormArgs {
   // Optional gather, [rows], pinned host array with a device copy: row r of y is the norm of row
   // rows[r] of x, where 0 <= rows[r] < x_rows. Empty: row r of y is the norm of row r of x, and y
   // has x_rows rows.
-  absl::Span<const int32_t> rows;
+  std::span<const int32_t> rows;
 };
 void RmsNorm(const RmsNormArgs& args, Stream& stream);
 
@@ -31,7 +33,7 @@ struct LayerNormArgs {
   Tensor beta;   // [d]
   Tensor y;      // [rows, d]; may alias x when `rows` is empty
   float eps = 1e-5f;
-  absl::Span<const int32_t> rows;  // as in RmsNormArgs
+  std::span<const int32_t> rows;  // as in RmsNormArgs
 };
 void LayerNorm(const LayerNormArgs& args, Stream& stream);
 

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <span>
 
 #include "kernels/cpu_ops.h"
 #include "kernels/runtime/parallel_rows.h"
@@ -69,7 +70,7 @@ void WriteRow(const float* x, size_t d, const Affine& affine, float* y) {
   }
 }
 
-const float* RowOf(const Tensor& x, absl::Span<const int32_t> rows, int64_t r) {
+const float* RowOf(const Tensor& x, std::span<const int32_t> rows, int64_t r) {
   return x.as<float>() + (rows.empty() ? r : rows[static_cast<size_t>(r)]) * x.stride[0];
 }
 
@@ -106,14 +107,14 @@ namespace quintet::cpu {
 HWY_EXPORT(RmsNormRows);
 HWY_EXPORT(LayerNormRows);
 
-void RmsNorm(const RmsNormArgs& args, Stream& stream) {
-  ParallelRows(stream, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
+void RmsNorm(const RmsNormArgs& args, ThreadPool& pool) {
+  ParallelRows(pool, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormRows)(args, begin, end);
   });
 }
 
-void LayerNorm(const LayerNormArgs& args, Stream& stream) {
-  ParallelRows(stream, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
+void LayerNorm(const LayerNormArgs& args, ThreadPool& pool) {
+  ParallelRows(pool, args.y.dim[0], args.x.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormRows)(args, begin, end);
   });
 }

@@ -18,7 +18,7 @@ void PoolRows(const PoolRowsArgs& args, Stream& stream) {
     QT_CHECK(0 <= segment.y_row && segment.y_row < args.y.dim[0]);
     QT_CHECK_GE(segment.first_weight, 1);
   }
-  Dispatch<cpu::PoolRows, cuda::PoolRows>(stream)(args, stream);
+  Dispatch<cpu::PoolRows, cuda::PoolRows>(stream, args);
 }
 
 }  // namespace quintet

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void PoolRows(const PoolRowsArgs& args, Stream& stream) {
+void PoolRows(const PoolRowsArgs& args, CudaStream& stream) {
   if (args.segments.empty()) return;
   const int64_t d = args.x.dim[1];
   const dim3 grid(static_cast<unsigned>(args.segments.size()),

@@ -5,12 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // How x[0], x[1], ..., the rows of a segment, are combined. Row i has the weight w(i) = 1; for
 // kWeightedMean w(i) = first_weight + i.
@@ -30,8 +31,8 @@ struct PoolSegment {
 };
 
 struct PoolRowsArgs {
-  Tensor x;                                // [rows, d] f32
-  absl::Span<const PoolSegment> segments;  // pinned host array with a device copy
+  Tensor x;                               // [rows, d] f32
+  std::span<const PoolSegment> segments;  // pinned host array with a device copy
   Tensor y;  // [y_rows, d] f32, not overlapping x; on a GPU the host side of a pinned buffer
 };
 void PoolRows(const PoolRowsArgs& args, Stream& stream);

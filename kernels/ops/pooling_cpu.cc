@@ -43,9 +43,9 @@ void PoolSegmentRows(const float* x, int64_t d, const PoolSegment& segment, floa
 
 namespace cpu {
 
-void PoolRows(const PoolRowsArgs& args, Stream& stream) {
+void PoolRows(const PoolRowsArgs& args, ThreadPool& pool) {
   const int64_t d = args.x.dim[1];
-  ParallelRows(stream, static_cast<int64_t>(args.segments.size()), d,
+  ParallelRows(pool, static_cast<int64_t>(args.segments.size()), d,
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    const PoolSegment& segment = args.segments[static_cast<size_t>(i)];

@@ -21,7 +21,7 @@ void Rotary(const RotaryArgs& args, Stream& stream) {
   QT_CHECK_EQ(args.positions.dim[0], args.x.dim[0]);
   QT_CHECK(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.x.dim[2]);
   QT_CHECK(args.xpos_sign == 1 || args.xpos_sign == -1);
-  Dispatch<cpu::Rotary, cuda::Rotary>(stream)(args, stream);
+  Dispatch<cpu::Rotary, cuda::Rotary>(stream, args);
 }
 
 }  // namespace quintet

@@ -70,7 +70,7 @@ __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryC
 }
 
 template <typename X, typename Y>
-void LaunchRotary(const RotaryArgs& args, Stream& stream) {
+void LaunchRotary(const RotaryArgs& args, CudaStream& stream) {
   RotateArgs<X, Y> a{};
   a.x = args.x.as<X>();
   a.y = args.y.as<Y>();
@@ -97,7 +97,7 @@ void LaunchRotary(const RotaryArgs& args, Stream& stream) {
 
 }  // namespace
 
-void Rotary(const RotaryArgs& args, Stream& stream) {
+void Rotary(const RotaryArgs& args, CudaStream& stream) {
   if (args.x.dim[0] == 0) return;
   DispatchDType(args.y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

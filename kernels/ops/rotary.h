@@ -3,9 +3,10 @@
 #pragma once
 
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // Channels [0, rotary_dim) of each head are rotated in pairs, the others are copied. `interleaved`
 // determines which two channels form pair c; their values (a, b) become (a cos t - b sin t, b cos t

@@ -45,12 +45,12 @@ void Rotate(const Angles& angles, int64_t pairs, bool interleaved, float* x) {
 
 }  // namespace
 
-void Rotary(const RotaryArgs& args, Stream& stream) {
+void Rotary(const RotaryArgs& args, ThreadPool& pool) {
   const bool in_place = args.y.data == args.x.data;
   if (args.rotary_dim == 0 && in_place) return;
   const RotaryChannels channels(args);
   const int64_t heads = args.x.dim[1], dim = args.x.dim[2];
-  ParallelRows(stream, args.x.dim[0], heads * dim, [&](int64_t begin, int64_t end) {
+  ParallelRows(pool, args.x.dim[0], heads * dim, [&](int64_t begin, int64_t end) {
     Angles angles;
     for (int64_t r = begin; r < end; ++r) {
       FillAngles(args, channels, args.positions.as<int32_t>()[r * args.positions.stride[0]],

@@ -19,10 +19,10 @@ Encode FindEncode() {
 
 }  // namespace
 
-bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map) {
+bool MakeTensorMap(const TmaTensor& rows, int box_rows, CudaStream& stream, CUtensorMap* map) {
   static const Encode encode = FindEncode();
   if (encode == nullptr) {
-    device.Fail("the driver has no cuTensorMapEncodeTiled");
+    stream.Fail("the driver has no cuTensorMapEncodeTiled");
     return false;
   }
   constexpr int kBytes = 2;  // per value; TMA only copies bits, so bf16 serves f16, too
@@ -40,8 +40,8 @@ bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensor
              box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return true;
-  device.Fail(absl::StrCat("cuTensorMapEncodeTiled of [", rows.rows, ", ", rows.heads, ", ",
-                           rows.head_dim, "]: error ", result));
+  stream.Fail("cuTensorMapEncodeTiled of [%ld, %ld, %ld]: error %d", rows.rows, rows.heads,
+              rows.head_dim, static_cast<int>(result));
   return false;
 }
 

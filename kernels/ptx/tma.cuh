@@ -121,7 +121,7 @@ struct TmaTensor {
 // shared memory a row has 128 bytes and is swizzled: its 16-byte chunk c is stored as chunk c ^
 // (row % 8). Elements outside of the tensor are loaded as zeros. `data` must be 16-byte aligned,
 // and the strides must be multiples of 16 bytes. If encoding fails, records the error with the
-// device (Device::Fail) and returns false.
-bool MakeTensorMap(const TmaTensor& rows, int box_rows, Device& device, CUtensorMap* map);
+// stream (CudaStream::Fail) and returns false.
+bool MakeTensorMap(const TmaTensor& rows, int box_rows, CudaStream& stream, CUtensorMap* map);
 
 }  // namespace quintet::cuda

@@ -183,6 +183,15 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%
 
 // The same for 32 values of k of 8 bits: e4m3 with f32 sums, or int8 with i32 sums. A row of 128
 // bytes in shared memory then holds 128 values; the descriptors are those of 16-bit values.
+__device__ __forceinline__ void ByteWgmma(float (&c)[8][4], uint64_t a, uint64_t b,
+                                          bool accumulate) {
+  QT_WGMMA_OF("m64n64", "k32.f32.e4m3.e4m3", ", 1, 1", QT_REGISTERS_64, "%32", "%33", "%34",
+              QT_C8(0));
+}
+__device__ __forceinline__ void ByteWgmma(int32_t (&c)[8][4], uint64_t a, uint64_t b,
+                                          bool accumulate) {
+  QT_WGMMA_OF("m64n64", "k32.s32.s8.s8", "", QT_REGISTERS_64, "%32", "%33", "%34", QT_I8(0));
+}
 __device__ __forceinline__ void ByteWgmma(float (&c)[16][4], uint64_t a, uint64_t b,
                                           bool accumulate) {
   QT_WGMMA_OF("m64n128", "k32.f32.e4m3.e4m3", ", 1, 1", QT_REGISTERS_128, "%64", "%65", "%66",

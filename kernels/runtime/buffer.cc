@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/check.h"
 
 namespace quintet {
 namespace {

@@ -10,39 +10,38 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/runtime/stream.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/cuda_stream.h"
 
 namespace quintet::cuda {
 
-inline cudaStream_t Queue(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.device().queue());
+inline cudaStream_t Queue(const CudaStream& stream) {
+  return static_cast<cudaStream_t>(stream.queue());
 }
 
-// Returns whether a CUDA call succeeded; if not, stores its error in `device` (Device::Fail).
+// Returns whether a CUDA call succeeded; if not, stores its error in `stream` (CudaStream::Fail).
 inline bool Recorded(cudaError_t error, const char* what, const char* file, int line,
-                     Device& device) {
+                     CudaStream& stream) {
   if (error == cudaSuccess) return true;
-  device.Fail(absl::StrCat(what, " at ", file, ":", line, ": ", cudaGetErrorString(error)));
+  stream.Fail("%s at %s:%d: %s", what, file, line, cudaGetErrorString(error));
   return false;
 }
 
 // Evaluates `call`, a call of the CUDA runtime, and returns whether it succeeded. If not, records
-// its error with the device (Device::Fail); Device::Synchronize returns it later.
-#define QT_CUDA(device, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (device))
+// its error in `stream` (CudaStream::Fail); Device::Synchronize returns it later.
+#define QT_CUDA(stream, call) ::quintet::cuda::Recorded((call), #call, __FILE__, __LINE__, (stream))
 
 // Launches a kernel in clusters of `cluster` CTAs; a cluster of one CTA means no clusters. On
 // Hopper the kernel may start before the previous one has finished (programmatic dependent launch);
 // see WaitOnDependentGrids for the rule. cudaFuncSetAttribute(MaxDynamicSharedMemorySize) is called
 // at every launch because the attribute is per device.
 template <typename... Params, typename... Args>
-void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
+void LaunchClusters(CudaStream& stream, dim3 grid, dim3 cluster, dim3 block, size_t shared_bytes,
                     void (*kernel)(Params...), Args&&... args) {
   constexpr size_t kAlways = 48 << 10;  // bytes that every launch may use
   if (shared_bytes > kAlways &&
-      !QT_CUDA(stream.device(),
-               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)))) {
+      !QT_CUDA(stream, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(shared_bytes)))) {
     return;
   }
   cudaLaunchAttribute attributes[2] = {};
@@ -52,7 +51,7 @@ void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t 
   config.dynamicSmemBytes = shared_bytes;
   config.stream = Queue(stream);
   config.attrs = attributes;
-  if (stream.device().hopper()) {
+  if (stream.hopper()) {
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -62,14 +61,13 @@ void LaunchClusters(Stream& stream, dim3 grid, dim3 cluster, dim3 block, size_t 
     clusters.id = cudaLaunchAttributeClusterDimension;
     clusters.val.clusterDim = {cluster.x, cluster.y, cluster.z};
   }
-  QT_CUDA(stream.device(),
-          cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
+  QT_CUDA(stream, cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...));
 }
 
 // Launches a kernel without clusters.
 template <typename... Params, typename... Args>
-void Launch(Stream& stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...),
-            Args&&... args) {
+void Launch(CudaStream& stream, dim3 grid, dim3 block, size_t shared_bytes,
+            void (*kernel)(Params...), Args&&... args) {
   LaunchClusters(stream, grid, dim3(1), block, shared_bytes, kernel, std::forward<Args>(args)...);
 }
 

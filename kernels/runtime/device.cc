@@ -1,9 +1,12 @@
 #include "kernels/runtime/device.h"
 
-#include "kernels/cuda_ops.h"
 #include "kernels/runtime/dispatch.h"
 
 namespace quintet {
+
+namespace cuda {
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);  // device.cu
+}
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   if constexpr (kCudaBuilt) {
@@ -14,8 +17,8 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   }
 }
 
-void Device::Fail(absl::string_view what) {
-  if (status_.ok()) status_ = absl::InternalError(what);
+void Device::RecordError(const char* error) {
+  if (status_.ok()) status_ = absl::InternalError(error);
 }
 
 }  // namespace quintet

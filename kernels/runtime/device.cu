@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <span>
 #include <thread>
 
-#include "absl/types/span.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/cublas_lt.cuh"
@@ -139,14 +139,14 @@ absl::Status CudaDevice::Start(int ordinal) {
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   queue_ = stream;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
-  const auto make = [&error](absl::Span<cudaEvent_t> events) {
+  const auto make = [&error](std::span<cudaEvent_t> events) {
     for (cudaEvent_t& event : events) {
       if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     }
   };
-  make(absl::MakeSpan(uploaded_));
-  make(absl::MakeSpan(events_));
-  make(absl::MakeSpan(&staged_, 1));
+  make(std::span(uploaded_));
+  make(std::span(events_));
+  make(std::span(&staged_, 1));
   if (error != cudaSuccess) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": ", cudaGetErrorString(error)));
@@ -181,14 +181,14 @@ CudaDevice::~CudaDevice() {
   for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamSynchronize(queue);
   }
-  const auto destroy = [](absl::Span<const cudaEvent_t> events) {
+  const auto destroy = [](std::span<const cudaEvent_t> events) {
     for (cudaEvent_t event : events) {
       if (event != nullptr) cudaEventDestroy(event);
     }
   };
   destroy(uploaded_);
   destroy(events_);
-  destroy(absl::MakeConstSpan(&staged_, 1));
+  destroy(std::span(&staged_, 1));
   for (cudaStream_t queue : {stream(), copy_stream_}) {
     if (queue != nullptr) cudaStreamDestroy(queue);
   }
@@ -219,8 +219,7 @@ absl::StatusOr<Buffer> CudaDevice::AllocatePinned(int64_t bytes) {
   if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
   std::memset(host, 0, static_cast<size_t>(bytes));
   error = cudaMemsetAsync(device_buffer->data(), 0, static_cast<size_t>(bytes), stream());
-  if (error != cudaSuccess)
-    Fail(absl::StrCat("clearing a pinned buffer: ", cudaGetErrorString(error)));
+  if (error != cudaSuccess) Fail("clearing a pinned buffer: %s", cudaGetErrorString(error));
   {
     std::lock_guard<std::mutex> lock(pinned_->mutex);
     pinned_->by_host[static_cast<char*>(host)] = {bytes, device_buffer->as<char>()};
@@ -322,7 +321,7 @@ void CudaDevice::Write(void* device, const void* host, int64_t bytes) {
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamPerThread);
   if (error == cudaSuccess) return;
   std::lock_guard<std::mutex> lock(failing);
-  Fail(absl::StrCat("writing ", bytes, " bytes: ", cudaGetErrorString(error)));
+  Fail("writing %ld bytes: %s", bytes, cudaGetErrorString(error));
 }
 
 std::unique_ptr<CudaGraph> CudaDevice::CaptureGraph(absl::FunctionRef<void()> work) {

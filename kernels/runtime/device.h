@@ -16,8 +16,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "kernels/runtime/buffer.h"
+#include "kernels/runtime/cuda_stream.h"
 
 namespace quintet {
 
@@ -27,26 +27,15 @@ class CudaGraph {
   virtual ~CudaGraph() = default;
 };
 
-class Device {
+class Device : public CudaStream {
  public:
   // Opens CUDA device `ordinal`. Returns UNAVAILABLE if this build has no CUDA, there is no such
   // device, its compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
-  virtual ~Device() = default;
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
+  ~Device() override = default;
 
   const std::string& name() const { return name_; }
   int ordinal() const { return ordinal_; }
-  // Whether kernels for sm_90 (Hopper) are used. Setting QUINTET_CUDA_PORTABLE=1 in the environment
-  // makes it false, so that the portable kernels can be tested on any GPU.
-  bool hopper() const { return hopper_; }
-  // Whether the attention kernels for long sequences are used for short ones, too. Setting
-  // QUINTET_CUDA_LONG_ATTENTION=1 in the environment makes it true, so that tests can use short
-  // inputs.
-  bool long_attention() const { return long_attention_; }
-  // Number of SMs.
-  int num_sms() const { return num_sms_; }
   int64_t l2_bytes() const { return l2_bytes_; }
   virtual int64_t free_bytes() const = 0;
 
@@ -62,12 +51,6 @@ class Device {
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.
   virtual absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) = 0;
-  // Returns the device-side address that corresponds to the host address `host`, which must be
-  // inside a pinned buffer (QT_CHECK).
-  template <typename T>
-  T* DevicePtr(T* host) const {
-    return static_cast<T*>(const_cast<void*>(DevicePtrOf(host)));
-  }
 
   // CopyH2D (an upload) and CopyD2H enqueue a copy of `bytes` bytes from one side of a pinned
   // buffer to the other, beginning at the host address `pinned_host`. The host must not touch its
@@ -103,27 +86,19 @@ class Device {
   static constexpr int kEvents = 6;
   virtual void RecordEvent(int index) = 0;
   virtual absl::Status WaitForEvent(int index) = 0;
-  // Records an error of a launch or a copy. The first recorded error is kept: from then on, every
-  // call of Synchronize and WaitForEvent returns it.
-  void Fail(absl::string_view what);
   absl::Status status() const { return status_; }
-
-  void* queue() const { return queue_; }  // cudaStream_t
 
  protected:
   Device() = default;
-  virtual const void* DevicePtrOf(const void* host) const = 0;
 
   std::string name_;
   int ordinal_ = 0;
-  bool hopper_ = false;
-  bool long_attention_ = false;
-  int num_sms_ = 0;
   int64_t l2_bytes_ = 0;
-  void* queue_ = nullptr;
   int64_t allocations_ = 0;
 
  private:
+  void RecordError(const char* error) override;
+
   absl::Status status_;
 };
 

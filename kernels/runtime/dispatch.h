@@ -3,7 +3,10 @@
 #pragma once
 
 #include "kernels/base/check.h"
+#include "kernels/base/tensor.h"
+#include "kernels/runtime/device.h"
 #include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet {
 
@@ -13,26 +16,19 @@ inline constexpr bool kCudaBuilt = true;
 inline constexpr bool kCudaBuilt = false;
 #endif
 
-// Returns kOnCpu or kOnCuda, by the backend of `stream`. Usage:
+// Calls an op with `args` on the backend of `stream`: kOnCpu on its thread pool, kOnCuda on its
+// CUDA stream. Usage:
 //
-//     Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream)(args, stream);
+//     Dispatch<cpu::RmsNorm, cuda::RmsNorm>(stream, args);
 //
 // A build without CUDA does not reference kOnCuda, so the CUDA functions need not be linked.
-template <auto kOnCpu, auto kOnCuda>
-auto Dispatch(const Stream& stream) {
+template <auto kOnCpu, auto kOnCuda, typename... Args>
+auto Dispatch(const Stream& stream, const Args&... args) {
   if constexpr (kCudaBuilt) {
-    if (stream.backend() == Backend::kCuda) return kOnCuda;
+    if (stream.backend() == Backend::kCuda) return kOnCuda(args..., stream.device());
   }
   QT_CHECK(stream.backend() == Backend::kCpu);
-  return kOnCpu;
-}
-
-// Dispatch for an op that exists only on the CPU: returns kOnCpu. The backend of `stream` must be
-// the CPU.
-template <auto kOnCpu>
-auto Dispatch(const Stream& stream) {
-  QT_CHECK(stream.backend() == Backend::kCpu);
-  return kOnCpu;
+  return kOnCpu(args..., stream.pool());
 }
 
 // True if activations may have this dtype: f32 on the CPU; f32, bf16 or f16 on a GPU.

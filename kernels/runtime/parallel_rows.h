@@ -1,18 +1,18 @@
-// Splits the rows of an elementwise op over the stream's threads.
+// Splits the rows of an elementwise op over threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace quintet {
 
 // Calls body(begin, end) in parallel on disjoint ranges that cover [0, rows); a row has
 // row_elements values. If all rows together are less than about kElementsPerTask values, one call
 // runs on the calling thread, because waking a worker would take longer.
-inline void ParallelRows(Stream& stream, int64_t rows, int64_t row_elements,
+inline void ParallelRows(ThreadPool& pool, int64_t rows, int64_t row_elements,
                          absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
   constexpr int64_t kElementsPerTask = 16384;
   const int64_t rows_per_task =
@@ -22,7 +22,7 @@ inline void ParallelRows(Stream& stream, int64_t rows, int64_t row_elements,
     if (rows > 0) body(0, rows);
     return;
   }
-  stream.pool().ParallelFor(tasks, [&](int64_t task, int) {
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
     body(task * rows_per_task, std::min(rows, (task + 1) * rows_per_task));
   });
 }

@@ -27,12 +27,12 @@ void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   }
   QT_CHECK_GE(args.scratch.elements(),
               SampleBeamsScratchBytes(rows, vocab, args.values.dim[1], stream));
-  Dispatch<cpu::SampleBeams, cuda::SampleBeams>(stream)(args, stream);
+  Dispatch<cpu::SampleBeams, cuda::SampleBeams>(stream, args);
 }
 
 int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream) {
-  return Dispatch<cpu::SampleBeamsScratchBytes, cuda::SampleBeamsScratchBytes>(stream)(
-      rows, vocab, k_max, stream);
+  return Dispatch<cpu::SampleBeamsScratchBytes, cuda::SampleBeamsScratchBytes>(stream, rows, vocab,
+                                                                               k_max);
 }
 
 }  // namespace quintet

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
+void SampleBeams(const SampleBeamsArgs& args, CudaStream& stream) {
   if (args.draws.empty()) return;
   const int64_t k_max = args.values.dim[1];
   QT_CHECK_LE(k_max, kMaxCandidates);
@@ -211,7 +211,7 @@ void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   Launch(stream, dim3(n), dim3(kThreads), 0, MergeCandidatesKernel, call);
 }
 
-int64_t SampleBeamsScratchBytes(int64_t rows, int64_t, int64_t k_max, const Stream&) {
+int64_t SampleBeamsScratchBytes(int64_t rows, int64_t, int64_t k_max, const CudaStream&) {
   return rows * k_max * static_cast<int64_t>(sizeof(KeyedCandidate));
 }
 

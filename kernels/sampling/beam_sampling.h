@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 #include "kernels/sampling/sampling.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // One request of a SampleBeams call.
 struct BeamDraw {
@@ -32,15 +33,15 @@ struct BeamDraw {
 // index -1. Both backends draw the same tokens, except where the rounding of sums and logarithms
 // decides.
 //
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct SampleBeamsArgs {
-  Tensor logits;                     // [rows, vocab] f32: log-probabilities
-  Tensor row_bias;                   // [rows] f32: running scores of the beams
-  absl::Span<const BeamDraw> draws;  // [n]
-  absl::Span<const int32_t> lens;    // sequence lengths, indexed by Draw::lens_at
-  Tensor values;                     // [entries, k_max] f32 out
-  Tensor indices;                    // [entries, k_max] i32 out: beam * vocab + token
-  Tensor scratch;                    // SampleBeamsScratchBytes(...) as [bytes] i8
+  Tensor logits;                    // [rows, vocab] f32: log-probabilities
+  Tensor row_bias;                  // [rows] f32: running scores of the beams
+  std::span<const BeamDraw> draws;  // [n]
+  std::span<const int32_t> lens;    // sequence lengths, indexed by Draw::lens_at
+  Tensor values;                    // [entries, k_max] f32 out
+  Tensor indices;                   // [entries, k_max] i32 out: beam * vocab + token
+  Tensor scratch;                   // SampleBeamsScratchBytes(...) as [bytes] i8
 };
 void SampleBeams(const SampleBeamsArgs& args, Stream& stream);
 int64_t SampleBeamsScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);

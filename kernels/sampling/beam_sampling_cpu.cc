@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "kernels/base/random.h"
 #include "kernels/cpu_ops.h"
@@ -34,7 +35,7 @@ class BestCandidates {
     begin_[size_++] = candidate;
     std::push_heap(begin_, begin_ + size_, Better);
   }
-  absl::Span<const Candidate> Sorted() {
+  std::span<const Candidate> Sorted() {
     std::sort_heap(begin_, begin_ + size_, Better);
     return {begin_, static_cast<size_t>(size_)};
   }
@@ -47,9 +48,9 @@ class BestCandidates {
 
 }  // namespace
 
-void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
+void SampleBeams(const SampleBeamsArgs& args, ThreadPool& pool) {
   const int64_t vocab = args.logits.dim[1], k_max = args.values.dim[1];
-  stream.pool().ParallelFor(static_cast<int64_t>(args.draws.size()), [&](int64_t task, int thread) {
+  pool.ParallelFor(static_cast<int64_t>(args.draws.size()), [&](int64_t task, int thread) {
     const BeamDraw& draw = args.draws[static_cast<size_t>(task)];
     char* scratch = args.scratch.as<char>() + thread * ThreadBytes(vocab, k_max);
     Warper warper(scratch, vocab);
@@ -79,8 +80,8 @@ void SampleBeams(const SampleBeamsArgs& args, Stream& stream) {
   });
 }
 
-int64_t SampleBeamsScratchBytes(int64_t, int64_t vocab, int64_t k_max, const Stream& stream) {
-  return stream.pool().threads() * ThreadBytes(vocab, k_max);
+int64_t SampleBeamsScratchBytes(int64_t, int64_t vocab, int64_t k_max, const ThreadPool& pool) {
+  return pool.threads() * ThreadBytes(vocab, k_max);
 }
 
 }  // namespace quintet::cpu

@@ -23,7 +23,7 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
     QT_CHECK(0 <= g.eos_begin && g.eos_begin <= g.eos_end);
     QT_CHECK_LE(static_cast<size_t>(g.eos_end), args.eos.size());
   }
-  Dispatch<cpu::BeamStep, cuda::BeamStep>(stream)(args, stream);
+  Dispatch<cpu::BeamStep, cuda::BeamStep>(stream, args);
 }
 
 void GatherScores(const GatherScoresArgs& args, Stream& stream) {
@@ -31,7 +31,7 @@ void GatherScores(const GatherScoresArgs& args, Stream& stream) {
   QT_CHECK_GE(args.known.dim[0], static_cast<int64_t>(args.from.size()));
   QT_CHECK_GE(args.biases.dim[0], static_cast<int64_t>(args.from.size()));
   for (const int32_t from : args.from) QT_CHECK_LT(from, args.scores.dim[0]);
-  Dispatch<cpu::GatherScores, cuda::GatherScores>(stream)(args, stream);
+  Dispatch<cpu::GatherScores, cuda::GatherScores>(stream, args);
 }
 
 void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream) {
@@ -46,7 +46,7 @@ void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream) {
       QT_CHECK_EQ(args.lens[static_cast<size_t>(m.sequence + beam)], len);
     }
   }
-  Dispatch<cpu::ReorderBeams, cuda::ReorderBeams>(stream)(args, stream);
+  Dispatch<cpu::ReorderBeams, cuda::ReorderBeams>(stream, args);
 }
 
 }  // namespace quintet

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kMovedColumns)
 
 }  // namespace
 
-void BeamStep(const BeamStepArgs& args, Stream& stream) {
+void BeamStep(const BeamStepArgs& args, CudaStream& stream) {
   if (args.groups.empty()) return;
   const BeamStepParams call{args.values.as<float>(),
                             args.indices.as<int32_t>(),
@@ -139,7 +139,7 @@ void BeamStep(const BeamStepArgs& args, Stream& stream) {
          dim3(static_cast<unsigned>(threads)), 0, BeamStepKernel, call);
 }
 
-void GatherScores(const GatherScoresArgs& args, Stream& stream) {
+void GatherScores(const GatherScoresArgs& args, CudaStream& stream) {
   if (args.from.empty()) return;
   constexpr unsigned kThreads = 128;
   const auto rows = static_cast<unsigned>(args.from.size());
@@ -149,7 +149,7 @@ void GatherScores(const GatherScoresArgs& args, Stream& stream) {
          static_cast<int>(rows));
 }
 
-void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream) {
+void ReorderBeams(const ReorderBeamsArgs& args, CudaStream& stream) {
   int32_t longest = 1;
   for (const BeamMove& m : args.moves) {
     longest = std::max(longest, args.lens[static_cast<size_t>(m.sequence)]);

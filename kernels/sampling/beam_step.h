@@ -7,12 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // Added to the score of a candidate whose token is an EOS token, so that it ranks below every
 // candidate with another token.
@@ -33,13 +34,13 @@ struct BeamGroup {
 // each candidate whose token is an EOS token; candidates of equal score keep their order. If a
 // group has fewer candidates than beams, the missing beams get score -inf, parent 0 and token 0.
 //
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct BeamStepArgs {
   Tensor values;   // [entries, k_max] f32: score of the beam extended by the token
   Tensor indices;  // [entries, k_max] i32: beam * vocab + token; -1: no more candidates
   int64_t vocab = 0;
-  absl::Span<const BeamGroup> groups;  // [n]
-  absl::Span<const int32_t> eos;       // token ids; BeamGroup selects a range
+  std::span<const BeamGroup> groups;  // [n]
+  std::span<const int32_t> eos;       // token ids; BeamGroup selects a range
   // [rows] i32 out. tokens: the last token of each new beam. parents: the beam that the new beam
   // extends, as an index within the beams of the same request (0 is the request's first beam).
   Tensor tokens, parents;
@@ -52,10 +53,10 @@ void BeamStep(const BeamStepArgs& args, Stream& stream);
 // Gathers the running scores that TopK or SampleBeams of the next step adds to its rows, from the
 // device results of a step that is still in flight or from values that the host knows.
 struct GatherScoresArgs {
-  Tensor scores;                   // [..] f32: BeamStepArgs::scores of the previous step
-  Tensor known;                    // [rows] f32: scores from the host
-  absl::Span<const int32_t> from;  // [rows], pinned + device copy
-  Tensor biases;                   // [rows] f32 out
+  Tensor scores;                  // [..] f32: BeamStepArgs::scores of the previous step
+  Tensor known;                   // [rows] f32: scores from the host
+  std::span<const int32_t> from;  // [rows], pinned + device copy
+  Tensor biases;                  // [rows] f32 out
 };
 void GatherScores(const GatherScoresArgs& args, Stream& stream);
 
@@ -71,15 +72,15 @@ struct BeamMove {
 // parents[BeamMove::row + b] of the same request, except for the last position: its slot belongs to
 // the new token of beam b and stays in the table of beam b.
 //
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct ReorderBeamsArgs {
   // Slot tables [n, slots_stride] of n beams: element [b, i] is the KV-cache slot of token i of
   // beam b. Pinned host array with a device copy; on a GPU only the device copy is changed.
   const int32_t* slots = nullptr;
   int64_t slots_stride = 0;
-  absl::Span<const int32_t> lens;    // [n]: slots per sequence; equal within a move
-  absl::Span<const BeamMove> moves;  // any number
-  Tensor parents;                    // [..] i32: BeamStepArgs::parents of the previous step
+  std::span<const int32_t> lens;    // [n]: slots per sequence; equal within a move
+  std::span<const BeamMove> moves;  // any number
+  Tensor parents;                   // [..] i32: BeamStepArgs::parents of the previous step
 };
 void ReorderBeams(const ReorderBeamsArgs& args, Stream& stream);
 

@@ -39,11 +39,11 @@ void StepGroup(const BeamStepArgs& args, const BeamGroup& g) {
 
 }  // namespace
 
-void BeamStep(const BeamStepArgs& args, Stream&) {
+void BeamStep(const BeamStepArgs& args, ThreadPool&) {
   for (const BeamGroup& group : args.groups) StepGroup(args, group);
 }
 
-void GatherScores(const GatherScoresArgs& args, Stream&) {
+void GatherScores(const GatherScoresArgs& args, ThreadPool&) {
   for (size_t r = 0; r < args.from.size(); ++r) {
     const int32_t from = args.from[r];
     args.biases.as<float>()[r] =
@@ -51,7 +51,7 @@ void GatherScores(const GatherScoresArgs& args, Stream&) {
   }
 }
 
-void ReorderBeams(const ReorderBeamsArgs& args, Stream&) {
+void ReorderBeams(const ReorderBeamsArgs& args, ThreadPool&) {
   int32_t* const slots = const_cast<int32_t*>(args.slots);  // CPU: the host array is used directly
   std::array<int32_t, kMaxReorderedBeams> before;
   for (const BeamMove& m : args.moves) {

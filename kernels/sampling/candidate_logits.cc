@@ -22,7 +22,7 @@ void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
     QT_CHECK(args.first_rows[at] >= 0 && args.first_rows[at] < args.logits.dim[0]);
     QT_CHECK(args.from_raw[at] == 0 || args.raw_logits.defined());
   }
-  Dispatch<cpu::CandidateLogits, cuda::CandidateLogits>(stream)(args, stream);
+  Dispatch<cpu::CandidateLogits, cuda::CandidateLogits>(stream, args);
 }
 
 }  // namespace quintet

@@ -41,7 +41,7 @@ __global__ void CandidateLogitsKernel(const __grid_constant__ CandidateLogitsPar
 
 }  // namespace
 
-void CandidateLogits(const CandidateLogitsArgs& args, Stream& stream) {
+void CandidateLogits(const CandidateLogitsArgs& args, CudaStream& stream) {
   if (args.first_rows.empty()) return;
   const CandidateLogitsParams call{args.logits.as<float>(),
                                    args.raw_logits.as<float>(),

@@ -2,7 +2,7 @@
 
 namespace quintet::cpu {
 
-void CandidateLogits(const CandidateLogitsArgs& args, Stream&) {
+void CandidateLogits(const CandidateLogitsArgs& args, ThreadPool&) {
   const int64_t vocab = args.logits.dim[1];
   for (int64_t i = 0; i < args.indices.dim[0]; ++i) {
     const auto at = static_cast<size_t>(i);

@@ -8,7 +8,7 @@ namespace quintet {
 namespace {
 
 void CheckShapes(const TargetLogProbArgs& a, const Stream& stream) {
-  const LinearWeight& head = *a.head;
+  const WeightView& head = *a.head;
   QT_CHECK(head.defined() && !head.gated());
   QT_CHECK_LT(head.n(), int64_t{1} << 31);
   const int64_t rows = a.hidden.dim[0];
@@ -38,10 +38,10 @@ void CheckShapes(const TargetLogProbArgs& a, const Stream& stream) {
 
 }  // namespace
 
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+int64_t TargetLogProbScratchBytes(const WeightView& head, int64_t rows, int64_t top,
                                   const Stream& stream) {
-  return Dispatch<cpu::TargetLogProbScratchBytes, cuda::TargetLogProbScratchBytes>(stream)(
-      head, rows, top, stream);
+  return Dispatch<cpu::TargetLogProbScratchBytes, cuda::TargetLogProbScratchBytes>(stream, head,
+                                                                                   rows, top);
 }
 
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
@@ -53,7 +53,7 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
   QT_CHECK(args.scratch.defined());
   QT_CHECK_GE(args.scratch.elements() * DTypeBytes(args.scratch.dtype),
               TargetLogProbScratchBytes(*args.head, rows, top, stream));
-  Dispatch<cpu::TargetLogProb, cuda::TargetLogProb>(stream)(args, stream);
+  Dispatch<cpu::TargetLogProb, cuda::TargetLogProb>(stream, args);
 }
 
 }  // namespace quintet

@@ -3,6 +3,7 @@
 // compute their log-sum-exp and top-k; then the next chunk overwrites the logits.
 #include <algorithm>
 
+#include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/sampling/selection.cuh"
 
@@ -16,7 +17,7 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int kThreads = 256;
 
-int64_t ChunkRows(const LinearWeight& head, int64_t rows) {
+int64_t ChunkRows(const WeightView& head, int64_t rows) {
   const int64_t fit = std::max<int64_t>(1, kLogitBytes / (4 * LogitsStride(head.n())));
   return std::min({rows, fit, kMaxChunkRows});
 }
@@ -30,8 +31,8 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top,
-              const Stream& stream) {
+Scratch Carve(void* base, const WeightView& head, int64_t rows, int64_t top,
+              const CudaStream& stream) {
   const int64_t chunk = ChunkRows(head, rows), vocab = head.n();
   Carver carver(base);
   Scratch s;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) LogProbKernel(const __grid_constant_
 
 // Enqueues the GEMM, the selection kernels and LogProbKernel for rows [begin, end) of the call.
 void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t begin, int64_t end,
-              Stream& stream) {
+              CudaStream& stream) {
   const int64_t rows = end - begin;
   LinearArgs product;
   product.x = args.hidden.Rows(begin, end);
@@ -158,12 +159,12 @@ void RunChunk(const TargetLogProbArgs& args, const Scratch& scratch, int64_t beg
 
 }  // namespace
 
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
-                                  const Stream& stream) {
+int64_t TargetLogProbScratchBytes(const WeightView& head, int64_t rows, int64_t top,
+                                  const CudaStream& stream) {
   return Carve(nullptr, head, rows, top, stream).bytes;
 }
 
-void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
+void TargetLogProb(const TargetLogProbArgs& args, CudaStream& stream) {
   const int64_t rows = args.hidden.dim[0];
   const int64_t top = args.top_tokens.defined() ? args.top_tokens.dim[1] : 0;
   const Scratch scratch = Carve(args.scratch.data, *args.head, rows, top, stream);

@@ -9,12 +9,12 @@
 namespace quintet {
 
 struct TargetLogProbArgs {
-  Tensor hidden;                       // [rows, k] f32
-  const LinearWeight* head = nullptr;  // [vocab, k]
-  Tensor bias;                         // [vocab] f32 or undefined
-  float alpha = 1.0f;                  // logits = alpha * hidden head^T + bias
-  Tensor targets;                      // [rows] i32, each in [0, vocab)
-  Tensor log_probs;                    // [rows] f32 out: logit[target] - logsumexp(logits)
+  Tensor hidden;                     // [rows, k] f32
+  const WeightView* head = nullptr;  // [vocab, k]
+  Tensor bias;                       // [vocab] f32 or undefined
+  float alpha = 1.0f;                // logits = alpha * hidden head^T + bias
+  Tensor targets;                    // [rows] i32, each in [0, vocab)
+  Tensor log_probs;                  // [rows] f32 out: logit[target] - logsumexp(logits)
   // Optional outputs (set both or neither): the `top` best tokens of every row, ordered by
   // descending log-probability, then by ascending token. The tokens are selected by logit, before
   // the rounding to log-probabilities. If top > vocab, the entries past vocab have log-probability
@@ -26,7 +26,7 @@ struct TargetLogProbArgs {
 // The logits have the same bits as those that Linear computes. The result of a row does not depend
 // on other rows.
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
+int64_t TargetLogProbScratchBytes(const WeightView& head, int64_t rows, int64_t top,
                                   const Stream& stream);
 
 }  // namespace quintet

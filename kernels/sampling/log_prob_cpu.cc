@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/carver.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/linear/linear_cpu.h"
-#include "kernels/runtime/buffer.h"
 #include "kernels/sampling/log_prob_fold_cpu.h"
 
 namespace quintet::cpu {
@@ -19,10 +19,10 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // size, so the order of summation does not depend on the number of threads.
 constexpr int64_t kMaxSegments = 32;
 
-int64_t SegmentPanels(const LinearWeight& head) {
+int64_t SegmentPanels(const WeightView& head) {
   return (Panels(head) + kMaxSegments - 1) / kMaxSegments;
 }
-int64_t Segments(const LinearWeight& head) {
+int64_t Segments(const WeightView& head) {
   return (Panels(head) + SegmentPanels(head) - 1) / SegmentPanels(head);
 }
 
@@ -34,7 +34,7 @@ struct Scratch {
   int64_t bytes;
 };
 
-Scratch Carve(void* base, const LinearWeight& head, int64_t rows, int64_t top) {
+Scratch Carve(void* base, const WeightView& head, int64_t rows, int64_t top) {
   rows = std::min(rows, MostChunkRows(head));
   const int64_t summaries = rows * Segments(head);
   Carver carver(base);
@@ -84,7 +84,7 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
   alignas(64) char tile[kChunkRows * kPanelColumns * kUnitBytes];
   alignas(64) float logits[kMostBlockRows * kPanelColumns];
   const TargetLogProbArgs& args = *chunk.args;
-  const LinearWeight& head = *args.head;
+  const WeightView& head = *args.head;
   Epilogue epilogue;
   epilogue.w = &head;
   epilogue.bias = args.bias.defined() ? args.bias.f32() : nullptr;
@@ -148,13 +148,13 @@ void WriteOutputs(const Chunk& chunk, int64_t row) {
 
 }  // namespace
 
-int64_t TargetLogProbScratchBytes(const LinearWeight& head, int64_t rows, int64_t top,
-                                  const Stream&) {
+int64_t TargetLogProbScratchBytes(const WeightView& head, int64_t rows, int64_t top,
+                                  const ThreadPool&) {
   return Carve(nullptr, head, rows, top).bytes;
 }
 
-void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
-  const LinearWeight& head = *args.head;
+void TargetLogProb(const TargetLogProbArgs& args, ThreadPool& pool) {
+  const WeightView& head = *args.head;
   const int64_t all_rows = args.hidden.dim[0];
   Chunk chunk;
   chunk.args = &args;
@@ -165,9 +165,9 @@ void TargetLogProb(const TargetLogProbArgs& args, Stream& stream) {
     const int64_t rows = std::min(chunk_rows, all_rows - chunk.begin);
     const Tensor scratch =
         Tensor::Dense(chunk.scratch.activations, DType::kI8, {ActivationBytes(head, rows)});
-    chunk.x = PackActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + rows), scratch,
-                              stream.pool());
-    stream.pool().ParallelFor(segments, [&](int64_t segment, int) { FoldSegment(chunk, segment); });
+    chunk.x =
+        PackActivations(head, args.hidden.Rows(chunk.begin, chunk.begin + rows), scratch, pool);
+    pool.ParallelFor(segments, [&](int64_t segment, int) { FoldSegment(chunk, segment); });
     for (int64_t r = 0; r < rows; ++r) WriteOutputs(chunk, r);
   }
 }

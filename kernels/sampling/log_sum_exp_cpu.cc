@@ -80,8 +80,8 @@ namespace quintet::cpu {
 
 HWY_EXPORT(LogSumExpRows);
 
-void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
-  ParallelRows(stream, args.logits.dim[0], args.logits.dim[1], [&](int64_t begin, int64_t end) {
+void LogSumExp(const LogSumExpArgs& args, ThreadPool& pool) {
+  ParallelRows(pool, args.logits.dim[0], args.logits.dim[1], [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LogSumExpRows)(args, begin, end);
   });
 }

@@ -32,12 +32,12 @@ void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
     QT_CHECK_EQ(args.raw_logits.dim[1], args.logits.dim[1]);
   }
   QT_CHECK_GE(args.scratch.elements(), LogitsProcessorsScratchBytes(args.logits.dim[1], stream));
-  Dispatch<cpu::ApplyLogitsProcessors, cuda::ApplyLogitsProcessors>(stream)(args, stream);
+  Dispatch<cpu::ApplyLogitsProcessors, cuda::ApplyLogitsProcessors>(stream, args);
 }
 
 int64_t LogitsProcessorsScratchBytes(int64_t vocab, const Stream& stream) {
-  return Dispatch<cpu::LogitsProcessorsScratchBytes, cuda::LogitsProcessorsScratchBytes>(stream)(
-      vocab, stream);
+  return Dispatch<cpu::LogitsProcessorsScratchBytes, cuda::LogitsProcessorsScratchBytes>(stream,
+                                                                                         vocab);
 }
 
 }  // namespace quintet

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
+void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, CudaStream& stream) {
   if (args.rules.empty()) return;
   const TokenHistory& history = args.history;
   const int vocab = static_cast<int>(args.logits.dim[1]);
@@ -163,6 +163,6 @@ void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
          LogitsProcessorsKernel, call);
 }
 
-int64_t LogitsProcessorsScratchBytes(int64_t, const Stream&) { return 0; }
+int64_t LogitsProcessorsScratchBytes(int64_t, const CudaStream&) { return 0; }
 
 }  // namespace quintet::cuda

@@ -5,14 +5,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/host_device.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 #include "kernels/sampling/token_history.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // A range: elements [begin, end) of LogitsProcessorsArgs::tokens.
 struct TokenRange {
@@ -47,11 +48,11 @@ struct RowRules {
   bool operator==(const RowRules&) const = default;
 };
 
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct LogitsProcessorsArgs {
-  Tensor logits;                     // [rows, vocab] f32, modified in place
-  absl::Span<const RowRules> rules;  // [n], at most one with an effect per row
-  absl::Span<const int32_t> tokens;  // the array that every TokenRange indexes
+  Tensor logits;                    // [rows, vocab] f32, modified in place
+  std::span<const RowRules> rules;  // [n], at most one with an effect per row
+  std::span<const int32_t> tokens;  // the array that every TokenRange indexes
   TokenHistory history;
   Tensor log_sums;    // [rows] f32, or undefined when no rule has log_softmax
   Tensor raw_logits;  // [rows, vocab] f32 out, or undefined when no rule has keep

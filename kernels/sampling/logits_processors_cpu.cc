@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "kernels/cpu_ops.h"
 
@@ -42,7 +43,7 @@ class RuledRow {
   }
 
  private:
-  absl::Span<const int32_t> TokensIn(const TokenRange& range) const {
+  std::span<const int32_t> TokensIn(const TokenRange& range) const {
     return args_.tokens.subspan(static_cast<size_t>(range.begin),
                                 static_cast<size_t>(range.end - range.begin));
   }
@@ -72,7 +73,7 @@ class RuledRow {
   }
 
   void BanWords() const {
-    const absl::Span<const int32_t> words = TokensIn(rules_.words);
+    const std::span<const int32_t> words = TokensIn(rules_.words);
     const int32_t* base = args_.tokens.data() + rules_.words.begin;
     for (size_t w = 0; w + 1 < words.size(); w += 2) {
       const int32_t* word = base + words[w];
@@ -93,16 +94,16 @@ class RuledRow {
 
 }  // namespace
 
-void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, Stream& stream) {
+void ApplyLogitsProcessors(const LogitsProcessorsArgs& args, ThreadPool& pool) {
   const int64_t words = SeenWords(args.logits.dim[1]);
-  stream.pool().ParallelFor(static_cast<int64_t>(args.rules.size()), [&](int64_t task, int thread) {
+  pool.ParallelFor(static_cast<int64_t>(args.rules.size()), [&](int64_t task, int thread) {
     RuledRow(args, args.rules[static_cast<size_t>(task)])
         .Apply(args.scratch.as<uint64_t>() + thread * words);
   });
 }
 
-int64_t LogitsProcessorsScratchBytes(int64_t vocab, const Stream& stream) {
-  return stream.pool().threads() * SeenWords(vocab) * 8;
+int64_t LogitsProcessorsScratchBytes(int64_t vocab, const ThreadPool& pool) {
+  return pool.threads() * SeenWords(vocab) * 8;
 }
 
 }  // namespace quintet::cpu

@@ -23,11 +23,11 @@ void Sample(const SampleArgs& args, Stream& stream) {
     QT_CHECK_GE(args.next_tokens.elements(), args.logits.dim[0]);
   }
   QT_CHECK_GE(args.scratch.elements(), SampleScratchBytes(args.logits.dim[1], stream));
-  Dispatch<cpu::Sample, cuda::Sample>(stream)(args, stream);
+  Dispatch<cpu::Sample, cuda::Sample>(stream, args);
 }
 
 int64_t SampleScratchBytes(int64_t vocab, const Stream& stream) {
-  return Dispatch<cpu::SampleScratchBytes, cuda::SampleScratchBytes>(stream)(vocab, stream);
+  return Dispatch<cpu::SampleScratchBytes, cuda::SampleScratchBytes>(stream, vocab);
 }
 
 }  // namespace quintet

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(warping::kThreads)
 
 }  // namespace
 
-void Sample(const SampleArgs& args, Stream& stream) {
+void Sample(const SampleArgs& args, CudaStream& stream) {
   if (args.draws.empty()) return;
   const SampleParams call{MakeLogitRows(args.logits), stream.DevicePtr(args.draws.data()),
                           stream.DevicePtr(args.lens.data()), args.tokens.as<int32_t>(),
@@ -53,6 +53,6 @@ void Sample(const SampleArgs& args, Stream& stream) {
          SampleKernel, call);
 }
 
-int64_t SampleScratchBytes(int64_t, const Stream&) { return 0; }
+int64_t SampleScratchBytes(int64_t, const CudaStream&) { return 0; }
 
 }  // namespace quintet::cuda

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // Warper parameters. The defaults disable every warper.
 struct WarpOptions {
@@ -37,12 +38,12 @@ struct Draw {
 // of -inf or NaN is never drawn; a row without any other logit gives token 0. Both backends draw
 // the same token, except where the rounding of the sums decides.
 //
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct SampleArgs {
-  Tensor logits;                   // [rows, vocab] f32
-  absl::Span<const Draw> draws;    // [n]
-  absl::Span<const int32_t> lens;  // sequence lengths in tokens, indexed by Draw::lens_at
-  Tensor tokens;                   // [n] i32 out
+  Tensor logits;                  // [rows, vocab] f32
+  std::span<const Draw> draws;    // [n]
+  std::span<const int32_t> lens;  // sequence lengths in tokens, indexed by Draw::lens_at
+  Tensor tokens;                  // [n] i32 out
   Tensor next_tokens;  // [rows] i32 out, or undefined: next_tokens[draws[i].row] = tokens[i]
   Tensor scratch;      // SampleScratchBytes(...) as [bytes] i8
 };

@@ -22,7 +22,7 @@ void CheckPerRow(const Tensor& t, int64_t rows) {
 void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
   CheckMatrix(args.logits, DType::kF32);
   CheckPerRow(args.out, args.logits.dim[0]);
-  Dispatch<cpu::LogSumExp, cuda::LogSumExp>(stream)(args, stream);
+  Dispatch<cpu::LogSumExp, cuda::LogSumExp>(stream, args);
 }
 
 void TopK(const TopKArgs& args, Stream& stream) {
@@ -51,12 +51,11 @@ void TopK(const TopKArgs& args, Stream& stream) {
   }
   QT_CHECK_LE(args.row_offsets.back(), rows);
   QT_CHECK_GE(args.scratch.elements(), TopKScratchBytes(rows, vocab, k_max, stream));
-  Dispatch<cpu::TopK, cuda::TopK>(stream)(args, stream);
+  Dispatch<cpu::TopK, cuda::TopK>(stream, args);
 }
 
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream) {
-  return Dispatch<cpu::TopKScratchBytes, cuda::TopKScratchBytes>(stream)(rows, vocab, k_max,
-                                                                         stream);
+  return Dispatch<cpu::TopKScratchBytes, cuda::TopKScratchBytes>(stream, rows, vocab, k_max);
 }
 
 }  // namespace quintet

@@ -7,6 +7,7 @@
 //
 // Results of a row do not depend on the other rows of the launch: how a row is split into tiles,
 // and the order in which its exponentials are added, depend only on the vocabulary size.
+#include "kernels/base/carver.h"
 #include "kernels/sampling/selection.cuh"
 
 #include <algorithm>
@@ -393,7 +394,7 @@ RowSummaries::RowSummaries(void* scratch, int64_t rows, int64_t vocab) {
 }
 
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
-                   const RowSummaries& out, Stream& stream) {
+                   const RowSummaries& out, CudaStream& stream) {
   constexpr int64_t kWarps = kSummaryThreads / 32;
   const int64_t warps = int64_t{logits.rows} * logits.tiles;
   if (warps == 0) return;
@@ -402,14 +403,14 @@ void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_
          want_sums ? SummaryKernel<true> : SummaryKernel<false>, logits, requests, out);
 }
 
-void RankRows(const RankParams& ranking, Stream& stream) {
+void RankRows(const RankParams& ranking, CudaStream& stream) {
   if (ranking.requests.n == 0) return;
   QT_CHECK_LE(2 * ranking.k_max, kMaxCandidates);
   Launch(stream, dim3(static_cast<unsigned>(ranking.requests.n)),
          dim3(ranking.k_max <= kSmallK ? kSmallBlock : kLargeBlock), 0, RankKernel, ranking);
 }
 
-void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
+void LogSumExp(const LogSumExpArgs& args, CudaStream& stream) {
   const LogitRows logits = MakeLogitRows(args.logits);
   if (logits.rows == 0) return;
   const int threads = std::min(kLargeBlock, 32 * std::max(1, logits.tiles));
@@ -418,7 +419,7 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream) {
          args.out.as<float>(), args.out.stride[0]);
 }
 
-void TopK(const TopKArgs& args, Stream& stream) {
+void TopK(const TopKArgs& args, CudaStream& stream) {
   if (args.k.empty()) return;
   RankParams r{
       .logits = MakeLogitRows(args.scores),
@@ -442,7 +443,7 @@ void TopK(const TopKArgs& args, Stream& stream) {
   RankRows(r, stream);
 }
 
-int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t, const Stream&) {
+int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t, const CudaStream&) {
   return RowSummaries(nullptr, rows, vocab).bytes;
 }
 

@@ -5,7 +5,6 @@
 
 #include <limits>
 
-#include "kernels/runtime/buffer.h"
 #include "kernels/runtime/cuda.cuh"
 
 namespace quintet::cuda {
@@ -55,7 +54,7 @@ struct Requests {
 // Phase one: writes the group maxima and, if want_sums, the tile sums of all rows of the requests
 // to `out`. Skips the rows after the last request.
 void SummarizeRows(const LogitRows& logits, const Requests& requests, bool want_sums,
-                   const RowSummaries& out, Stream& stream);
+                   const RowSummaries& out, CudaStream& stream);
 
 // Arguments of RankRows. A pointer points to the data of the TopKArgs member of the same name; it
 // is null if that member is optional and the caller has left it empty.
@@ -75,7 +74,7 @@ struct RankParams {
   int64_t values_stride = 0, indices_stride = 0;
   int k_max = 0;
 };
-void RankRows(const RankParams& ranking, Stream& stream);
+void RankRows(const RankParams& ranking, CudaStream& stream);
 
 // Maps floats to unsigned integers of the same order. NaN gets the key of -inf, and -0 gets the key
 // of 0.

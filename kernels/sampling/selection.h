@@ -5,12 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
-#include "kernels/runtime/stream.h"
 
 namespace quintet {
+
+class Stream;  // kernels/runtime/stream.h
 
 // Row stride of a matrix of logits, in elements: the vocabulary size rounded up to a multiple
 // of 64. A GEMM stores aligned rows several times faster than unaligned ones, and the vocabulary
@@ -35,7 +36,7 @@ void LogSumExp(const LogSumExpArgs& args, Stream& stream);
 // -inf are returned only if fewer than k values are greater than -inf. If a request has fewer than
 // k values in all (rows * vocab < k), the tail is filled with value -inf and index -1.
 //
-// The absl::Span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
+// The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct TopKArgs {
   Tensor scores;     // [rows, vocab] f32
   Tensor row_shift;  // [rows] f32, or undefined
@@ -44,14 +45,14 @@ struct TopKArgs {
   // row, computed in the same pass over the scores. The rows of request i are then ranked by
   // log-probability if log_softmax[i] != 0, that is, log_sums is subtracted from their scores in
   // place of row_shift.
-  Tensor log_sums;                        // [rows] f32 out, or undefined
-  absl::Span<const int32_t> log_softmax;  // [n], or empty; requires log_sums
-  absl::Span<const int32_t> row_offsets;  // [n + 1] first row of each request
-  absl::Span<const int32_t> k;            // [n] each in [1, k_max]
-  Tensor values;                          // [n, k_max] f32 out
-  Tensor indices;                         // [n, k_max] i32 out: flat indices, below 2^31
-  Tensor best;                            // [n] i32 out, or undefined: a copy of indices[:, 0]
-  Tensor scratch;                         // [TopKScratchBytes(...)] i8
+  Tensor log_sums;                       // [rows] f32 out, or undefined
+  std::span<const int32_t> log_softmax;  // [n], or empty; requires log_sums
+  std::span<const int32_t> row_offsets;  // [n + 1] first row of each request
+  std::span<const int32_t> k;            // [n] each in [1, k_max]
+  Tensor values;                         // [n, k_max] f32 out
+  Tensor indices;                        // [n, k_max] i32 out: flat indices, below 2^31
+  Tensor best;                           // [n] i32 out, or undefined: a copy of indices[:, 0]
+  Tensor scratch;                        // [TopKScratchBytes(...)] i8
 };
 void TopK(const TopKArgs& args, Stream& stream);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/base/carver.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/runtime/buffer.h"
 
@@ -189,7 +190,7 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 HWY_EXPORT(ChunkMaxima);
 HWY_EXPORT(RetrieveRow);
 
-void FindMaxima(const TopKArgs& args, const TopKPlan& plan, Stream& stream) {
+void FindMaxima(const TopKArgs& args, const TopKPlan& plan, ThreadPool& pool) {
   constexpr int64_t kElementsPerTask = 16384;
   const int64_t rows = args.row_offsets.back();
   const int64_t per_task = std::max<int64_t>(1, kElementsPerTask / plan.chunk);
@@ -200,7 +201,7 @@ void FindMaxima(const TopKArgs& args, const TopKPlan& plan, Stream& stream) {
     HWY_DYNAMIC_DISPATCH(ChunkMaxima)(args, plan, range);
   };
   if (rows * args.scores.dim[1] > kElementsPerTask) {
-    stream.pool().ParallelFor(rows * tasks_per_row, body);
+    pool.ParallelFor(rows * tasks_per_row, body);
   } else {
     for (int64_t task = 0; task < rows * tasks_per_row; ++task) body(task, 0);
   }
@@ -258,15 +259,15 @@ void SelectRequest(const TopKArgs& args, const TopKPlan& plan, int64_t request, 
 
 }  // namespace
 
-void TopK(const TopKArgs& args, Stream& stream) {
+void TopK(const TopKArgs& args, ThreadPool& pool) {
   const TopKPlan plan(args.scratch, args.scores.dim[0], args.scores.dim[1], args.values.dim[1],
-                      stream.pool().threads());
+                      pool.threads());
   if (args.log_sums.defined()) {
     const int64_t rows = args.row_offsets.back();
-    cpu::LogSumExp({.logits = args.scores.Rows(0, rows), .out = args.log_sums}, stream);
+    cpu::LogSumExp({.logits = args.scores.Rows(0, rows), .out = args.log_sums}, pool);
   }
-  FindMaxima(args, plan, stream);
-  stream.pool().ParallelFor(static_cast<int64_t>(args.k.size()), [&](int64_t request, int thread) {
+  FindMaxima(args, plan, pool);
+  pool.ParallelFor(static_cast<int64_t>(args.k.size()), [&](int64_t request, int thread) {
     SelectRequest(args, plan, request, thread);
     if (args.best.defined()) {
       args.best.as<int32_t>()[request] =
@@ -275,8 +276,8 @@ void TopK(const TopKArgs& args, Stream& stream) {
   });
 }
 
-int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Stream& stream) {
-  return TopKPlan(Tensor(), rows, vocab, k_max, stream.pool().threads()).bytes;
+int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const ThreadPool& pool) {
+  return TopKPlan(Tensor(), rows, vocab, k_max, pool.threads()).bytes;
 }
 
 }  // namespace quintet::cpu

@@ -3,7 +3,8 @@
 // the prefix's ids, and reordering beams only permutes their slot tables.
 #pragma once
 
-#include "absl/types/span.h"
+#include <span>
+
 #include "kernels/base/tensor.h"
 
 namespace quintet {
@@ -12,7 +13,7 @@ struct TokenHistory {
   Tensor tokens;                   // [slots] i32 on the stream's device: token id by cache slot
   const int32_t* slots = nullptr;  // [n, slots_stride], pinned + device copy: slot by position
   int64_t slots_stride = 0;
-  absl::Span<const int32_t> lens;  // [n], pinned + device copy: length of each sequence
+  std::span<const int32_t> lens;  // [n], pinned + device copy: length of each sequence
 };
 
 }  // namespace quintet

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "kernels/base/check.h"
 
@@ -29,8 +30,7 @@ Warper::Warper(void* scratch, int64_t vocab)
       weights_(reinterpret_cast<float*>(kept_ + vocab)),
       order_(reinterpret_cast<uint32_t*>(weights_ + vocab)) {}
 
-absl::Span<const WarpedToken> Warper::Warp(absl::Span<const float> row,
-                                           const WarpOptions& options) {
+std::span<const WarpedToken> Warper::Warp(std::span<const float> row, const WarpOptions& options) {
   QT_CHECK_EQ(row.size(), vocab_);
   const size_t keep = static_cast<size_t>(options.keep);
   Divide(row, options.temperature);
@@ -41,7 +41,7 @@ absl::Span<const WarpedToken> Warper::Warp(absl::Span<const float> row,
   return {kept_, size_};
 }
 
-void Warper::Divide(absl::Span<const float> row, float temperature) {
+void Warper::Divide(std::span<const float> row, float temperature) {
   size_ = 0;
   for (size_t token = 0; token < row.size(); ++token) {
     const float value = row[token] / temperature;
@@ -151,7 +151,7 @@ void Warper::KeepTypical(float mass, size_t keep) {
   size_ = static_cast<size_t>(std::remove_if(kept_, kept_ + size_, removed) - kept_);
 }
 
-int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id) {
+int32_t DrawToken(std::span<const WarpedToken> kept, const DrawId& draw_id) {
   QT_CHECK(!kept.empty());
   float maximum = kept[0].value;
   for (const WarpedToken& w : kept) maximum = std::max(maximum, w.value);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "absl/types/span.h"
 #include "kernels/base/random.h"
 #include "kernels/sampling/sampling.h"
 
@@ -27,10 +27,10 @@ class Warper {
   // never kept. The result is sorted by value descending, then token ascending, if top_k or top_p
   // is on. If both are off, it is sorted by token if options.keep (the number of tokens that each
   // filter keeps at least) is 1; otherwise it is in no particular order. Valid until the next call.
-  absl::Span<const WarpedToken> Warp(absl::Span<const float> row, const WarpOptions& options);
+  std::span<const WarpedToken> Warp(std::span<const float> row, const WarpOptions& options);
 
  private:
-  void Divide(absl::Span<const float> row, float temperature);
+  void Divide(std::span<const float> row, float temperature);
   void KeepTopK(size_t k);
   void KeepTopP(float p, size_t keep);
   void KeepMinP(float p, size_t keep);
@@ -47,6 +47,6 @@ class Warper {
 };
 
 // Draws one of the tokens `kept`, which must not be empty, with probability softmax(value).
-int32_t DrawToken(absl::Span<const WarpedToken> kept, const DrawId& draw_id);
+int32_t DrawToken(std::span<const WarpedToken> kept, const DrawId& draw_id);
 
 }  // namespace quintet

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
+constexpr int64_t kMaxAdapterConfigBytes = int64_t{4} << 20;
 constexpr size_t kMaxNames = 8192;  // entries of one list or pattern
 // Limit on the keys of a pattern that are regular expressions: each is matched with all modules.
 constexpr size_t kMaxRegexKeys = 64;
@@ -340,7 +340,7 @@ absl::StatusOr<AdapterConfig> ReadAdapterConfig(const std::string& directory,
   if (!follow_symlinks) {
     QT_ASSIGN_OR_RETURN(path, ResolveLink(path));
   }
-  QT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  QT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxAdapterConfigBytes));
   return ParseAdapterConfig(text, "adapter_config.json");
 }
 

@@ -14,7 +14,7 @@
 namespace quintet {
 namespace {
 
-constexpr size_t kListedProblems = 8;
+constexpr size_t kListedAdapterProblems = 8;
 
 // Parts of tensor names by which other kinds of adapters are recognized.
 struct OtherKind {
@@ -47,10 +47,6 @@ const char* OtherKindOf(const std::string& tensor) {
     if (absl::StrContains(tensor, kind.part)) return kind.what;
   }
   return nullptr;
-}
-
-bool IsFloat(StoredType type) {
-  return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
 }
 
 // Collects all tensors that do not match the model, so that one error lists all of them.
@@ -90,7 +86,7 @@ class Problems {
                    std::vector<std::string>* lists) {
     if (names->empty()) return;
     std::sort(names->begin(), names->end());
-    const size_t shown = std::min(names->size(), kListedProblems);
+    const size_t shown = std::min(names->size(), kListedAdapterProblems);
     std::string line = absl::StrCat(
         what, ": ",
         absl::StrJoin(names->begin(), names->begin() + static_cast<std::ptrdiff_t>(shown), ", "));

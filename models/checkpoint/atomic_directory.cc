@@ -78,7 +78,7 @@ int LockDirectory(const std::string& path) {
   return -1;
 }
 
-bool Exists(const std::string& path) {
+bool HasEntry(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0;
 }
@@ -102,7 +102,7 @@ void CleanUp(const std::string& parent, const std::string& name) {
   for (const std::string& path : replaced) {
     const int lock = LockDirectory(path);
     if (lock < 0) continue;
-    if (Exists(target) || rename(path.c_str(), target.c_str()) != 0) RemoveTree(path);
+    if (HasEntry(target) || rename(path.c_str(), target.c_str()) != 0) RemoveTree(path);
     close(lock);
   }
   for (const std::string& path : temporary) {
@@ -195,7 +195,7 @@ absl::Status AtomicDirectory::Publish() {
   // Create has checked that the target path may be created or replaced. Check again: other
   // processes may have changed it while files were written to the temporary directory.
   QT_RETURN_IF_ERROR(CheckTarget(target, options_.replace));
-  if (!Exists(target)) {
+  if (!HasEntry(target)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }

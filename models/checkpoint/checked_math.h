@@ -3,8 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-
-#include "absl/types/span.h"
+#include <span>
 
 namespace quintet {
 
@@ -24,7 +23,7 @@ inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
 
 // Returns first * dims[0] * dims[1] * ...; nullopt if a partial product overflows, even if a later
 // factor is zero.
-inline std::optional<int64_t> CheckedProduct(int64_t first, absl::Span<const int64_t> dims) {
+inline std::optional<int64_t> CheckedProduct(int64_t first, std::span<const int64_t> dims) {
   std::optional<int64_t> product = first;
   for (int64_t d : dims) {
     product = CheckedMultiply(*product, d);

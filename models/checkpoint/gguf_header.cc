@@ -16,7 +16,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMaxKeyBytes = 65535;  // the limit of the format
-constexpr int64_t kMaxNameBytes = 512;
+constexpr int64_t kMaxTensorNameBytes = 512;
 constexpr int64_t kMaxTextBytes = int64_t{16} << 20;
 constexpr int64_t kKeptTextBytes = 4096;
 constexpr int64_t kMaxDimensions = 4;
@@ -216,7 +216,7 @@ GgufValue TakeValue(const std::string& where, HeaderStream* stream) {
 
 GgufTensor TakeTensor(HeaderStream* stream) {
   GgufTensor tensor;
-  tensor.name = stream->TakeText(kMaxNameBytes, kMaxNameBytes, "name of a tensor");
+  tensor.name = stream->TakeText(kMaxTensorNameBytes, kMaxTensorNameBytes, "name of a tensor");
   const std::string where = absl::StrCat("tensor ", Printable(tensor.name));
   const auto dimensions = stream->Take<uint32_t>();
   if (dimensions < 1 || dimensions > kMaxDimensions) {

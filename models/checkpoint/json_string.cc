@@ -26,7 +26,7 @@ size_t Utf8Length(std::string_view text, size_t at) {
   return 0;
 }
 
-void AppendUtf8(uint32_t c, std::string* out) {
+void AppendCodePoint(uint32_t c, std::string* out) {
   if (c < 0x80) {
     *out += static_cast<char>(c);
   } else if (c < 0x800) {
@@ -78,7 +78,7 @@ bool ReadEscape(std::string_view text, size_t* at, std::string* value) {
     if (!ReadHex(text, at, &low) || low < 0xdc00 || low > 0xdfff) return false;
     unit = 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
   }
-  AppendUtf8(unit, value);
+  AppendCodePoint(unit, value);
   return true;
 }
 

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIndex[] = "model_index.json";
-constexpr int64_t kMaxIndexBytes = int64_t{1} << 20;
+constexpr int64_t kMaxPipelineIndexBytes = int64_t{1} << 20;
 constexpr char kEncoder[] = "text_encoder", kTokenizer[] = "tokenizer";
 
 bool Has(const std::string& directory, const std::string& name) {
@@ -42,8 +42,8 @@ bool IsT5(absl::string_view name) {
 
 absl::StatusOr<std::string> FindTextEncoder(const std::string& directory) {
   if (!Has(directory, kIndex) || Has(directory, "config.json")) return directory;
-  QT_ASSIGN_OR_RETURN(const nlohmann::json index,
-                      ReadJsonFile(absl::StrCat(directory, "/", kIndex), kMaxIndexBytes, 8));
+  QT_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJsonFile(absl::StrCat(directory, "/", kIndex),
+                                                               kMaxPipelineIndexBytes, 8));
   if (!index.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(kIndex, ": expected an object"));
   }
@@ -82,7 +82,7 @@ std::string TokenizerBeside(const std::string& model) {
   const std::string name = folder.filename().string(), pipeline = folder.parent_path().string();
   absl::string_view number = name;  // "_2" of text_encoder_2
   if (!absl::ConsumePrefix(&number, kEncoder) || !Has(pipeline, kIndex)) return model;
-  const auto index = ReadJsonFile(absl::StrCat(pipeline, "/", kIndex), kMaxIndexBytes, 8);
+  const auto index = ReadJsonFile(absl::StrCat(pipeline, "/", kIndex), kMaxPipelineIndexBytes, 8);
   const std::string tokenizer = absl::StrCat(kTokenizer, number);
   if (!index.ok() || !index->is_object() || !index->contains(tokenizer)) return model;
   if (ClassOf((*index)[tokenizer]).empty()) return model;

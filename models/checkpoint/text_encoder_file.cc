@@ -26,10 +26,6 @@ constexpr char kTokenizer[] = "spiece_model";
 constexpr int64_t kMaxMarkerBytes = 4096;
 constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
-bool IsFloat(StoredType type) {
-  return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
-}
-
 // True for tensors that tensors() omits: scales and formats of other tensors, and the tokenizer.
 bool IsCompanion(absl::string_view name) {
   for (const char* suffix :

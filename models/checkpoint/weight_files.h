@@ -40,6 +40,10 @@ const char* StoredTypeName(StoredType type);  // "F32", "BF16", ...
 int64_t StoredTypeBytes(StoredType type);
 std::optional<DType> ToDType(StoredType type);  // nullopt: no kernel supports the type
 StoredType ToStoredType(DType type);
+// Whether weights in files may have the type: f32, bf16 or f16.
+constexpr bool IsFloat(StoredType type) {
+  return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
+}
 
 struct StoredTensor {
   std::string name;

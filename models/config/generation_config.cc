@@ -12,7 +12,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kMaxFileBytes = 4 << 20;
+constexpr int64_t kMaxGenerationConfigBytes = 4 << 20;
 // Upper bound (exclusive) of the token ids in the JSON file. Whether an id is within the model's
 // vocabulary is checked later, where the id is used.
 constexpr int64_t kAnyId = int64_t{1} << 31;
@@ -117,7 +117,7 @@ absl::StatusOr<GenerationDefaults> ParseObject(const nlohmann::json& object,
 // keep them. The special token ids of config.json are read with the model's config instead.
 absl::StatusOr<GenerationDefaults> DefaultsOfModelConfig(const std::string& directory) {
   constexpr char kWhere[] = "config.json";
-  const auto text = ReadFile(directory + "/" + kWhere, kMaxFileBytes);
+  const auto text = ReadFile(directory + "/" + kWhere, kMaxGenerationConfigBytes);
   if (absl::IsNotFound(text.status())) return GenerationDefaults();
   QT_RETURN_IF_ERROR(text.status());
   QT_ASSIGN_OR_RETURN(nlohmann::json json, ParseJson(*text, kWhere));
@@ -142,7 +142,7 @@ absl::Status CheckGenerationSupported(const GenerationDefaults& defaults) {
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& directory) {
   if (ModelFormatOf(directory) != ModelFormat::kDirectory) return GenerationDefaults();
-  const auto json = ReadFile(directory + "/generation_config.json", kMaxFileBytes);
+  const auto json = ReadFile(directory + "/generation_config.json", kMaxGenerationConfigBytes);
   if (absl::IsNotFound(json.status())) return DefaultsOfModelConfig(directory);
   QT_RETURN_IF_ERROR(json.status());
   return ParseGenerationDefaults(*json, "generation_config.json");

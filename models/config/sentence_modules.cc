@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxJsonBytes = int64_t{16} << 20;
+constexpr int64_t kMaxModulesBytes = int64_t{16} << 20;
 constexpr int64_t kMaxFeatures = 1 << 16;
 constexpr size_t kMaxModules = 32;
 constexpr char kModulesFile[] = "modules.json";
@@ -31,7 +31,8 @@ class Fields {
   static absl::StatusOr<Fields> Read(const std::string& directory, const std::string& file) {
     Fields fields;
     fields.where_ = file;
-    absl::StatusOr<json> object = ReadJsonFile(absl::StrCat(directory, "/", file), kMaxJsonBytes);
+    absl::StatusOr<json> object =
+        ReadJsonFile(absl::StrCat(directory, "/", file), kMaxModulesBytes);
     if (absl::IsNotFound(object.status())) return fields;
     QT_RETURN_IF_ERROR(object.status());
     if (!object->is_object()) return fields.Wrong("", "an object", *object);
@@ -140,7 +141,7 @@ absl::StatusOr<ModuleEntry> ReadEntry(const json& value, size_t index) {
 absl::StatusOr<std::vector<ModuleEntry>> ReadEntries(const std::string& directory) {
   std::vector<ModuleEntry> entries;
   const absl::StatusOr<json> list =
-      ReadJsonFile(absl::StrCat(directory, "/", kModulesFile), kMaxJsonBytes);
+      ReadJsonFile(absl::StrCat(directory, "/", kModulesFile), kMaxModulesBytes);
   if (absl::IsNotFound(list.status())) return entries;
   QT_RETURN_IF_ERROR(list.status());
   if (!list->is_array() || list->empty() || list->size() > kMaxModules) {

@@ -37,7 +37,7 @@ bool IsTokenizerFile(const std::string& name) {
 
 // Files of the model that are copied: those in kModelFiles, and licence texts, because a licence
 // covers the weights.
-bool IsModelFile(const std::string& name) {
+bool IsCopied(const std::string& name) {
   for (const char* file : kModelFiles) {
     if (name == file) return true;
   }
@@ -119,7 +119,7 @@ absl::Status CopyCompanions(const CompanionOptions& options) {
     QT_RETURN_IF_ERROR(WriteTokenizer(options));
   }
   if (!std::filesystem::is_directory(options.source, error)) return absl::OkStatus();
-  QT_RETURN_IF_ERROR(CopyFiles(options.source, IsModelFile, options));
+  QT_RETURN_IF_ERROR(CopyFiles(options.source, IsCopied, options));
   return CopyModules(options.source, options.target, options.follow_symlinks);
 }
 

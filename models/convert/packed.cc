@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/linear/weight.h"
 #include "models/adapters/merge.h"
 #include "models/convert/weights.h"
 #include "models/weights/table.h"
@@ -12,7 +13,7 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{8} << 20;
+constexpr int64_t kPackedBlockBytes = int64_t{8} << 20;
 
 DType Wider(DType a, DType b) { return a == b ? a : DType::kF32; }
 
@@ -143,7 +144,7 @@ class PackedStream {
     for (const WeightPiece& piece : weight.pieces) {
       if (piece.transposed) return weight.rows();
     }
-    return std::clamp<int64_t>(kBlockBytes / 4 / std::max<int64_t>(weight.columns(), 1), 1,
+    return std::clamp<int64_t>(kPackedBlockBytes / 4 / std::max<int64_t>(weight.columns(), 1), 1,
                                std::max<int64_t>(weight.rows(), 1));
   }
 

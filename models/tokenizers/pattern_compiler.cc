@@ -12,7 +12,7 @@ namespace quintet {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr size_t kMaxSteps = 256;  // Matcher stores a bit per split and byte of text
+constexpr size_t kMaxPatternSteps = 256;  // Matcher stores a bit per split and byte of text
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {
@@ -73,7 +73,8 @@ class PatternCompiler {
                                                     at_, ": unsupported: ", std::string(what)));
   }
   void Emit(Step step) {
-    if (steps().size() >= kMaxSteps) Unsupported(absl::StrCat("more than ", kMaxSteps, " steps"));
+    if (steps().size() >= kMaxPatternSteps)
+      Unsupported(absl::StrCat("more than ", kMaxPatternSteps, " steps"));
     steps().push_back(step);
   }
   uint32_t AddClass(CharacterClass c) {

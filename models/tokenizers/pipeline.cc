@@ -1,6 +1,7 @@
 #include "models/tokenizers/pipeline.h"
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 
 #include "absl/memory/memory.h"
@@ -176,7 +177,7 @@ void Pipeline::TrimSpans(std::string_view text, TokenList* tokens) const {
   }
 }
 
-std::string Pipeline::Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const {
+std::string Pipeline::Decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ class Pipeline : public Tokenizer {
                                               bool add_special_tokens) const override;
   absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view text,
                                                          bool add_special_tokens) const override;
-  std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override;
+  std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const override;
   std::string Piece(int32_t id) const override;
   int32_t PieceToId(std::string_view piece) const override;
   bool IsSpecial(int32_t id) const override;

@@ -19,10 +19,6 @@ namespace {
 
 constexpr int32_t kControlType = 3, kUserDefinedType = 4, kLastType = 6;
 
-absl::Status Bad(const std::string& where, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
-}
-
 // Adds the file's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
 // of N, down to 0. A sentinel that is already a piece keeps that piece's id.
 absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
@@ -30,18 +26,19 @@ absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
                             std::vector<double>* scores) {
   const auto count = static_cast<int64_t>(file.pieces.size());
   if (count <= kT5UnknownId) {
-    return Bad(where, absl::StrCat("pieces: expected more than ", kT5UnknownId,
-                                   ", the id of T5's unknown token, got ", count));
+    return InvalidSentencePiece(where, absl::StrCat("pieces: expected more than ", kT5UnknownId,
+                                                    ", the id of T5's unknown token, got ", count));
   }
   if (count + sentinels > kMaxVocabulary) {
-    return Bad(where, absl::StrCat("pieces: expected at most ", kMaxVocabulary, " with ", sentinels,
-                                   " sentinels, got ", count));
+    return InvalidSentencePiece(
+        where, absl::StrCat("pieces: expected at most ", kMaxVocabulary, " with ", sentinels,
+                            " sentinels, got ", count));
   }
   for (int32_t id = 0; id < count; ++id) {
     const SentencePieceFile::Piece& piece = file.pieces[static_cast<size_t>(id)];
     QT_RETURN_IF_ERROR(CheckPiece(piece, absl::StrCat(where, ": piece ", id)));
     if (absl::Status status = vocabulary->Add(std::string(piece.piece), id); !status.ok())
-      return Bad(where, status.message());
+      return InvalidSentencePiece(where, status.message());
     scores->push_back(static_cast<double>(piece.score));
   }
   for (int64_t i = sentinels - 1; i >= 0; --i) {
@@ -69,13 +66,17 @@ std::vector<AddedToken> SymbolTokens(const SentencePieceFile& file) {
 
 }  // namespace
 
+absl::Status InvalidSentencePiece(const std::string& where, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
+}
+
 absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place) {
-  if (piece.piece.empty()) return Bad(place, "expected a spelling, got none");
-  if (!IsUtf8(piece.piece)) return Bad(place, "expected UTF-8");
+  if (piece.piece.empty()) return InvalidSentencePiece(place, "expected a spelling, got none");
+  if (!IsUtf8(piece.piece)) return InvalidSentencePiece(place, "expected UTF-8");
   if (!std::isfinite(piece.score))
-    return Bad(place, absl::StrCat("expected a finite score, got ", piece.score));
+    return InvalidSentencePiece(place, absl::StrCat("expected a finite score, got ", piece.score));
   if (piece.type < 1 || piece.type > kLastType)
-    return Bad(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
+    return InvalidSentencePiece(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
   return absl::OkStatus();
 }
 
@@ -83,8 +84,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
     std::string_view bytes, const std::string& where, const TokenizerSettings& given) {
   const std::optional<SentencePieceFile> file = ReadSentencePieceFile(bytes);
   if (!file.has_value()) {
-    return Bad(where,
-               "expected a SentencePiece model (protocol buffer), got other or truncated data");
+    return InvalidSentencePiece(
+        where, "expected a SentencePiece model (protocol buffer), got other or truncated data");
   }
   if (given.sentencepiece_rules) return MakeBySentencePieceRules(*file, where, given);
   Vocabulary vocabulary;
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
       ReadVocabulary(*file, T5Sentinels(given), where, &vocabulary, &options.scores));
   options.unknown_score = *std::min_element(options.scores.begin(), options.scores.end()) - 10;
   auto unigram = Unigram::Make(std::move(vocabulary), kT5UnknownId, std::move(options));
-  if (!unigram.ok()) return Bad(where, unigram.status().message());
+  if (!unigram.ok()) return InvalidSentencePiece(where, unigram.status().message());
 
   PipelineParts parts;
   parts.model = *std::move(unigram);
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ParseSentencePiece(
   TokenizerSettings settings = given;
   settings.additional = SymbolTokens(*file);
   auto tokenizer = MakeT5(std::move(settings), std::move(parts));
-  if (!tokenizer.ok()) return Bad(where, tokenizer.status().message());
+  if (!tokenizer.ok()) return InvalidSentencePiece(where, tokenizer.status().message());
   return tokenizer;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "models/tokenizers/sentencepiece_file.h"
 #include "models/tokenizers/settings.h"
 #include "models/tokenizers/tokenizer.h"
@@ -33,5 +34,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeBySentencePieceRules(
 // Returns INVALID_ARGUMENT, with a message that begins with `place`, unless the piece has a
 // spelling in UTF-8, a finite score and a known type.
 absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string& place);
+// Returns INVALID_ARGUMENT with the message "where: what".
+absl::Status InvalidSentencePiece(const std::string& where, absl::string_view what);
 
 }  // namespace quintet

@@ -19,10 +19,6 @@ namespace {
 constexpr char kWordStart[] = "\xE2\x96\x81";  // U+2581, which stands for a space
 enum PieceType : int32_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
-absl::Status Bad(const std::string& where, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
-}
-
 // Applies the file's normalization rules (at each position the longest rule that matches), then
 // SentencePiece's rules for spaces.
 class SentencePieceNormalizer : public Normalizer {
@@ -80,15 +76,16 @@ class SentencePieceNormalizer : public Normalizer {
 
 absl::Status CheckFile(const SentencePieceFile& file, const std::string& where) {
   if (file.model_type != 1) {
-    return Bad(where, absl::StrCat("model_type: expected 1 (unigram), got ", file.model_type,
-                                   "; use a tokenizer.json"));
+    return InvalidSentencePiece(where, absl::StrCat("model_type: expected 1 (unigram), got ",
+                                                    file.model_type, "; use a tokenizer.json"));
   }
   if (!file.escape_whitespaces || file.whitespace_as_suffix) {
-    return Bad(where, "expected escape_whitespaces and no treat_whitespace_as_suffix");
+    return InvalidSentencePiece(where,
+                                "expected escape_whitespaces and no treat_whitespace_as_suffix");
   }
   if (static_cast<int64_t>(file.pieces.size()) > kMaxVocabulary) {
-    return Bad(where, absl::StrCat("pieces: expected at most ", kMaxVocabulary, ", got ",
-                                   file.pieces.size()));
+    return InvalidSentencePiece(where, absl::StrCat("pieces: expected at most ", kMaxVocabulary,
+                                                    ", got ", file.pieces.size()));
   }
   return absl::OkStatus();
 }
@@ -110,7 +107,7 @@ absl::StatusOr<Pieces> ReadPieces(const SentencePieceFile& file, const std::stri
     const std::string place = absl::StrCat(where, ": piece ", id);
     QT_RETURN_IF_ERROR(CheckPiece(piece, place));
     if (absl::Status status = pieces.vocabulary.Add(piece.piece, id); !status.ok()) {
-      return Bad(where, status.message());
+      return InvalidSentencePiece(where, status.message());
     }
     const bool matched = piece.type == kNormal || piece.type == kUserDefined;
     pieces.options.scores.push_back(static_cast<double>(piece.score));
@@ -119,11 +116,13 @@ absl::StatusOr<Pieces> ReadPieces(const SentencePieceFile& file, const std::stri
     if (piece.type == kNormal) most = std::max<double>(most, piece.score);
     pieces.within_words &= !matched || piece.piece.find(kWordStart, 1) == std::string_view::npos;
     if (piece.type != kUnknown) continue;
-    if (pieces.unknown >= 0) return Bad(place, "expected one unknown piece, got a second one");
+    if (pieces.unknown >= 0)
+      return InvalidSentencePiece(place, "expected one unknown piece, got a second one");
     pieces.unknown = id;
   }
-  if (pieces.unknown < 0) return Bad(where, "expected an unknown piece (type 2), got none");
-  if (least > most) return Bad(where, "expected normal pieces (type 1), got none");
+  if (pieces.unknown < 0)
+    return InvalidSentencePiece(where, "expected an unknown piece (type 2), got none");
+  if (least > most) return InvalidSentencePiece(where, "expected normal pieces (type 1), got none");
   pieces.options.unknown_score = least - 10;
   pieces.options.byte_fallback = file.byte_fallback;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
@@ -162,7 +161,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeBySentencePieceRules(
   PipelineParts parts;
   auto unigram =
       Unigram::Make(std::move(pieces.vocabulary), pieces.unknown, std::move(pieces.options));
-  if (!unigram.ok()) return Bad(where, unigram.status().message());
+  if (!unigram.ok()) return InvalidSentencePiece(where, unigram.status().message());
   parts.model = *std::move(unigram);
   QT_ASSIGN_OR_RETURN(Charsmap rules, Charsmap::Parse(file.charsmap, where));
   parts.normalizer = std::make_unique<SentencePieceNormalizer>(
@@ -170,12 +169,12 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeBySentencePieceRules(
   parts.pre_tokenizer = MakeMetaspace(kWordStart, PrependScheme::kNever, pieces.within_words);
   parts.decoder = MakeDecoder(file.byte_fallback);
   if (absl::Status status = ApplySettings(settings, &parts); !status.ok()) {
-    return Bad(where, status.message());
+    return InvalidSentencePiece(where, status.message());
   }
   if (parts.ids.eos >= 0) parts.suffix = {parts.ids.eos};
   parts.clean_up_spaces = settings.clean_up_spaces;
   auto tokenizer = Pipeline::Make(std::move(parts));
-  if (!tokenizer.ok()) return Bad(where, tokenizer.status().message());
+  if (!tokenizer.ok()) return InvalidSentencePiece(where, tokenizer.status().message());
   return tokenizer;
 }
 

@@ -1,6 +1,7 @@
 #include "models/tokenizers/tokenizer.h"
 
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -80,7 +81,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   return LoadTokenizer(directory, "");
 }
 
-std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids) {
+std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, std::span<const int32_t> ids) {
   if (spans.size() <= ids.size()) return spans;
   const TokenSpan last = spans.back();
   spans.resize(ids.size());

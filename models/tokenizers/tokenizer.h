@@ -7,12 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 namespace quintet {
 
@@ -49,7 +49,7 @@ class Tokenizer {
   // Returns the text of `ids`; ids out of range are skipped. Equal to the result of Hugging Face's
   // decode with the same skip_special_tokens, including the clean-up of spaces if the files enable
   // it.
-  virtual std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const = 0;
+  virtual std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const = 0;
 
   // Returns a token's spelling in the vocabulary ("▁the", "Ġthe"); empty for ids out of range.
   virtual std::string Piece(int32_t id) const = 0;
@@ -66,6 +66,6 @@ class Tokenizer {
 // Returns the spans of a text's ids after truncation. `spans` are the spans of all ids of the text;
 // `ids` are the truncated ids. `ids` must be a prefix of all ids, except that its last element may
 // be the last one of all ids (eos), which then keeps its span.
-std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, absl::Span<const int32_t> ids);
+std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, std::span<const int32_t> ids);
 
 }  // namespace quintet

@@ -17,10 +17,6 @@ namespace {
 
 constexpr size_t kListedProblems = 8;
 
-bool IsFloat(StoredType type) {
-  return type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
-}
-
 // Finds the checkpoint's tensor of each parameter, by name, and collects all mismatches.
 class Matcher {
  public:

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/attention/position_bias.h"
+#include "kernels/base/tensor.h"
 #include "kernels/runtime/buffer.h"
 #include "models/config/config.h"
 

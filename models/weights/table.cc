@@ -1,5 +1,6 @@
 #include "models/weights/table.h"
 
+#include "kernels/linear/weight.h"
 #include "models/weights/weights_families.h"
 
 namespace quintet {

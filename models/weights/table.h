@@ -39,6 +39,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "kernels/linear/weight.h"
 #include "models/checkpoint/weight_files.h"
 #include "models/config/config.h"
 #include "models/weights/position.h"

@@ -9,7 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/carver.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/linear/weight.h"
+#include "kernels/runtime/device.h"
 #include "models/checkpoint/weight_files.h"
 #include "models/weights/position.h"
 #include "models/weights/table.h"
@@ -85,8 +88,6 @@ int64_t TableBytes(const PlannedWeight& weight, const WeightOptions& options) {
 WeightType TypeOf(const WeightSlot& slot, const WeightOptions& options) {
   const DType stored = WeightDType(options.type);
   if (stored == DType::kF8 && slot.wide) return WeightType::kBF16;
-  // A GEMM of fewer inputs is bound by memory: quantising them takes longer than it saves.
-  constexpr int64_t kMinQuantizedInputs = 1024;
   if (QuantizesInputs(options.type) && slot.shape[1] < kMinQuantizedInputs) {
     return stored == DType::kF8 ? WeightType::kF8 : WeightType::kI8;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/linear/weight.h"
 #include "models/weights/table.h"
 
 namespace quintet {

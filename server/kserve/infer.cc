@@ -34,11 +34,6 @@ constexpr InputTensors::Spec kInputs[] = {
     {"exclude_input_in_output", kserve::TYPE_BOOL},
 };
 
-template <typename... Text>
-absl::Status Invalid(const std::string& field, const Text&... text) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", text...));
-}
-
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -60,18 +55,18 @@ absl::StatusOr<std::vector<int64_t>> Dims(const std::string& name, const InputTe
   }
   shape.insert(shape.begin(), 1);
   if (matches(shape)) return shape;
-  return Invalid(name, "must have the shape ", ShapeText(expected), ", got ",
-                 ShapeText(tensor.shape()));
+  return InvalidField(name, "must have the shape ", ShapeText(expected), ", got ",
+                      ShapeText(tensor.shape()));
 }
 
 absl::Status CheckBatch(const std::string& name, int64_t batch, int most) {
   if (batch <= most) return absl::OkStatus();
-  return Invalid(name, "must hold 1 to ", most, ", got ", batch);
+  return InvalidField(name, "must hold 1 to ", most, ", got ", batch);
 }
 
 absl::Status AddText(const std::string& field, absl::string_view text,
                      std::vector<v1::Input>* inputs) {
-  if (!IsUtf8({text.data(), text.size()})) return Invalid(field, "must be UTF-8");
+  if (!IsUtf8({text.data(), text.size()})) return InvalidField(field, "must be UTF-8");
   inputs->emplace_back();
   inputs->back().set_text(std::string(text));
   return absl::OkStatus();
@@ -86,7 +81,7 @@ absl::Status AddIds(const std::string& field, const InputTensor& tensor, int64_t
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = tensor.Integer(begin + i);
     if (id < 0 || id > std::numeric_limits<uint32_t>::max()) {
-      return Invalid(absl::StrCat(field, "[", i, "]"), "must be 0 to 4294967295, got ", id);
+      return InvalidField(absl::StrCat(field, "[", i, "]"), "must be 0 to 4294967295, got ", id);
     }
     ids->Add(static_cast<uint32_t>(id));
   }
@@ -100,7 +95,7 @@ struct Part {
 
 absl::StatusOr<Part> PartFromLength(const std::string& field, int64_t length, int64_t columns) {
   if (length >= 1 && length <= columns) return Part{0, length};
-  return Invalid(field, "must be 1 to ", columns, ", got ", length);
+  return InvalidField(field, "must be 1 to ", columns, ", got ", length);
 }
 
 absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& mask, int64_t begin,
@@ -109,14 +104,14 @@ absl::StatusOr<Part> PartFromMask(const std::string& field, const InputTensor& m
   for (int64_t i = 0; i < columns; ++i) {
     const int64_t value = mask.Integer(begin + i);
     if (value != 0 && value != 1) {
-      return Invalid(absl::StrCat(field, "[", i, "]"), "must be 0 or 1, got ", value);
+      return InvalidField(absl::StrCat(field, "[", i, "]"), "must be 0 or 1, got ", value);
     }
     if (value == 0) continue;
     if (part.count == 0) part.begin = i;
-    if (i != part.begin + part.count) return Invalid(field, "must have its ones in one run");
+    if (i != part.begin + part.count) return InvalidField(field, "must have its ones in one run");
     ++part.count;
   }
-  if (part.count == 0) return Invalid(field, "must have at least one 1");
+  if (part.count == 0) return InvalidField(field, "must have at least one 1");
   return part;
 }
 
@@ -130,7 +125,7 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
   for (int64_t i = 1; i < tensor.elements(); ++i) {
     const bool same = strings ? texts[static_cast<size_t>(i)] == texts[0]
                               : tensor.Integer(i) == tensor.Integer(0);
-    if (!same) return Invalid(name, "must be the same for all inputs of a request");
+    if (!same) return InvalidField(name, "must be the same for all inputs of a request");
   }
   return absl::OkStatus();
 }
@@ -161,12 +156,12 @@ absl::Status InferTask::Renamed(const absl::Status& status) {
 
 absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
   if (request.id().size() > kMaxIdBytes) {
-    return Invalid("id", "must be at most ", kMaxIdBytes, " bytes, got ", request.id().size());
+    return InvalidField("id", "must be at most ", kMaxIdBytes, " bytes, got ", request.id().size());
   }
   QT_RETURN_IF_ERROR(CheckVersion(request.model_version(), "model_version"));
   if (request.parameters_size() > kMaxParameters) {
-    return Invalid("parameters", "must be at most ", kMaxParameters, ", got ",
-                   request.parameters_size());
+    return InvalidField("parameters", "must be at most ", kMaxParameters, ", got ",
+                        request.parameters_size());
   }
   for (const auto& parameter : request.parameters()) {
     parameters_[parameter.key()] = JsonOf(parameter.value());
@@ -177,7 +172,7 @@ absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
     parameters_.erase(priority);
   }
   if (const auto adapter = parameters_.find("adapter"); adapter != parameters_.end()) {
-    if (!adapter->second.is_string()) return Invalid("parameters.adapter", "must be a string");
+    if (!adapter->second.is_string()) return InvalidField("parameters.adapter", "must be a string");
     call_.set_adapter(adapter->second.get<std::string>());
     parameters_.erase(adapter);
   }
@@ -189,19 +184,20 @@ absl::Status InferTask::ReadAll(const kserve::ModelInferRequest& request) {
 
 absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
   if (request.outputs_size() > kMaxOutputs) {
-    return Invalid("outputs", "must be at most ", kMaxOutputs, ", got ", request.outputs_size());
+    return InvalidField("outputs", "must be at most ", kMaxOutputs, ", got ",
+                        request.outputs_size());
   }
   for (int i = 0; i < request.outputs_size(); ++i) {
     const std::string field = absl::StrCat("outputs[", i, "]");
     for (const auto& parameter : request.outputs(i).parameters()) {
       // The Python client kserve sends binary_data, which only its HTTP protocol needs.
       if (parameter.key() == "binary_data") continue;
-      return Invalid(field + ".parameters",
-                     "are not supported (no shared memory, no classification)");
+      return InvalidField(field + ".parameters",
+                          "are not supported (no shared memory, no classification)");
     }
     const std::string& name = request.outputs(i).name();
     if (std::find(outputs_.begin(), outputs_.end(), name) != outputs_.end()) {
-      return Invalid(field + ".name", "is the name of an output before it");
+      return InvalidField(field + ".name", "is the name of an output before it");
     }
     outputs_.push_back(name);
   }
@@ -211,7 +207,7 @@ absl::Status InferTask::ReadOutputs(const kserve::ModelInferRequest& request) {
 absl::Status InferTask::ReadInputs(const InputTensors& tensors) {
   const bool text = tensors.Find("text_input") != nullptr;
   if (text == (tensors.Find("input_ids") != nullptr)) {
-    return Invalid("inputs", "must hold either text_input or input_ids");
+    return InvalidField("inputs", "must hold either text_input or input_ids");
   }
   input_ids_ = !text;
   QT_RETURN_IF_ERROR(text ? ReadTexts(tensors) : ReadIds(tensors));
@@ -226,7 +222,7 @@ absl::Status InferTask::ReadInputs(const InputTensors& tensors) {
     if (flag == nullptr) continue;
     QT_RETURN_IF_ERROR(CheckSame(name, *flag, inputs_.size()));
     if (!parameters_.emplace(name, flag->Integer(0) != 0).second) {
-      return Invalid(name, "is given as an input and as a parameter");
+      return InvalidField(name, "is given as an input and as a parameter");
     }
   }
   return absl::OkStatus();
@@ -234,7 +230,7 @@ absl::Status InferTask::ReadInputs(const InputTensors& tensors) {
 
 absl::Status InferTask::ReadTexts(const InputTensors& tensors) {
   for (const char* name : {"attention_mask", "input_lengths"}) {
-    if (tensors.Find(name) != nullptr) return Invalid(name, "needs input_ids");
+    if (tensors.Find(name) != nullptr) return InvalidField(name, "needs input_ids");
   }
   const InputTensor& texts = *tensors.Find("text_input");
   QT_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, Dims("text_input", texts, {-1, 1}));
@@ -255,7 +251,7 @@ absl::Status InferTask::ReadIds(const InputTensors& tensors) {
   QT_RETURN_IF_ERROR(CheckBatch("input_ids", dims[0], kMaxInputs));
   flat_ = ids.shape().size() == 1;
   if (mask != nullptr && lengths != nullptr) {
-    return Invalid("attention_mask", "cannot be combined with input_lengths");
+    return InvalidField("attention_mask", "cannot be combined with input_lengths");
   }
   if (mask != nullptr) QT_RETURN_IF_ERROR(Dims("attention_mask", *mask, dims).status());
   if (lengths != nullptr) {
@@ -282,9 +278,10 @@ absl::Status InferTask::ReadTargets(const InputTensors& tensors) {
   const InputTensor* const lengths = tensors.Find("target_lengths");
   const int64_t batch = static_cast<int64_t>(inputs_.size());
   if (texts != nullptr && ids != nullptr) {
-    return Invalid("target_text", "cannot be combined with target_ids");
+    return InvalidField("target_text", "cannot be combined with target_ids");
   }
-  if (lengths != nullptr && ids == nullptr) return Invalid("target_lengths", "needs target_ids");
+  if (lengths != nullptr && ids == nullptr)
+    return InvalidField("target_lengths", "needs target_ids");
   if (texts == nullptr && ids == nullptr) return absl::OkStatus();
   target_ids_ = ids != nullptr;
   const char* const name = target_ids_ ? "target_ids" : "target_text";

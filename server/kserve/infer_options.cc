@@ -11,11 +11,6 @@
 namespace quintet {
 namespace {
 
-template <typename... Text>
-absl::Status Invalid(const std::string& field, const Text&... text) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", text...));
-}
-
 bool Contains(const std::vector<TensorInfo>& tensors, absl::string_view name) {
   for (const TensorInfo& tensor : tensors) {
     if (name == tensor.name) return true;
@@ -49,7 +44,7 @@ absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo
   }
   const std::string field = absl::StrCat("outputs[", index, "].name");
   if (!IsKnownOutput(name)) {
-    return Invalid(field, "must be one of ", OutputNames(operations));
+    return InvalidField(field, "must be one of ", OutputNames(operations));
   }
   return absl::FailedPreconditionError(
       absl::StrCat(field, ": a model with the head \"", HeadName(host.config().head), "\"",
@@ -83,8 +78,8 @@ absl::Status InferTask::ChooseOperation(const ModelHost& host) {
                         OperationOf(operations, outputs_[i], i, host));
     if (operation == nullptr) continue;
     if (chosen != nullptr && operation != chosen) {
-      return Invalid("outputs", "must belong to one operation, got outputs of ", chosen->name,
-                     " and of ", operation->name, "; request them separately");
+      return InvalidField("outputs", "must belong to one operation, got outputs of ", chosen->name,
+                          " and of ", operation->name, "; request them separately");
     }
     chosen = operation;
   }
@@ -92,8 +87,8 @@ absl::Status InferTask::ChooseOperation(const ModelHost& host) {
   if (targets_of_each_ > 0) {
     QT_RETURN_IF_ERROR(CheckHead(RequestKind::kScore, host.config()));
     if (chosen != nullptr && chosen->kind != RequestKind::kScore) {
-      return Invalid(target, "is an input of score, but outputs of ", chosen->name,
-                     " are requested");
+      return InvalidField(target, "is an input of score, but outputs of ", chosen->name,
+                          " are requested");
     }
     chosen = OfKind(operations, RequestKind::kScore);
   }
@@ -101,12 +96,12 @@ absl::Status InferTask::ChooseOperation(const ModelHost& host) {
   if (chosen == nullptr) return absl::FailedPreconditionError("this model has no operation");
   operation_ = chosen->kind;
   if (operation_ == RequestKind::kScore && targets_of_each_ == 0) {
-    return Invalid("inputs", "must hold target_text or target_ids for the outputs of score");
+    return InvalidField("inputs", "must hold target_text or target_ids for the outputs of score");
   }
   const bool questions =
       operation_ == RequestKind::kClassify && host.config().head == Head::kQuestionAnswering;
   if (contexts_.empty() || questions) return absl::OkStatus();
-  return Invalid("context", "is an input of question answering only");
+  return InvalidField("context", "is an input of question answering only");
 }
 
 void InferTask::AddDefaultOutputs(const ModelHost& host) {
@@ -142,18 +137,19 @@ absl::Status InferTask::ReadControls() {
   }
   parameters_.erase("binary_data_output");  // has a meaning only in KServe's HTTP protocol
   if (parameters_.count("timeout") > 0) {
-    return Invalid("parameters.timeout",
-                   "is not supported; set a deadline of the gRPC call (client_timeout)");
+    return InvalidField("parameters.timeout",
+                        "is not supported; set a deadline of the gRPC call (client_timeout)");
   }
   const bool generates = operation_ == RequestKind::kGenerate;
   if (!exclude_input) {
-    if (!generates) return Invalid("exclude_input_in_output", "needs outputs of generate");
+    if (!generates) return InvalidField("exclude_input_in_output", "needs outputs of generate");
     parameters_.emplace("echo", true);
   }
   if (!stream_) return absl::OkStatus();
-  if (!streams_) return Invalid("stream", "needs ModelStreamInfer; ModelInfer has one response");
-  if (!generates) return Invalid("stream", "needs outputs of generate");
-  if (inputs_.size() > 1) return Invalid("stream", "needs one input, got ", inputs_.size());
+  if (!streams_)
+    return InvalidField("stream", "needs ModelStreamInfer; ModelInfer has one response");
+  if (!generates) return InvalidField("stream", "needs outputs of generate");
+  if (inputs_.size() > 1) return InvalidField("stream", "needs one input, got ", inputs_.size());
   return absl::OkStatus();
 }
 
@@ -172,7 +168,7 @@ absl::Status InferTask::ReadOptions() {
   for (const auto& [name, value] : parameters_) QT_RETURN_IF_ERROR(reader.Set(name, value));
   if (!sampling_parameters_.has_value()) return absl::OkStatus();
   if (operation_ != RequestKind::kGenerate) {
-    return Invalid("sampling_parameters", "needs outputs of generate");
+    return InvalidField("sampling_parameters", "needs outputs of generate");
   }
   return reader.SetSampling(*sampling_parameters_);
 }
@@ -180,13 +176,14 @@ absl::Status InferTask::ReadOptions() {
 absl::Status InferTask::CheckEncode() {
   if (!Wants("last_hidden_state")) {
     if (encode_.pooling() != v1::POOLING_NONE) return absl::OkStatus();
-    return Invalid("parameters.pooling", "must not be none; request last_hidden_state instead");
+    return InvalidField("parameters.pooling",
+                        "must not be none; request last_hidden_state instead");
   }
   if (Wants("embedding")) {
-    return Invalid("outputs", "must not hold both embedding and last_hidden_state");
+    return InvalidField("outputs", "must not hold both embedding and last_hidden_state");
   }
   if (encode_.pooling() != v1::POOLING_UNSPECIFIED && encode_.pooling() != v1::POOLING_NONE) {
-    return Invalid("parameters.pooling", "has no effect on last_hidden_state");
+    return InvalidField("parameters.pooling", "has no effect on last_hidden_state");
   }
   encode_.set_pooling(v1::POOLING_NONE);
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "engine/answer_spans.h"
@@ -190,14 +191,14 @@ kserve::DataType TypeOf(v1::VectorType type) {
 }
 
 // The name of the most likely label of a row of logits.
-std::string BestLabel(absl::Span<const float> logits, const ModelConfig& config) {
+std::string BestLabel(std::span<const float> logits, const ModelConfig& config) {
   if (logits.empty()) return "";
   const auto best = std::max_element(logits.begin(), logits.end());
   return config.label_names[static_cast<size_t>(best - logits.begin())];
 }
 
-absl::Span<const float> RowOf(const Result& result, int64_t row) {
-  return absl::MakeConstSpan(result.values)
+std::span<const float> RowOf(const Result& result, int64_t row) {
+  return std::span(result.values)
       .subspan(static_cast<size_t>(row * result.columns), static_cast<size_t>(result.columns));
 }
 
@@ -343,7 +344,7 @@ void WriteGeneratedChunk(const v1::GenerateChunk& chunk, const OutputOptions& op
   const Shape shape = options.flat ? Shape{1} : Shape{1, 1};
   for (const std::string& name : options.names) {
     if (name == "text_output") {
-      to.Strings("text_output", shape, {chunk.text()});
+      to.Strings("text_output", shape, std::span(&chunk.text(), 1));
     } else if (name == "output_ids") {
       Shape with_ids = shape;
       with_ids.push_back(chunk.token_ids_size());

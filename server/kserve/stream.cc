@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "server/kserve/infer.h"
 #include "server/message_bytes.h"
+#include "server/proto_conversion.h"
 
 namespace quintet {
 namespace {
 
 constexpr int64_t kMaxUnwrittenBytes = 1 << 20;
 constexpr char kFinal[] = "triton_final_response";
-
-int64_t BytesOf(const v1::GenerateChunk& chunk) {
-  return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
-}
 
 }  // namespace
 
@@ -54,7 +52,7 @@ class InferStream::Item final : public Call {
     last_index_ = next->first;
     const v1::GenerateChunk chunk = std::move(next->second);
     chunks_.erase(next);
-    *chunk_bytes = BytesOf(chunk);
+    *chunk_bytes = ChunkBytes(chunk);
     kserve::ModelStreamInferResponse response;
     task_.WriteChunk(model_, chunk, response.mutable_infer_response());
     AddParameter(kFinal, response.mutable_infer_response())->set_bool_param(false);
@@ -62,7 +60,7 @@ class InferStream::Item final : public Call {
   }
   int64_t DropChunks() {
     int64_t bytes = 0;
-    for (const auto& [index, chunk] : chunks_) bytes += BytesOf(chunk);
+    for (const auto& [index, chunk] : chunks_) bytes += ChunkBytes(chunk);
     chunks_.clear();
     return bytes;
   }
@@ -92,18 +90,18 @@ class InferStream::Item final : public Call {
   absl::StatusOr<std::vector<Request>> Prepare() override {
     return task_.Prepare(host(), input_limits());
   }
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override {
     try {
       int64_t bytes = 0;
       {
         std::lock_guard<std::mutex> lock(stream_->mutex_);
         v1::GenerateChunk& chunk = chunks_[index];
-        bytes -= BytesOf(chunk);
+        bytes -= ChunkBytes(chunk);
         chunk.set_index(static_cast<uint32_t>(index));
         if (task_.Wants("text_output")) chunk.mutable_text()->append(text);
         if (task_.Wants("output_ids")) chunk.mutable_token_ids()->Add(ids.begin(), ids.end());
-        bytes += BytesOf(chunk);
-        if (BytesOf(chunk) == 0) chunks_.erase(index);
+        bytes += ChunkBytes(chunk);
+        if (ChunkBytes(chunk) == 0) chunks_.erase(index);
       }
       if (bytes != 0) stream_->ChunksAdded(bytes);
     } catch (const std::bad_alloc&) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,11 +18,6 @@ constexpr int kMaxInputTensors = 16;
 constexpr int kMaxDims = 3;
 // Limit on the elements of a tensor, far above what a message can hold, so that sizes fit int64.
 constexpr int64_t kMaxElements = int64_t{1} << 31;
-
-template <typename... Text>
-absl::Status Invalid(const std::string& field, const Text&... text) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", text...));
-}
 
 struct Datatype {
   kserve::DataType type;
@@ -52,7 +48,7 @@ kserve::DataType AdmittedType(const std::string& datatype, kserve::DataType admi
   return kserve::TYPE_INVALID;
 }
 
-std::string Names(absl::Span<const InputTensors::Spec> specs) {
+std::string Names(std::span<const InputTensors::Spec> specs) {
   std::string names;
   for (const auto& spec : specs) absl::StrAppend(&names, names.empty() ? "" : ", ", spec.name);
   return names;
@@ -73,7 +69,7 @@ uint32_t LengthAt(absl::string_view raw, size_t at) {
 }
 
 template <typename T>
-std::string RawBytes(absl::Span<const T> values) {
+std::string RawBytes(std::span<const T> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
@@ -121,18 +117,19 @@ int64_t InputTensor::Integer(int64_t element) const {
 
 absl::Status InputTensor::ReadShape(const std::string& field) {
   if (proto_->shape_size() < 1 || proto_->shape_size() > kMaxDims) {
-    return Invalid(field + ".shape", "must have 1 to ", kMaxDims, " dimensions, got ",
-                   proto_->shape_size());
+    return InvalidField(field + ".shape", "must have 1 to ", kMaxDims, " dimensions, got ",
+                        proto_->shape_size());
   }
   shape_.assign(proto_->shape().begin(), proto_->shape().end());
   for (size_t i = 0; i < shape_.size(); ++i) {
     if (shape_[i] < 1) {
-      return Invalid(absl::StrCat(field, ".shape[", i, "]"), "must be positive, got ", shape_[i]);
+      return InvalidField(absl::StrCat(field, ".shape[", i, "]"), "must be positive, got ",
+                          shape_[i]);
     }
   }
   const std::optional<int64_t> elements = CheckedProduct(1, shape_);
   if (!elements.has_value() || *elements > kMaxElements) {
-    return Invalid(field + ".shape", "has more than ", kMaxElements, " elements");
+    return InvalidField(field + ".shape", "has more than ", kMaxElements, " elements");
   }
   elements_ = *elements;
   return absl::OkStatus();
@@ -143,25 +140,25 @@ absl::Status InputTensor::CheckRaw(const std::string& field) const {
   if (type_ != kserve::TYPE_STRING) {
     const int64_t expected = elements_ * DatatypeBytes(type_);
     if (static_cast<int64_t>(raw.size()) == expected) return absl::OkStatus();
-    return Invalid(field, "must be ", expected, " bytes (", elements_, " elements of ",
-                   DatatypeName(type_), "), got ", raw.size());
+    return InvalidField(field, "must be ", expected, " bytes (", elements_, " elements of ",
+                        DatatypeName(type_), "), got ", raw.size());
   }
   size_t at = 0;
   for (int64_t i = 0; i < elements_; ++i) {
     const size_t left = raw.size() - at;
     if (left < sizeof(uint32_t)) {
-      return Invalid(field, "must hold ", elements_, " elements of BYTES, but ends after ", i);
+      return InvalidField(field, "must hold ", elements_, " elements of BYTES, but ends after ", i);
     }
     const size_t length = LengthAt(raw, at);
     if (length > left - sizeof(uint32_t)) {
-      return Invalid(field, "element ", i, " has a length of ", length, " bytes, but only ",
-                     left - sizeof(uint32_t), " follow");
+      return InvalidField(field, "element ", i, " has a length of ", length, " bytes, but only ",
+                          left - sizeof(uint32_t), " follow");
     }
     at += sizeof(uint32_t) + length;
   }
   if (at == raw.size()) return absl::OkStatus();
-  return Invalid(field, "must hold ", elements_, " elements of BYTES, but ", raw.size() - at,
-                 " bytes follow them");
+  return InvalidField(field, "must hold ", elements_, " elements of BYTES, but ", raw.size() - at,
+                      " bytes follow them");
 }
 
 absl::Status InputTensor::CheckTyped(const std::string& field) const {
@@ -179,22 +176,22 @@ absl::Status InputTensor::CheckTyped(const std::string& field) const {
     }
   }();
   if (CountValues(contents) != values) {
-    return Invalid(field + ".contents", "must use only ", name, " for ", DatatypeName(type_));
+    return InvalidField(field + ".contents", "must use only ", name, " for ", DatatypeName(type_));
   }
   if (values == elements_) return absl::OkStatus();
-  return Invalid(absl::StrCat(field, ".contents.", name), "must hold ", elements_,
-                 " elements, as the shape says, got ", values);
+  return InvalidField(absl::StrCat(field, ".contents.", name), "must hold ", elements_,
+                      " elements, as the shape says, got ", values);
 }
 
 absl::StatusOr<InputTensors> InputTensors::Read(const kserve::ModelInferRequest& request,
-                                                absl::Span<const Spec> specs) {
+                                                std::span<const Spec> specs) {
   const int count = request.inputs_size(), raw = request.raw_input_contents_size();
   if (count < 1 || count > kMaxInputTensors) {
-    return Invalid("inputs", "must hold 1 to ", kMaxInputTensors, " tensors, got ", count);
+    return InvalidField("inputs", "must hold 1 to ", kMaxInputTensors, " tensors, got ", count);
   }
   if (raw != 0 && raw != count) {
-    return Invalid("raw_input_contents", "must be empty or hold one entry for each of the ", count,
-                   " inputs, got ", raw);
+    return InvalidField("raw_input_contents", "must be empty or hold one entry for each of the ",
+                        count, " inputs, got ", raw);
   }
   InputTensors tensors;
   tensors.typed_ = raw == 0;
@@ -203,37 +200,37 @@ absl::StatusOr<InputTensors> InputTensors::Read(const kserve::ModelInferRequest&
 }
 
 absl::Status InputTensors::Add(const kserve::ModelInferRequest& request, int index,
-                               absl::Span<const Spec> specs) {
+                               std::span<const Spec> specs) {
   const auto& proto = request.inputs(index);
   const std::string field = absl::StrCat("inputs[", index, "]");
   const auto spec = std::find_if(specs.begin(), specs.end(),
                                  [&](const Spec& one) { return proto.name() == one.name; });
   if (spec == specs.end()) {
-    return Invalid(field + ".name", "must be one of ", Names(specs));
+    return InvalidField(field + ".name", "must be one of ", Names(specs));
   }
   for (const auto& parameter : proto.parameters()) {
     // The Python client kserve sends a length, which only its HTTP protocol needs.
     if (parameter.key() == "binary_data_size") continue;
-    return Invalid(field + ".parameters", "are not supported (no shared memory)");
+    return InvalidField(field + ".parameters", "are not supported (no shared memory)");
   }
   InputTensor tensor;
   tensor.proto_ = &proto;
   tensor.type_ = AdmittedType(proto.datatype(), spec->type);
   if (tensor.type_ == kserve::TYPE_INVALID) {
-    return Invalid(field + ".datatype", "must be ", DatatypeName(spec->type),
-                   spec->type == kserve::TYPE_INT32 ? " or INT64" : "", " for ", spec->name);
+    return InvalidField(field + ".datatype", "must be ", DatatypeName(spec->type),
+                        spec->type == kserve::TYPE_INT32 ? " or INT64" : "", " for ", spec->name);
   }
   QT_RETURN_IF_ERROR(tensor.ReadShape(field));
   if (typed_) {
     QT_RETURN_IF_ERROR(tensor.CheckTyped(field));
   } else if (CountValues(proto.contents()) > 0) {
-    return Invalid(field + ".contents", "must be empty if raw_input_contents is used");
+    return InvalidField(field + ".contents", "must be empty if raw_input_contents is used");
   } else {
     tensor.raw_ = &request.raw_input_contents(index);
     QT_RETURN_IF_ERROR(tensor.CheckRaw(absl::StrCat("raw_input_contents[", index, "]")));
   }
   if (!tensors_.emplace(spec->name, std::move(tensor)).second) {
-    return Invalid(field + ".name", spec->name, " is given twice");
+    return InvalidField(field + ".name", spec->name, " is given twice");
   }
   return absl::OkStatus();
 }
@@ -253,7 +250,7 @@ kserve::InferTensorContents* OutputTensors::Add(const char* name, kserve::DataTy
 }
 
 void OutputTensors::Strings(const char* name, const Shape& shape,
-                            absl::Span<const std::string> values) {
+                            std::span<const std::string> values) {
   if (auto* contents = Add(name, kserve::TYPE_STRING, shape); contents != nullptr) {
     for (const std::string& value : values) contents->add_bytes_contents(value);
   } else {
@@ -261,7 +258,7 @@ void OutputTensors::Strings(const char* name, const Shape& shape,
   }
 }
 
-void OutputTensors::Int32(const char* name, const Shape& shape, absl::Span<const int32_t> values) {
+void OutputTensors::Int32(const char* name, const Shape& shape, std::span<const int32_t> values) {
   if (auto* contents = Add(name, kserve::TYPE_INT32, shape); contents != nullptr) {
     contents->mutable_int_contents()->Add(values.begin(), values.end());
   } else {
@@ -269,8 +266,7 @@ void OutputTensors::Int32(const char* name, const Shape& shape, absl::Span<const
   }
 }
 
-void OutputTensors::Uint64(const char* name, const Shape& shape,
-                           absl::Span<const uint64_t> values) {
+void OutputTensors::Uint64(const char* name, const Shape& shape, std::span<const uint64_t> values) {
   if (auto* contents = Add(name, kserve::TYPE_UINT64, shape); contents != nullptr) {
     contents->mutable_uint64_contents()->Add(values.begin(), values.end());
   } else {
@@ -278,7 +274,7 @@ void OutputTensors::Uint64(const char* name, const Shape& shape,
   }
 }
 
-void OutputTensors::Fp32(const char* name, const Shape& shape, absl::Span<const float> values) {
+void OutputTensors::Fp32(const char* name, const Shape& shape, std::span<const float> values) {
   if (auto* contents = Add(name, kserve::TYPE_FP32, shape); contents != nullptr) {
     contents->mutable_fp32_contents()->Add(values.begin(), values.end());
   } else {
@@ -286,7 +282,7 @@ void OutputTensors::Fp32(const char* name, const Shape& shape, absl::Span<const 
   }
 }
 
-void OutputTensors::Fp64(const char* name, const Shape& shape, absl::Span<const double> values) {
+void OutputTensors::Fp64(const char* name, const Shape& shape, std::span<const double> values) {
   if (auto* contents = Add(name, kserve::TYPE_FP64, shape); contents != nullptr) {
     contents->mutable_fp64_contents()->Add(values.begin(), values.end());
   } else {
@@ -312,7 +308,7 @@ kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferRespons
   return parameter->mutable_value();
 }
 
-std::string RawStrings(absl::Span<const std::string> values) {
+std::string RawStrings(std::span<const std::string> values) {
   size_t bytes = 0;
   for (const std::string& value : values) bytes += sizeof(uint32_t) + value.size();
   std::string raw;

@@ -6,17 +6,25 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "inference/grpc_inference.pb.h"
 
 namespace quintet {
 
 namespace kserve = ::inference;
+
+// The error of a field of a request.
+template <typename... Text>
+absl::Status InvalidField(const std::string& field, const Text&... text) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", text...));
+}
 
 // The protocol's name of a datatype of ModelConfig: "INT32" for TYPE_INT32, "BYTES" for
 // TYPE_STRING.
@@ -58,7 +66,7 @@ class InputTensors {
   // Checks all inputs of `request`, which must outlive the result. An error names the tensor by its
   // index.
   static absl::StatusOr<InputTensors> Read(const kserve::ModelInferRequest& request,
-                                           absl::Span<const Spec> specs);
+                                           std::span<const Spec> specs);
 
   // Returns null if the request has no such input.
   const InputTensor* Find(absl::string_view name) const;
@@ -67,7 +75,7 @@ class InputTensors {
 
  private:
   absl::Status Add(const kserve::ModelInferRequest& request, int index,
-                   absl::Span<const Spec> specs);
+                   std::span<const Spec> specs);
 
   std::map<std::string, InputTensor, std::less<>> tensors_;
   bool typed_ = false;
@@ -82,11 +90,11 @@ class OutputTensors {
   OutputTensors(bool typed, kserve::ModelInferResponse* response)
       : typed_(typed), response_(response) {}
 
-  void Strings(const char* name, const Shape& shape, absl::Span<const std::string> values);
-  void Int32(const char* name, const Shape& shape, absl::Span<const int32_t> values);
-  void Uint64(const char* name, const Shape& shape, absl::Span<const uint64_t> values);
-  void Fp32(const char* name, const Shape& shape, absl::Span<const float> values);
-  void Fp64(const char* name, const Shape& shape, absl::Span<const double> values);
+  void Strings(const char* name, const Shape& shape, std::span<const std::string> values);
+  void Int32(const char* name, const Shape& shape, std::span<const int32_t> values);
+  void Uint64(const char* name, const Shape& shape, std::span<const uint64_t> values);
+  void Fp32(const char* name, const Shape& shape, std::span<const float> values);
+  void Fp64(const char* name, const Shape& shape, std::span<const double> values);
   // `raw` holds the elements, little-endian. FP16 and BF16 may be written only as raw contents,
   // because InferTensorContents (the typed contents) has no field for them.
   void Raw(const char* name, kserve::DataType type, const Shape& shape, std::string raw);
@@ -102,6 +110,6 @@ class OutputTensors {
 kserve::InferParameter* AddParameter(const char* name, kserve::ModelInferResponse* response);
 
 // Returns the raw form of a BYTES tensor: each element after its length, a little-endian uint32.
-std::string RawStrings(absl::Span<const std::string> values);
+std::string RawStrings(std::span<const std::string> values);
 
 }  // namespace quintet

@@ -25,7 +25,7 @@ ${entries}};
 
 }  // namespace
 
-absl::Span<const PageFile> PageFiles() { return kFiles; }
+std::span<const PageFile> PageFiles() { return kFiles; }
 
 }  // namespace quintet
 ")

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ constexpr char kCases[] = QUINTET_SOURCE_DIR "/tests/golden/cases/";
 
 class ExemptSink : public RecordingSink {
  public:
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override {
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override {
     const ExemptAllocations exempt;
     RecordingSink::OnTokens(index, ids, text);
   }

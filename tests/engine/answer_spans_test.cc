@@ -9,7 +9,7 @@ namespace quintet {
 namespace {
 
 TEST_CASE("softmax sums to one and survives large logits") {
-  const std::vector<double> p = Softmax({1000.0f, 1000.0f, 0.0f});
+  const std::vector<double> p = Softmax(std::vector<float>{1000.0f, 1000.0f, 0.0f});
   CHECK(p[0] == Approx(0.5));
   CHECK(p[2] == Approx(0.0));
 }

@@ -108,7 +108,7 @@ TEST_CASE("batch builder: moves belong to one batch only") {
   batch.SetSequence(0, 9, slots);
   const DecodeBatch second = batch.Finish();
   REQUIRE(second.moves.empty());
-  REQUIRE(second.tokens == std::vector<int32_t>{9});
+  REQUIRE(std::ranges::equal(second.tokens, std::vector<int32_t>{9}));
   REQUIRE(second.group_offsets.empty());
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 
 #include "tests/catch.h"
 #include "tests/engine/reference_search.h"
@@ -258,7 +259,7 @@ TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates"
       {-1.0f, 0, 5, 0}, {-2.0f, 0, 6, 0}, {-3.0f, 0, 1, 0}, {-4.0f, 0, 7, 0}};
   CHECK(search.Step(ranked, std::vector<Hit>{Hit::kNone, Hit::kNone, Hit::kEos, Hit::kNone}));
   CHECK(search.Finished().empty());
-  CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 6}));
+  CHECK(std::ranges::equal(search.tokens(), std::vector<int32_t>{5, 6}));
   // Here the candidate with the eos token has rank 1 (ranks count from 0), and the search has two
   // beams: the sequence that the candidate finishes is kept. The candidate of rank 2 continues a
   // beam in its place.
@@ -266,7 +267,7 @@ TEST_CASE("an eos is kept only if it ranks among the first num_beams candidates"
   REQUIRE(search.Finished().size() == 1);
   CHECK(search.Finished()[0].tokens == std::vector<int32_t>{5, 6});
   CHECK(search.Finished()[0].score == -1.0f);  // -2 / 2
-  CHECK(search.tokens() == absl::MakeConstSpan(std::vector<int32_t>{5, 1}));
+  CHECK(std::ranges::equal(search.tokens(), std::vector<int32_t>{5, 1}));
 }
 
 TEST_CASE("several eos ids widen the candidates") {

@@ -1,5 +1,7 @@
 #include "tests/engine/engine_harness.h"
 
+#include <span>
+
 #include "tests/catch.h"
 
 namespace quintet {
@@ -15,7 +17,7 @@ class BytesTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
     return std::vector<TokenSpan>();
   }
-  std::string Decode(absl::Span<const int32_t> ids, bool) const override {
+  std::string Decode(std::span<const int32_t> ids, bool) const override {
     std::string text;
     for (int32_t id : ids) text += Piece(id);
     return text;
@@ -37,7 +39,7 @@ class BytesTokenizer : public Tokenizer {
 
 }  // namespace
 
-void RecordingSink::OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) {
+void RecordingSink::OnTokens(int index, std::span<const int32_t> ids, const std::string& text) {
   tokens_after_done += done_calls;
   if (static_cast<size_t>(index) >= streamed_ids.size()) {
     streamed_ids.resize(index + 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 namespace quintet {
 
 struct RecordingSink : ResponseSink {
-  void OnTokens(int index, absl::Span<const int32_t> ids, const std::string& text) override;
+  void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override;
   void OnDone(absl::StatusOr<Result> result) override;
 
   int done_calls = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 namespace quintet {
 namespace {
@@ -33,7 +34,7 @@ uint64_t Adapted(uint64_t hash, int32_t adapter) {
   return adapter < 0 ? hash : Mix(hash, static_cast<uint64_t>(adapter));
 }
 
-int32_t AdapterOf(absl::Span<const int32_t> adapters, size_t i) {
+int32_t AdapterOf(std::span<const int32_t> adapters, size_t i) {
   return adapters.empty() ? -1 : adapters[i];
 }
 
@@ -65,7 +66,7 @@ void FakeModel::BeginEncode(const EncodeBatch& batch) {
   Expect(offsets.front() == 0 && offsets.back() == static_cast<int32_t>(tokens.size()), "offsets");
   encode_tokens_.assign(tokens.begin(), tokens.end());
   encode_offsets_.assign(offsets.begin(), offsets.end());
-  const auto copy = [](absl::Span<const int32_t> from, std::vector<int32_t>* to) {
+  const auto copy = [](std::span<const int32_t> from, std::vector<int32_t>* to) {
     to->assign(from.begin(), from.end());
   };
   CheckAdapters(batch.adapters, offsets.size() - 1);
@@ -127,14 +128,14 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
   return Mix(hash, kNoSource);
 }
 
-void FakeModel::CheckAdapters(absl::Span<const int32_t> adapters, size_t count) {
+void FakeModel::CheckAdapters(std::span<const int32_t> adapters, size_t count) {
   Expect(adapters.empty() || adapters.size() == count, "adapters");
   for (const int32_t adapter : adapters) {
     Expect(adapter >= -1 && adapter < options_.adapters, "index of an adapter");
   }
 }
 
-Tensor FakeModel::EncodedRows(absl::Span<const int32_t> rows) {
+Tensor FakeModel::EncodedRows(std::span<const int32_t> rows) {
   Expect(static_cast<int64_t>(rows.size()) <= limits_.max_step_tokens, "too many rows taken");
   taken_states_.clear();
   for (const int32_t row : rows) {
@@ -149,8 +150,8 @@ Tensor FakeModel::EncodedStates() const {
                      {static_cast<int64_t>(encoder_states_.size()) / kWidth, kWidth});
 }
 
-void FakeModel::ProjectCross(const Tensor& states, int64_t position,
-                             absl::Span<const int32_t> slots, absl::Span<const int32_t> adapters) {
+void FakeModel::ProjectCross(const Tensor& states, int64_t position, std::span<const int32_t> slots,
+                             std::span<const int32_t> adapters) {
   CheckAdapters(adapters, slots.size());
   Spend(states.dim[0] * options_.project_us);
   Expect(states.dim[0] == static_cast<int64_t>(slots.size()), "slots of the source");

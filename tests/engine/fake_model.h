@@ -4,6 +4,7 @@
 // as different results.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,9 @@ class FakeModel : public Model {
   void BeginEncode(const EncodeBatch& batch) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncodedStates() const override;
-  Tensor EncodedRows(absl::Span<const int32_t> rows) override;
-  void ProjectCross(const Tensor& states, int64_t position, absl::Span<const int32_t> slots,
-                    absl::Span<const int32_t> adapters) override;
+  Tensor EncodedRows(std::span<const int32_t> rows) override;
+  void ProjectCross(const Tensor& states, int64_t position, std::span<const int32_t> slots,
+                    std::span<const int32_t> adapters) override;
   Tensor Decode(const DecodeBatch& batch) override;
   Tensor next_tokens() const override {
     return Tensor::Dense(chosen_.data(), DType::kI32, {static_cast<int64_t>(chosen_.size())});
@@ -91,7 +92,7 @@ class FakeModel : public Model {
   }
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
-  void CheckAdapters(absl::Span<const int32_t> adapters, size_t count);
+  void CheckAdapters(std::span<const int32_t> adapters, size_t count);
   uint64_t CausalStateOf(size_t begin, size_t end, size_t row);
 
   FakeOptions options_;

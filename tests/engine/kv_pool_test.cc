@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 
 #include "tests/catch.h"
 
@@ -57,8 +58,8 @@ TEST_CASE(
           std::vector<int32_t> first_slots;
           for (int64_t seq = 0; seq < sequences; ++seq) {
             std::vector<int32_t> own_slots(shared + own), some(own_slots.size() / 2);
-            layout.FillSlots(seq, absl::MakeSpan(own_slots));
-            layout.FillSlots(seq, absl::MakeSpan(some));
+            layout.FillSlots(seq, std::span(own_slots));
+            layout.FillSlots(seq, std::span(some));
             REQUIRE(std::equal(some.begin(), some.end(), own_slots.begin()));
             if (seq == 0) first_slots = own_slots;
             for (int64_t p = 0; p < shared + own; ++p) {

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 #include "tests/catch.h"
 #include "tests/engine/reference_search.h"
 

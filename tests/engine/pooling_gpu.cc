@@ -1,5 +1,6 @@
 // Compares embeddings pooled on a GPU with those that the host pools from the same hidden states.
 #include <random>
+#include <span>
 #include <vector>
 
 #include "engine/pooling.h"
@@ -57,7 +58,7 @@ TEST_CASE("a GPU pools embeddings as the host does, to the bit, in batches of ma
     for (size_t i = 0; i < requests.size(); ++i) {
       const int64_t width = rows[i].columns;
       const RowRange read = PooledRows(requests[i], rows[i].rows);
-      const auto values = absl::MakeConstSpan(rows[i].values)
+      const auto values = std::span(rows[i].values)
                               .subspan(static_cast<size_t>(read.begin * width),
                                        static_cast<size_t>((read.end - read.begin) * width));
       Result expected;

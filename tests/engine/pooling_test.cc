@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/runtime/stream.h"
@@ -24,8 +25,8 @@ Result Pooled(const Request& request, const std::vector<float>& states, int64_t 
   const RowRange rows = PooledRows(request, static_cast<int64_t>(states.size()) / width);
   Result result;
   const auto values =
-      absl::MakeConstSpan(states).subspan(static_cast<size_t>(rows.begin * width),
-                                          static_cast<size_t>((rows.end - rows.begin) * width));
+      std::span(states).subspan(static_cast<size_t>(rows.begin * width),
+                                static_cast<size_t>((rows.end - rows.begin) * width));
   PoolStates(request, {values, width}, &result);
   return result;
 }

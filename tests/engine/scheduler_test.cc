@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <span>
 
 #include "tests/catch.h"
 
@@ -406,7 +407,7 @@ TEST_CASE("prefill budget: it is given first come first served and used as far a
     for (int64_t& r : remaining) total += r = random() % 10;
     share.resize(remaining.size());
     const int64_t budget = random() % 30;
-    SplitPrefillBudget(budget, remaining, absl::MakeSpan(share));
+    SplitPrefillBudget(budget, remaining, std::span(share));
     int64_t dealt = 0;
     for (size_t i = 0; i < share.size(); ++i) {
       REQUIRE((share[i] >= 0 && share[i] <= remaining[i]));

@@ -1,6 +1,7 @@
 #include "engine/text_stream.h"
 
 #include <random>
+#include <span>
 
 #include "tests/catch.h"
 #include "tests/engine/engine_harness.h"
@@ -21,7 +22,7 @@ class SpacedTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
     return std::vector<TokenSpan>();
   }
-  std::string Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const override {
+  std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const override {
     std::string text, run;
     for (int32_t id : ids) {
       const std::string& piece = pieces_.at(id);
@@ -157,7 +158,7 @@ void Fuzz(const Tokenizer& tokenizer, const std::vector<std::string>& stops, int
     REQUIRE(run.ids == std::vector<int32_t>(ids.begin(), ids.begin() + run.pushed));
     stopped += run.stopped;
     const std::string whole =
-        tokenizer.Decode(absl::MakeConstSpan(ids).first(run.pushed), options.skip_special_tokens);
+        tokenizer.Decode(std::span(ids).first(run.pushed), options.skip_special_tokens);
     REQUIRE(run.final_text == Cut(whole, 0, options));
     if (!run.stopped) REQUIRE(run.final_text == whole);
   }

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/types/span.h"
 #include "kernels/base/tensor.h"
 #include "kernels/runtime/stream.h"
 
@@ -25,7 +25,7 @@ class TestBackend {
   // The device for weights; null on the CPU.
   Device* device() { return stream().backend() == Backend::kCpu ? nullptr : &stream().device(); }
   // The dtypes that activations may have on this backend; f32 is first.
-  virtual absl::Span<const DType> float_types() const = 0;
+  virtual std::span<const DType> float_types() const = 0;
 
   // Copies `values`, rounded to a float dtype, to memory that ops can read, and returns a dense
   // view [dims] of the first elements. `values` may be longer than the view, so that a test can
@@ -39,7 +39,7 @@ class TestBackend {
   // buffer that belongs to it (kernels/runtime/stream.h). Returns the host buffer.
   Tensor Put(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims);
   template <typename T>
-  absl::Span<const T> Plan(const std::vector<T>& values) {
+  std::span<const T> Plan(const std::vector<T>& values) {
     return {static_cast<const T*>(PutPlan(values.data(), Bytes(values))), values.size()};
   }
   // Memory for an output, filled with NaN, or with bytes 0x55 for integer dtypes.

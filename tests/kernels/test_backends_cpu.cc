@@ -2,6 +2,7 @@
 // three threads or, for some instruction sets, once with one and once with three.
 #include <cstring>
 #include <deque>
+#include <span>
 #include <utility>
 
 #include "kernels/runtime/cpu_features.h"
@@ -15,7 +16,7 @@ class CpuBackend : public TestBackend {
   explicit CpuBackend(int threads) : pool_(threads), stream_(&pool_) {}
 
   Stream& stream() override { return stream_; }
-  absl::Span<const DType> float_types() const override {
+  std::span<const DType> float_types() const override {
     static constexpr DType kTypes[] = {DType::kF32};
     return kTypes;
   }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <span>
 
 #include "kernels/runtime/device.h"
 #include "tests/catch.h"
@@ -20,7 +21,7 @@ class GpuBackend : public TestBackend {
   GpuBackend() : pool_(1), stream_(&pool_, gpu) {}
 
   Stream& stream() override { return stream_; }
-  absl::Span<const DType> float_types() const override {
+  std::span<const DType> float_types() const override {
     static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
     return kTypes;
   }

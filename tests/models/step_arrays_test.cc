@@ -1,6 +1,7 @@
 #include "models/step_arrays.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "tests/catch.h"
@@ -10,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-Ints Values(absl::Span<const int32_t> span) { return {span.begin(), span.end()}; }
+Ints Values(std::span<const int32_t> span) { return {span.begin(), span.end()}; }
 
 TEST_CASE("StepShape: Rounded is at least as large, within the limits, a third padding at most") {
   const ModelLimits limits = {.max_step_tokens = 300, .max_step_sequences = 300};

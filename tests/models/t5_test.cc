@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <span>
 #include <string>
 
 #include "models/checkpoint/json.h"
@@ -229,7 +230,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
     const Tensor kept = Tensor::F32(states.data(), {700, d_model}).Rows(401, 700);
     for (const auto& [begin, end] : {std::pair{0, 130}, {130, 131}, {131, 299}}) {
       model->ProjectCross(kept.Rows(begin, end), begin,
-                          absl::MakeConstSpan(slots).subspan(begin, end - begin), {});
+                          std::span(slots).subspan(begin, end - begin), {});
     }
     for (int64_t i = 0; i < 19; ++i) CHECK(page(32 + i) == expected[static_cast<size_t>(i)]);
   }

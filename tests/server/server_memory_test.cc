@@ -1,6 +1,7 @@
 #include "server/server_memory.h"
 
 #include <numeric>
+#include <span>
 
 #include "tests/catch.h"
 
@@ -25,7 +26,7 @@ ModelHostMemory Model(int64_t weights_mib) {
           .encoder_cache_bytes = 256 * kMib};
 }
 
-int64_t Total(const ServerMemoryPlan& plan, absl::Span<const ModelHostMemory> models) {
+int64_t Total(const ServerMemoryPlan& plan, std::span<const ModelHostMemory> models) {
   int64_t total = plan.request_budget_bytes + plan.grpc_quota_bytes;
   for (const ModelHostMemory& model : models) {
     total += model.weights_bytes + model.cache_bytes + model.workspace_bytes;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -29,11 +30,11 @@ class StubModel : public Model {
   Tensor EncodedStates() const override {
     return Tensor::F32(states_.data(), {rows_, config_.d_model});
   }
-  Tensor EncodedRows(absl::Span<const int32_t> rows) override {
+  Tensor EncodedRows(std::span<const int32_t> rows) override {
     return EncodedStates().Rows(0, static_cast<int64_t>(rows.size()));
   }
-  void ProjectCross(const Tensor&, int64_t, absl::Span<const int32_t>,
-                    absl::Span<const int32_t>) override {}
+  void ProjectCross(const Tensor&, int64_t, std::span<const int32_t>,
+                    std::span<const int32_t>) override {}
 
   Tensor Decode(const DecodeBatch& batch) override {
     while (control_->steps == control_->stall_at) Sleep(1000);

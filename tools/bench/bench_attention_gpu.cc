@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,7 +100,7 @@ struct PrefillCase {
 
 // Returns the arguments of Attention for a PrefillCase. `offsets` contains the index of the first
 // token of each sequence and, as its last element, the total number of tokens.
-AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, absl::Span<const int32_t> offsets,
+AttentionArgs Prefill(GpuBench& bench, const PrefillCase& c, std::span<const int32_t> offsets,
                       const PositionBias* bias, uint32_t seed) {
   const int64_t width = c.heads * c.head_dim;
   const Tensor qkv = bench.Random(c.dtype, {c.total, 3 * width}, seed);
@@ -130,7 +131,7 @@ std::vector<int32_t> EvenOffsets(int64_t n, int64_t total) {
 
 // Measures a PrefillCase with each of the position biases. Their launches alternate, so that all
 // run at the same GPU clock.
-void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKind> biases) {
+void BenchPrefill(GpuBench& bench, const PrefillCase& c, std::span<const BiasKind> biases) {
   const int copies = 2;
   const double flops = (c.causal ? 2.0 : 4.0) * static_cast<double>(c.total) *
                        static_cast<double>(c.n) * static_cast<double>(c.heads * c.head_dim);
@@ -144,7 +145,7 @@ void BenchPrefill(GpuBench& bench, const PrefillCase& c, absl::Span<const BiasKi
                              Name(bias);
     if (!bench.Wanted(name)) continue;
     if (calls.empty()) {
-      const absl::Span<const int32_t> offsets = bench.Plan(EvenOffsets(c.n, c.total));
+      const std::span<const int32_t> offsets = bench.Plan(EvenOffsets(c.n, c.total));
       for (uint32_t i = 1; i <= copies; ++i) {
         calls.push_back(Prefill(bench, c, offsets, nullptr, i));
       }
@@ -287,7 +288,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   // A column mask is four vectors with one value per key. As real callers do, leave out each vector
   // whose values all mean that nothing is hidden.
   const int64_t nothing[4] = {-1, n, 0, 0};
-  absl::Span<const int32_t> spans[4];
+  std::span<const int32_t> spans[4];
   for (int i = 0; i < 4; ++i) {
     const bool says = std::any_of(columns[i].begin(), columns[i].end(),
                                   [&](int32_t value) { return value != nothing[i]; });
@@ -295,7 +296,7 @@ void BenchMask(GpuBench& bench, const MaskFamily& family, int64_t n, int64_t par
   }
   ColumnMask mask{spans[0], spans[1], spans[2], spans[3], {}};
   std::vector<MaskTile> tiles(static_cast<size_t>(MaskTiles(offsets)));
-  SummariseMask(mask.columns(), offsets, absl::MakeSpan(tiles));
+  SummariseMask(mask.columns(), offsets, std::span(tiles));
   mask.tiles = bench.Plan(tiles);
   AttentionArgs args =
       Prefill(bench, {heads, head_dim, n, total, family.causal}, bench.Plan(offsets), nullptr, 1);
@@ -378,13 +379,13 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
 
 void BenchAll(GpuBench& bench) {
   const BiasKind kEvery[] = {BiasKind::kNone, BiasKind::kTable, BiasKind::kAlibi, BiasKind::kFire};
-  const auto none_and_table = absl::MakeConstSpan(kEvery).first(2);
+  const auto none_and_table = std::span(kEvery).first(2);
   for (int64_t dim : {64, 128}) {
     for (int64_t n : {512, 2048, 8192, 16384}) {
       for (bool causal : {false, true}) {
         const bool every = n == 2048 || n == 8192;
         BenchPrefill(bench, {16, dim, n, 16384, causal},
-                     every ? absl::MakeConstSpan(kEvery) : none_and_table);
+                     every ? std::span(kEvery) : none_and_table);
       }
     }
   }

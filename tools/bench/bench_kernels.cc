@@ -27,7 +27,10 @@
 #include "CLI/CLI.hpp"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_cpu.h"
+#include "kernels/linear/weight.h"
 #include "kernels/runtime/cpu_features.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 #include "kernels/sampling/log_prob.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -4,12 +4,14 @@
 //   bench_kernels_gpu [--filter TEXT...] [--json FILE [--commit ID]]
 #include <algorithm>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/linear/linear.h"
 #include "kernels/linear/lora.h"
+#include "kernels/linear/weight.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
@@ -152,7 +154,7 @@ void BenchLora(GpuBench& bench, int64_t rows, int64_t k, int64_t n, int64_t adap
   for (int64_t r = 0; r < rows; ++r) {
     adapter_of_row.push_back(static_cast<int32_t>(r % std::max<int64_t>(adapters, 1)));
   }
-  const absl::Span<const int32_t> planned = bench.Plan(adapter_of_row);
+  const std::span<const int32_t> planned = bench.Plan(adapter_of_row);
   std::vector<LinearWeight> weights;
   std::vector<LoraWeight> loras;
   std::vector<LinearArgs> calls;
@@ -340,7 +342,7 @@ struct Shape {
 // Measures the GEMMs of encoder layers of T5-base, Flan-T5-XL and T5-XXL.
 void BenchEncoderLinear(GpuBench& bench) {
   for (WeightType type : {WeightType::kBF16, WeightType::kI8W8A8, WeightType::kF8W8A8}) {
-    for (const int64_t rows : {512, 4096, 16384}) {
+    for (const int64_t rows : {128, 512, 4096, 16384}) {
       for (const Shape& s : {Shape{768, 2304}, Shape{2048, 6144}, Shape{4096, 12288}}) {
         BenchLinear(bench, rows, s.k, s.n, DType::kBF16, type);
       }

@@ -20,6 +20,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,13 @@
 #include "kernels/attention/attention.h"
 #include "kernels/linear/gemm_tuning.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
+#include "kernels/runtime/device.h"
+#include "kernels/runtime/stream.h"
+#include "kernels/runtime/thread_pool.h"
 #include "kernels/sampling/selection.h"
 
 namespace quintet {
@@ -86,7 +91,7 @@ class Memory {
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
   LinearWeight Weight(int64_t n, int64_t k, bool gated = false);
   template <typename T>
-  absl::Span<const T> Plan(const std::vector<T>& values);
+  std::span<const T> Plan(const std::vector<T>& values);
 
  private:
   Device* device_;
@@ -138,7 +143,7 @@ LinearWeight Memory::Weight(int64_t n, int64_t k, bool gated) {
 }
 
 template <typename T>
-absl::Span<const T> Memory::Plan(const std::vector<T>& values) {
+std::span<const T> Memory::Plan(const std::vector<T>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
   Buffer buffer = Take(device_->AllocatePinned(bytes));
   T* data = buffer.as<T>();
@@ -225,7 +230,7 @@ class Step {
   Tensor squares_;
   Tensor square_memory_;
   KvCache cache_;
-  absl::Span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
+  std::span<const int32_t> ids_, new_slots_, offsets_, group_rows_, kv_lens_, source_lens_, slots_,
       source_slots_, ks_, entries_, log_softmax_;
   std::string left_out_;
   std::map<std::string, int> kinds_;
@@ -329,7 +334,7 @@ void Step::Normed(const char* kind, LinearArgs args) {
     args.x = normed_;
     args.x_squares = std::exchange(squares_, {});
     args.norm_eps = 1e-6f;
-  } else if (SupportsFusedNorm(*args.w, size_.rows, stream_)) {
+  } else if (SupportsFusedNorm(args, stream_)) {
     args.norm_gamma = decoder_.gamma;
     args.norm_beta = decoder_.beta;
     args.norm_eps = 1e-6f;

@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 
 namespace quintet {
 namespace {

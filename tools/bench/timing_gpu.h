@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ class GpuBench {
   Tensor Values(const std::vector<float>& values, std::initializer_list<int64_t> dims);  // f32
   Tensor Empty(DType dtype, std::initializer_list<int64_t> dims);
   template <typename T>
-  absl::Span<const T> Plan(const std::vector<T>& values) {
+  std::span<const T> Plan(const std::vector<T>& values) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
     Buffer buffer = Take(device().AllocatePinned(bytes));
     T* data = buffer.as<T>();

@@ -28,7 +28,7 @@ from runs import bench, bench_parser, conditions_of, limits_for, run, write_repo
 
 MODELS = {
     "t5-base": dict(T5_SIZES["t5-base"], shapes=[(32, 512)]),
-    "flan-t5-xl": dict(T5_SIZES["flan-t5-xl"], shapes=[(1, 512), (32, 512), (4, 4096)]),
+    "flan-t5-xl": dict(T5_SIZES["flan-t5-xl"], shapes=[(1, 128), (1, 512), (32, 512), (4, 4096)]),
     "t5-xxl": dict(
         t5_sizes(d_model=4096, d_ff=10240, layers=24, heads=64, feed_forward_proj="gated-gelu"),
         shapes=[(1, 128), (1, 512), (8, 512)],

@@ -1,5 +1,6 @@
 #include "tools/load/engine_target.h"
 
+#include <span>
 #include <utility>
 
 #include "engine/clock.h"
@@ -13,7 +14,7 @@ namespace quintet {
 class EngineTarget::Sink : public ResponseSink {
  public:
   Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}
-  void OnTokens(int, absl::Span<const int32_t> ids, const std::string&) override {
+  void OnTokens(int, std::span<const int32_t> ids, const std::string&) override {
     target_->Add({.id = id_, .tokens = static_cast<int64_t>(ids.size())});
   }
   void OnDone(absl::StatusOr<Result> result) override {

@@ -35,7 +35,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using nlohmann::json;
 
-constexpr size_t kReadBytes = 16 << 10;
+constexpr size_t kReceiveBytes = 16 << 10;
 constexpr size_t kMaxEventBytes = 16 << 20, kMaxBodyBytes = 256 << 20;
 // Connections idle for longer are not reused: servers close them (`quintet serve` after 75 s).
 constexpr int64_t kMaxIdleUs = 30'000'000;
@@ -190,8 +190,8 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
   void Read() {
     if (!parser_.has_value()) return;  // EndLate
     const size_t unread = input_.size();
-    input_.resize(unread + kReadBytes);
-    socket_.async_read_some(asio::buffer(input_.data() + unread, kReadBytes),
+    input_.resize(unread + kReceiveBytes);
+    socket_.async_read_some(asio::buffer(input_.data() + unread, kReceiveBytes),
                             [self = shared_from_this(), unread](error_code error, size_t got) {
                               self->input_.resize(unread + got);
                               self->OnInput(error);

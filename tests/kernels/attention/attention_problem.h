@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "kernels/attention/attention.h"
@@ -306,7 +307,7 @@ struct Inputs {
   PositionBias bias;
   Tensor q, k, v;
   KvCache cache;
-  absl::Span<const int32_t> q_offsets, kv_offsets, positions, kv_lens, slots;
+  std::span<const int32_t> q_offsets, kv_offsets, positions, kv_lens, slots;
   int64_t slots_stride = 0;
 };
 

@@ -1,3 +1,5 @@
+#include <span>
+
 #include "tests/catch.h"
 #include "tests/kernels/attention/attention_problem.h"
 
@@ -263,7 +265,7 @@ AttentionArgs Slice(const Inputs& inputs, bool from_cache, size_t s, int64_t beg
                     TestBackend& backend) {
   const Problem& p = inputs.problem;
   AttentionArgs args = inputs.Args(from_cache);
-  const absl::Span<const int32_t> numbers = backend.Plan(std::vector<int32_t>{
+  const std::span<const int32_t> numbers = backend.Plan(std::vector<int32_t>{
       0, static_cast<int32_t>(end - begin), static_cast<int32_t>(p.Position(s) + begin),
       p.kv_offsets[s], p.kv_offsets[s + 1], p.shape.kv_lens[s]});
   args.q = args.q.Rows(p.q_offsets[s] + begin, p.q_offsets[s] + end);
@@ -432,7 +434,7 @@ TEST_CASE("attention reads keys that the previous op has written", "[attention]"
         const Problem problem(shape, 51, dtype);
         const std::vector<double> expected = Reference(problem);
         CachedKeys cached(problem, 52);
-        const absl::Span<const int32_t> missing = backend.Plan(TakeOwnKeys(problem, cached));
+        const std::span<const int32_t> missing = backend.Plan(TakeOwnKeys(problem, cached));
         for (int repeat = 0; repeat < Pick(4, 2); ++repeat) {
           const Inputs inputs(problem, &cached, backend);
           AttentionArgs args = inputs.Args(true);

@@ -1,3 +1,5 @@
+#include <span>
+
 #include "kernels/attention/mask.h"
 
 #include "tests/catch.h"
@@ -135,7 +137,7 @@ struct Columns {
     if (!family.lower) lower_begin.clear();
     const ColumnMask mask{lower_begin, lower_end, upper_begin, upper_end, {}};
     tiles.resize(static_cast<size_t>(MaskTiles(p.kv_offsets)));
-    SummariseMask(mask.columns(), p.kv_offsets, absl::MakeSpan(tiles));
+    SummariseMask(mask.columns(), p.kv_offsets, std::span(tiles));
   }
 
   ColumnMask On(TestBackend& backend, const std::vector<MaskTile>& summaries) const {

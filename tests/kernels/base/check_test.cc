@@ -4,6 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <string>
+
 #include "tests/catch.h"
 
 namespace quintet {

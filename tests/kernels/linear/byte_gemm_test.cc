@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"
 #include "tests/kernels/test_backend.h"
@@ -18,6 +19,8 @@ namespace {
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 enum class Output { kF32, kBf16, kGated, kScattered };
+enum class Norm { kNone, kRms, kLayer };
+constexpr double kEps = 1e-5;
 
 struct Case {
   Output output = Output::kF32;
@@ -28,6 +31,7 @@ struct Case {
   bool residual = false;
   float alpha = 1.0f;
   int64_t gap = 0;  // unused values between rows of x, of y and of the residual
+  Norm norm = Norm::kNone;
   WeightType type = WeightType::kF8W8A8;
 
   bool gated() const { return output == Output::kGated; }
@@ -41,6 +45,23 @@ float ToE4m3(float v) {
   const int exponent = std::clamp(std::ilogb(v), -6, 8);
   const float step = std::ldexp(1.0f, exponent - 3);
   return std::clamp(std::nearbyint(v / step) * step, -448.0f, 448.0f);
+}
+
+// Replaces each row of x by its norm.
+void Normalize(const Case& c, const std::vector<float>& gamma, const std::vector<float>& beta,
+               std::vector<float>* x) {
+  for (int64_t r = 0; r < c.rows; ++r) {
+    float* const row = x->data() + r * (c.k + c.gap);
+    double mean = 0.0, variance = 0.0;
+    for (int64_t i = 0; i < c.k; ++i) mean += row[i] / static_cast<double>(c.k);
+    if (c.norm == Norm::kRms) mean = 0.0;
+    for (int64_t i = 0; i < c.k; ++i) variance += (row[i] - mean) * (row[i] - mean);
+    const double scale = 1.0 / std::sqrt(variance / static_cast<double>(c.k) + kEps);
+    for (int64_t i = 0; i < c.k; ++i) {
+      const double shift = c.norm == Norm::kRms ? 0.0 : beta[At(i)];
+      row[i] = static_cast<float>((row[i] - mean) * scale * gamma[At(i)] + shift);
+    }
+  }
 }
 
 // Replaces each row of x by its quantised values times the scale of the row.
@@ -69,6 +90,8 @@ class Problem {
         w_(Random(c.n() * c.k, 2, 1.0f / std::sqrt(static_cast<float>(c.k)))),
         bias_(RoundedTo(c.bias.value_or(DType::kF32), Random(c.n(), 3))),
         residual_(Random(c.rows * (c.columns + c.gap), 4)),
+        gamma_(Random(c.k, 5)),
+        beta_(Random(c.k, 6)),
         weight_(MakeWeight(w_, c.n(), c.k, c.type, c.gated(), backend.device())) {
     // Rows of zeros, of tiny and of large values.
     for (int64_t i = 0; i < c.k; ++i) {
@@ -88,6 +111,9 @@ class Problem {
     args.activation = c_.activation;
     args.alpha = c_.alpha;
     if (c_.bias) args.bias = backend_.Put(bias_, {c_.n()}, *c_.bias);
+    if (c_.norm != Norm::kNone) args.norm_gamma = backend_.Put(gamma_, {c_.k});
+    if (c_.norm == Norm::kLayer) args.norm_beta = backend_.Put(beta_, {c_.k});
+    args.norm_eps = static_cast<float>(kEps);
     args.scratch = backend_.Scratch(LinearScratchBytes(weight, c_.rows, backend_.stream()));
     const DType type = c_.output == Output::kF32 ? DType::kF32 : DType::kBF16;
     Tensor y = backend_.Poisoned(type, {c_.rows, c_.columns + c_.gap});
@@ -104,12 +130,15 @@ class Problem {
     } else {
       args.y = y.Columns(0, c_.columns);
     }
+    REQUIRE((c_.x_type != DType::kF32 || SupportsFusedNorm(args, backend_.stream())));
     Linear(args, backend_.stream());
     return y;
   }
 
   void Check(const std::vector<float>& y) const {
-    const std::vector<float> x = QuantizedRows(c_, x_);
+    std::vector<float> x = x_;
+    if (c_.norm != Norm::kNone) Normalize(c_, gamma_, beta_, &x);
+    x = QuantizedRows(c_, std::move(x));
     const int64_t samples = std::min<int64_t>(c_.rows * c_.columns, 4000);
     double worst = 0.0;
     for (int64_t i = 0; i < samples; ++i) {
@@ -146,17 +175,23 @@ class Problem {
   }
 
   // The tensor cores add e4m3 products with fewer bits than f32 has: errors are relative to the
-  // terms.
+  // terms. A norm's f32 error may round a value of x the other way: by a 14th if it is e4m3, by a
+  // 127th of the largest value of the row if it is i8.
   Value Product(const std::vector<float>& x, int64_t r, int64_t channel) const {
-    double sum = 0.0, terms = 0.0;
+    double sum = 0.0, terms = 0.0, most_x = 0.0, most_w = 0.0;
     for (int64_t i = 0; i < c_.k; ++i) {
       const double term = double{x[At(r * (c_.k + c_.gap) + i)]} * w_[At(channel * c_.k + i)];
       sum += term;
       terms += std::fabs(term);
+      most_x = std::max(most_x, std::fabs(double{x[At(r * (c_.k + c_.gap) + i)]}));
+      most_w = std::max(most_w, std::fabs(double{w_[At(channel * c_.k + i)]}));
     }
+    const double other_way = c_.norm == Norm::kNone
+                                 ? 0.0
+                                 : most_x * most_w / (c_.type == WeightType::kF8W8A8 ? 14 : 127);
     const double unit = c_.type == WeightType::kF8W8A8 ? 0x1p-11 : 0x1p-20;
     const double bias = c_.bias ? bias_[At(channel)] : 0.0;
-    return {c_.alpha * sum + bias, std::fabs(c_.alpha) * terms * unit + 1e-30};
+    return {c_.alpha * sum + bias, std::fabs(c_.alpha) * (terms * unit + other_way) + 1e-30};
   }
 
   // GELU and SiLU have slopes of up to 1.13.
@@ -176,7 +211,7 @@ class Problem {
   const Case c_;
   TestBackend& backend_;
   std::vector<float> x_, w_;
-  const std::vector<float> bias_, residual_;
+  const std::vector<float> bias_, residual_, gamma_, beta_;
   const LinearWeight weight_;
 };
 
@@ -190,7 +225,8 @@ void ForEachType(Case c, Body body) {
       INFO(WeightTypeName(type) << " output " << static_cast<int>(c.output) << " rows " << c.rows
                                 << " columns " << c.columns << " k " << c.k << " x "
                                 << DTypeName(c.x_type) << " activation "
-                                << static_cast<int>(c.activation) << " gap " << c.gap);
+                                << static_cast<int>(c.activation) << " gap " << c.gap << " norm "
+                                << static_cast<int>(c.norm));
       body(c, backend);
     }
   });
@@ -216,7 +252,9 @@ TEST_CASE("8-bit GEMMs equal the reference", "[linear][byte_gemm]") {
     Check({.output = output, .k = 16});
     Check({.output = output, .columns = 264, .k = 2064});
     Check({.output = output, .k = 4112, .x_type = DType::kF32});
-    // Several tiles for each SM.
+    // The most rows of a tile that the CTAs of a cluster share; several tiles for each SM.
+    Check({.output = output, .rows = 128, .columns = 520, .k = 1040});
+    Check({.output = output, .rows = 100, .columns = 20008, .k = 272});
     Check({.output = output, .rows = 900, .columns = 6400, .k = 336});
     Check({.output = output, .rows = 2500, .columns = 3080, .k = 1040});
     if (output != Output::kScattered) {
@@ -238,6 +276,22 @@ TEST_CASE("8-bit GEMMs apply bias, activation, alpha and residual", "[linear][by
   Check({.output = Output::kF32, .residual = true, .alpha = 0.25f, .gap = 8});
   Check({.output = Output::kF32, .bias = DType::kF32, .residual = true});
   Check({.output = Output::kBf16, .alpha = -3.0f});
+}
+
+TEST_CASE("8-bit GEMMs normalise x before they quantise it", "[linear][byte_gemm]") {
+  for (const Norm norm : {Norm::kRms, Norm::kLayer}) {
+    for (const int64_t k : {16, 272, 528, 1040, 2064, 4112}) {
+      Check({.output = Output::kBf16, .k = k, .x_type = DType::kF32, .norm = norm});
+    }
+    Check({.output = Output::kGated, .rows = 300, .k = 784, .x_type = DType::kF32, .norm = norm});
+    Check({.output = Output::kBf16,
+           .rows = 70,
+           .k = 96,
+           .x_type = DType::kF32,
+           .bias = DType::kBF16,
+           .gap = 8,
+           .norm = norm});
+  }
 }
 
 TEST_CASE("8-bit GEMMs of more rows than are quantised at a time equal the reference",

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/linear/weight.h"
 #include "kernels/runtime/cpu_features.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"

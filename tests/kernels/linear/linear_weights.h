@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 
 namespace quintet {
 

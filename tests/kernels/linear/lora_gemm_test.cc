@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/linear/lora.h"
+#include "kernels/linear/weight.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"
 #include "tests/kernels/linear/random_adapters.h"

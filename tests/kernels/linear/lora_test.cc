@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/linear/weight.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"
 #include "tests/kernels/linear/random_adapters.h"

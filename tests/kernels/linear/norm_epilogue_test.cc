@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
 #include "tests/catch.h"
@@ -52,13 +53,14 @@ TEST_CASE("GEMMs with fused norm and fused KV store equal the separate ops", "[l
             .dtype = dtype, .pages = 65, .layers = 2, .heads = 4, .page_size = 4, .head_dim = 24};
         std::vector<int32_t> slots;
         for (int32_t r = 0; r < rows; ++r) slots.push_back(r == 2 ? -1 : 259 - r);
-        const bool norms = SupportsFusedNorm(w, rows, backend.stream());
         const std::vector<float> zeros(static_cast<size_t>(cache.pages * cache.page_elements()));
         LinearArgs args;
-        args.x = backend.Put(Random(rows * k, 2, 30.0f), {rows, k}, norms ? DType::kF32 : dtype);
+        args.w = &w;
+        args.x = backend.Put(Random(rows * k, 2, 30.0f), {rows, k});
+        const bool norms = SupportsFusedNorm(args, backend.stream());
+        if (!norms) args.x = backend.Put(Random(rows * k, 2, 30.0f), {rows, k}, dtype);
         if (norms) args.norm_gamma = backend.Put(Random(k, 3), {k});
         args.norm_eps = 1e-6f;
-        args.w = &w;
         args.y = backend.Poisoned(dtype, {rows, 3 * inner});
         args.scratch = backend.Scratch(LinearScratchBytes(w, rows, backend.stream()));
         const auto run = [&](bool at_once) {
@@ -94,7 +96,10 @@ struct NormedCase {
 void CheckNormed(const NormedCase& c, WeightType type, TestBackend& backend) {
   constexpr float kEps = 1e-5f, kOffset = 50.0f;
   const LinearWeight shape = *LinearWeight::Describe(c.n, c.k, type, c.gated, backend.device());
-  if (!SupportsFusedNorm(shape, c.rows, backend.stream())) return;
+  LinearArgs args;
+  args.w = &shape;
+  args.x = Tensor::F32(nullptr, {c.rows, c.k});
+  if (!SupportsFusedNorm(args, backend.stream())) return;
   const std::vector<float> w = RoundedTo(WeightDType(type), Random(c.n * c.k, 1));
   const LinearWeight weight = MakeWeight(w, c.n, c.k, type, c.gated, backend.device());
   const std::vector<float> gamma = Random(c.k, 2), beta = Random(c.k, 3), bias = Random(c.n, 4);
@@ -103,7 +108,6 @@ void CheckNormed(const NormedCase& c, WeightType type, TestBackend& backend) {
     for (float& v : x) v += kOffset;
   }
   const int64_t columns = c.gated ? c.n / 2 : c.n;
-  LinearArgs args;
   args.x = backend.Put(x, {c.rows, c.k});
   args.norm_gamma = backend.Put(gamma, {c.k});
   if (c.centred) args.norm_beta = backend.Put(beta, {c.k});

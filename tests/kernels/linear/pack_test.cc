@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "tests/catch.h"
 
 namespace quintet {

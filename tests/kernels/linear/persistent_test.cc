@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"
 #include "tests/kernels/test_backend.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/linear/linear.h"
+#include "kernels/linear/weight.h"
 #include "kernels/ops/kv_cache.h"
 #include "tests/catch.h"
 #include "tests/kernels/linear/linear_weights.h"

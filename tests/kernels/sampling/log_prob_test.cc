@@ -1,4 +1,5 @@
 #include "kernels/sampling/log_prob.h"
+#include "kernels/linear/weight.h"
 
 #include <algorithm>
 #include <cmath>

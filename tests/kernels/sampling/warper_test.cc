@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <span>
 
 #include "tests/catch.h"
 
@@ -16,7 +17,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 // Applies the sampling filters (temperature, top-k, top-p, ...) to one row of logits at a time with
 // a Warper, for which it allocates the scratch memory.
 struct OwnWarper {
-  absl::Span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
+  std::span<const WarpedToken> Warp(const std::vector<float>& row, const WarpOptions& options) {
     const int64_t vocab = static_cast<int64_t>(row.size());
     scratch.resize(static_cast<size_t>(Warper::ScratchBytes(vocab)) / 8);
     return Warper(scratch.data(), vocab).Warp(row, options);

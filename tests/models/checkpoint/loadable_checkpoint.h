@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/linear/weight.h"
 #include "models/weights/weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"

@@ -1,4 +1,5 @@
 #include "models/convert/convert.h"
+#include "kernels/linear/weight.h"
 
 #include <limits.h>
 #include <signal.h>

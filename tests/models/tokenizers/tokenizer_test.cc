@@ -239,8 +239,8 @@ TEST_CASE("Decode does not skip a special token whose text differs", "[tokenizer
       "normalizer": {"type": "Lowercase"}})");
   const auto tokenizer = Tokenizer::Load(directory / "");
   REQUIRE(tokenizer.ok());
-  CHECK((*tokenizer)->Decode({1, 2}, true) == "<a>");
-  CHECK((*tokenizer)->Decode({1, 2}, false) == "<a> <b>");
+  CHECK((*tokenizer)->Decode(Ids{1, 2}, true) == "<a>");
+  CHECK((*tokenizer)->Decode(Ids{1, 2}, false) == "<a> <b>");
 }
 
 TEST_CASE("ByT5 needs only its class name", "[tokenizer]") {
@@ -251,7 +251,7 @@ TEST_CASE("ByT5 needs only its class name", "[tokenizer]") {
   const Tokenizer& tokenizer = **loaded;
   CHECK(tokenizer.Encode("h\u00E9", true).value() == Ids{107, 198, 172, 1});
   CHECK(tokenizer.Encode("a <extra_id_0></s>", true).value() == Ids{100, 35, 259, 1});
-  CHECK(tokenizer.Decode({107, 198, 172, 198, 1}, true) == "h\u00E9");
+  CHECK(tokenizer.Decode(Ids{107, 198, 172, 198, 1}, true) == "h\u00E9");
   CHECK(tokenizer.vocab_size() == 384);
   CHECK(tokenizer.Encode("", true).value() == Ids{1});
 }

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/linear/weight.h"
+
 namespace quintet {
 namespace {
 

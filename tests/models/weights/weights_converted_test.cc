@@ -1,6 +1,7 @@
 // Loading the output of quintet convert gives the same weights as loading its source.
 #include <cmath>
 
+#include "kernels/linear/weight.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/weights/table.h"
 #include "models/weights/weights.h"

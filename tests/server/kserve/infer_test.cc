@@ -241,7 +241,7 @@ class RandomRequests {
     if (text) {
       const std::string value = Pick(kTexts);
       if (raw) {
-        bytes->append(RawStrings({value}));
+        bytes->append(RawStrings(std::span(&value, 1)));
       } else {
         contents->add_bytes_contents(value);
       }

@@ -44,7 +44,7 @@ TEST_CASE("raw and typed contents are read as the same elements", "[kserve]") {
 }
 
 TEST_CASE("raw strings are refused at every length but their own", "[kserve]") {
-  const std::string whole = RawStrings({"ab", "", "c"});
+  const std::string whole = RawStrings(std::vector<std::string>{"ab", "", "c"});
   const auto read = [](const std::string& raw) {
     kserve::ModelInferRequest request =
         Parsed(R"(inputs { name: "text" datatype: "BYTES" shape: 3 })");
@@ -62,11 +62,11 @@ TEST_CASE("outputs have one form, raw or typed", "[kserve]") {
   for (const bool typed : {false, true}) {
     kserve::ModelInferResponse response;
     OutputTensors outputs(typed, &response);
-    outputs.Strings("s", {2, 1}, {"a", "bc"});
-    outputs.Int32("i", {2}, {1, -1});
-    outputs.Uint64("u", {1}, {uint64_t{1} << 63});
-    outputs.Fp32("f", {1, 1}, {0.5f});
-    outputs.Fp64("d", {1}, {0.25});
+    outputs.Strings("s", {2, 1}, std::vector<std::string>{"a", "bc"});
+    outputs.Int32("i", {2}, std::vector<int32_t>{1, -1});
+    outputs.Uint64("u", {1}, std::vector<uint64_t>{uint64_t{1} << 63});
+    outputs.Fp32("f", {1, 1}, std::vector<float>{0.5f});
+    outputs.Fp64("d", {1}, std::vector<double>{0.25});
     outputs.Raw("r", kserve::TYPE_FP32, {1}, std::string("\0\0\x80\x3f", 4));
     REQUIRE(response.outputs_size() == 6);
     CHECK(response.outputs(0).datatype() == "BYTES");

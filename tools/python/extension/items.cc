@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
@@ -29,7 +30,7 @@ float* AllocateFloats(int64_t count) {
   return static_cast<float*>(memory);
 }
 
-nb::list IdList(absl::Span<const int32_t> ids) {
+nb::list IdList(std::span<const int32_t> ids) {
   nb::list list;
   for (const int32_t id : ids) list.append(id);
   return list;
@@ -184,20 +185,20 @@ class ClassifyItem : public Item {
   nb::object ToPython() override {
     if (head_ == Head::kQuestionAnswering) return AnswersToPython();
     if (head_ == Head::kTokenClassification) return TokensToPython();
-    const absl::Span<const float> logits = Row(0);
+    const std::span<const float> logits = Row(0);
     return Types().classification(
         labels_[Best(logits)], LabelList(logits, LabelProbabilities(logits, label_kind_)), Usage());
   }
 
  private:
-  absl::Span<const float> Row(int64_t row) const {
-    return absl::MakeConstSpan(result_.values)
+  std::span<const float> Row(int64_t row) const {
+    return std::span(result_.values)
         .subspan(static_cast<size_t>(row * result_.columns), static_cast<size_t>(result_.columns));
   }
-  static size_t Best(absl::Span<const float> logits) {
+  static size_t Best(std::span<const float> logits) {
     return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
-  nb::list LabelList(absl::Span<const float> logits,
+  nb::list LabelList(std::span<const float> logits,
                      const std::vector<double>& probabilities) const {
     nb::list list;
     for (size_t i = 0; i < logits.size(); ++i) {
@@ -206,7 +207,7 @@ class ClassifyItem : public Item {
     return list;
   }
 
-  static void SortBestFirst(absl::Span<const float> logits, nb::list* labels) {
+  static void SortBestFirst(std::span<const float> logits, nb::list* labels) {
     std::vector<size_t> order(logits.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
@@ -220,7 +221,7 @@ class ClassifyItem : public Item {
     nb::list tokens;
     for (int64_t row = 0; row < result_.rows; ++row) {
       const size_t at = static_cast<size_t>(row);
-      const absl::Span<const float> logits = Row(row);
+      const std::span<const float> logits = Row(row);
       const std::vector<double> probabilities = Softmax(logits);
       const size_t best = Best(logits);
       const bool spans = !question_.spans.empty();
