@@ -44,7 +44,7 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
           "otherwise f32 on a CPU and bf16 on a GPU. On a GPU, activations are bf16 with int8 and "
           "fp8 weights. int8-w8a8 and fp8-w8a8 (Hopper GPUs) have the same weights, but GEMMs of "
           "more than 32 tokens and at least 1024 inputs quantise these, too, one scale per token, "
-          "and multiply 8-bit values: faster for large batches of XL and larger encoders, and less "
+          "and multiply 8-bit values: faster for encoders of XXL and large batches of XL, and less "
           "exact.")
       ->check(CLI::IsMember(dtypes))
       ->transform(DtypeAliases())
