@@ -29,9 +29,9 @@ inline constexpr const char* kTemplateSettings[] = {
 // Returns the member of *templates that the setting `name` sets, or null if there is no such one.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
-// Returns INVALID_ARGUMENT if a template lacks a placeholder, or a setting another one that it
-// needs: chat-end needs chat-message; rerank needs either rerank-true with rerank-false or
-// rerank-target, and these need rerank.
+// Returns INVALID_ARGUMENT if a template has not all its placeholders, or if a setting is given
+// without another one that it depends on: chat-end depends on chat-message; rerank on rerank-true
+// and rerank-false, or on rerank-target; and these three on rerank.
 absl::Status CheckTemplates(const TextTemplates& templates);
 
 // Returns `text` with each {name} replaced by its value. A {name} within a value is not replaced.

@@ -104,10 +104,12 @@ __device__ __forceinline__ void Normalize(const QuantizeArgs<X, Byte>& a, int th
 // to nearest even. A row with a NaN or an infinity gets a scale that makes its products NaN. With
 // gamma, rows of f32 are normalised first (Normalize).
 // Shapes: x [rows, k] bf16 or f32, rows begin on 16-byte boundaries, as do gamma and beta [k]; q
-// [rows, k] dense; scales [rows]; k a multiple of 16, at most kPieces * kEach times the threads of
-// a row. Mapping: a row has one warp or (kBlockRow) one CTA; a thread holds kPieces pieces of kEach
-// values in registers. Bound: reading x and writing q, 3 bytes per value of bf16. Tests:
-// tests/kernels/linear/byte_gemm_test.cc.
+// [rows, k] dense; scales [rows]; k a multiple of 16, and at most kPieces * kEach values for each
+// thread of a row.
+// Mapping: a row has one warp or (kBlockRow) one CTA; a thread holds kPieces pieces of kEach values
+// in registers.
+// Bound: reading x and writing q, 3 bytes per value of bf16, 5 per value of f32.
+// Tests: tests/kernels/linear/byte_gemm_test.cc.
 template <typename X, typename Byte, int kPieces, bool kBlockRow>
 __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
   WaitOnDependentGrids();

@@ -18,14 +18,17 @@ namespace quintet::cuda {
 // i32. bf16, f16: f32. e4m3: f32, but the tensor cores add with fewer bits: the tests
 // allow errors of 2^-11 of the sum of the terms' magnitudes. Gate and up are multiplied before they
 // are rounded. GELU (tanh) and SiLU take one exponential per value and one reciprocal for every two
-// values. Mapping: S::kCtasPerSm CTAs per SM loop over output tiles (PersistentTile,
+// values.
+// Mapping: S::kCtasPerSm CTAs per SM loop over output tiles (PersistentTile,
 // PersistentTileScheduler). A producer thread issues TMA loads into the pipeline stages; a stage
-// holds 128 bytes of each of 128 rows of x and S::kChannels rows of W. A consumer warpgroup
-// has 64 x 256, 128 x 128 or 128 x 64 accumulators. In the epilogue every warp stages 16 rows by
-// 64 columns of 16 bits in its own shared memory and stores 16 bytes per lane, while the producer
-// already loads the next tile. Bound: tensor cores. 16384 rows with W of 10240 x 2048 are 0.69
-// TFLOP, 1.0 ms at the rate of cuBLASLt on an H200 (690 TFLOP/s in bf16, limited by power). Tests:
-// tests/kernels/linear/persistent_test.cc and byte_gemm_test.cc. Measurements: linear/NOTES.md.
+// holds 128 bytes of each of 128 rows of x and S::kChannels rows of W. A consumer warpgroup has
+// 64 x 256, 128 x 128 or 128 x 64 accumulators. In the epilogue every warp stages 16 rows by 64
+// columns of 16 bits in its own shared memory and stores 16 bytes per lane, while the producer
+// already loads the next tile.
+// Bound: tensor cores; with kFew, reading W. 16384 rows with W of 10240 x 2048 are 0.69 TFLOP,
+// 1.0 ms at the rate of cuBLASLt on an H200 (690 TFLOP/s in bf16, limited by power).
+// Tests: tests/kernels/linear/persistent_test.cc and byte_gemm_test.cc. Measurements:
+// linear/NOTES.md.
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kCtasPerSm)
     PersistentKernel(const __grid_constant__ PersistentArgs a,

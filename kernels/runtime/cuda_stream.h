@@ -1,8 +1,7 @@
-// What launchers of kernels see of a GPU: the CUDA stream that they enqueue on, the properties that
-// decide how they launch, and where they report errors. A Device (kernels/runtime/device.h) is a
-// CudaStream that also has memory, copies and events. CUDA sources include this header instead of
-// device.h, because it is fast to compile: no CUDA type, no Abseil. Only the engine thread may call
-// member functions.
+// The part of a Device (kernels/runtime/device.h) that functions need to launch kernels: its CUDA
+// stream, the properties that decide how kernels are launched, and the record of errors. CUDA
+// sources include this header instead of device.h, because it compiles quickly: it has no CUDA type
+// and includes no Abseil. Only the engine thread may call member functions.
 #pragma once
 
 #include <cstdint>

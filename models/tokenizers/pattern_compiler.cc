@@ -73,8 +73,9 @@ class PatternCompiler {
                                                     at_, ": unsupported: ", std::string(what)));
   }
   void Emit(Step step) {
-    if (steps().size() >= kMaxPatternSteps)
+    if (steps().size() >= kMaxPatternSteps) {
       Unsupported(absl::StrCat("more than ", kMaxPatternSteps, " steps"));
+    }
     steps().push_back(step);
   }
   uint32_t AddClass(CharacterClass c) {

@@ -116,12 +116,14 @@ absl::StatusOr<Pieces> ReadPieces(const SentencePieceFile& file, const std::stri
     if (piece.type == kNormal) most = std::max<double>(most, piece.score);
     pieces.within_words &= !matched || piece.piece.find(kWordStart, 1) == std::string_view::npos;
     if (piece.type != kUnknown) continue;
-    if (pieces.unknown >= 0)
+    if (pieces.unknown >= 0) {
       return InvalidSentencePiece(place, "expected one unknown piece, got a second one");
+    }
     pieces.unknown = id;
   }
-  if (pieces.unknown < 0)
+  if (pieces.unknown < 0) {
     return InvalidSentencePiece(where, "expected an unknown piece (type 2), got none");
+  }
   if (least > most) return InvalidSentencePiece(where, "expected normal pieces (type 1), got none");
   pieces.options.unknown_score = least - 10;
   pieces.options.byte_fallback = file.byte_fallback;

@@ -280,8 +280,9 @@ absl::Status InferTask::ReadTargets(const InputTensors& tensors) {
   if (texts != nullptr && ids != nullptr) {
     return InvalidField("target_text", "cannot be combined with target_ids");
   }
-  if (lengths != nullptr && ids == nullptr)
+  if (lengths != nullptr && ids == nullptr) {
     return InvalidField("target_lengths", "needs target_ids");
+  }
   if (texts == nullptr && ids == nullptr) return absl::OkStatus();
   target_ids_ = ids != nullptr;
   const char* const name = target_ids_ ? "target_ids" : "target_text";
