@@ -49,7 +49,7 @@ bool SpinUntil(Ready ready, std::chrono::microseconds limit) {
   return ready();
 }
 
-constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kSpin{200};
 
 }  // namespace
 
