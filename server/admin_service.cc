@@ -20,7 +20,7 @@
 namespace quintet {
 namespace {
 
-namespace pb = ::quintet::admin::v1;
+namespace admin_pb = ::quintet::admin::v1;
 namespace kserve = ::inference;
 
 // An RPC of one request message and one response, which another thread may send later.
@@ -105,7 +105,7 @@ absl::Status InTermsOf(const char* field, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(field, ": ", message));
 }
 
-void WriteModel(const ServedModel& served, pb::Model* model) {
+void WriteModel(const ServedModel& served, admin_pb::Model* model) {
   const ServedModel::View view = served.view();
   model->set_model(served.name());
   model->set_state(StateToProto(view.state));
@@ -119,21 +119,21 @@ void WriteModel(const ServedModel& served, pb::Model* model) {
   model->set_load_seconds(view.host->load_seconds());
 }
 
-void WriteChange(const ModelChange& change, pb::ModelChange* to) {
+void WriteChange(const ModelChange& change, admin_pb::ModelChange* to) {
   to->set_model(change.model);
-  to->set_action(static_cast<pb::ModelChange::Action>(change.action));
+  to->set_action(static_cast<admin_pb::ModelChange::Action>(change.action));
   to->set_failure(std::string(change.outcome.status.message()));
   to->set_version(change.outcome.version);
   to->set_drained_first(change.outcome.drained_first);
 }
 
-absl::StatusOr<pb::ReloadConfigurationResponse> ResponseOf(
+absl::StatusOr<admin_pb::ReloadConfigurationResponse> ResponseOf(
     const absl::StatusOr<std::vector<ModelChange>>& changes) {
   if (absl::IsUnavailable(changes.status())) return changes.status();
   if (!changes.ok()) {
     return WithReason(absl::FailedPreconditionError(changes.status().message()), "CONFIGURATION");
   }
-  pb::ReloadConfigurationResponse response;
+  admin_pb::ReloadConfigurationResponse response;
   for (const ModelChange& change : *changes) WriteChange(change, response.add_changes());
   return response;
 }
@@ -200,31 +200,34 @@ Method RepositoryMethod(const char* name, CallContext* context, ModelLoader* loa
 
 std::vector<Method> AdminMethods(CallContext* context, ModelLoader* loader) {
   std::vector<Method> methods = {
-      ModelMethod<pb::LoadModelRequest, pb::LoadModelResponse>("LoadModel", context, loader,
-                                                               &ModelLoader::Load),
-      ModelMethod<pb::ReloadModelRequest, pb::ReloadModelResponse>("ReloadModel", context, loader,
-                                                                   &ModelLoader::Reload),
-      ModelMethod<pb::UnloadModelRequest, pb::UnloadModelResponse>("UnloadModel", context, loader,
-                                                                   &ModelLoader::Unload),
+      ModelMethod<admin_pb::LoadModelRequest, admin_pb::LoadModelResponse>(
+          "LoadModel", context, loader, &ModelLoader::Load),
+      ModelMethod<admin_pb::ReloadModelRequest, admin_pb::ReloadModelResponse>(
+          "ReloadModel", context, loader, &ModelLoader::Reload),
+      ModelMethod<admin_pb::UnloadModelRequest, admin_pb::UnloadModelResponse>(
+          "UnloadModel", context, loader, &ModelLoader::Unload),
       RepositoryMethod<kserve::RepositoryModelLoadRequest, kserve::RepositoryModelLoadResponse>(
           "RepositoryModelLoad", context, loader, &ModelLoader::Reload, ""),
       RepositoryMethod<kserve::RepositoryModelUnloadRequest, kserve::RepositoryModelUnloadResponse>(
           "RepositoryModelUnload", context, loader, &ModelLoader::Unload, "unload_dependents")};
-  methods.push_back(MethodOf<pb::ListModelsRequest, pb::ListModelsResponse>(
-      kAdminService, "ListModels", context, [context](const pb::ListModelsRequest&, auto reply) {
-        pb::ListModelsResponse response;
+  methods.push_back(MethodOf<admin_pb::ListModelsRequest, admin_pb::ListModelsResponse>(
+      kAdminService, "ListModels", context,
+      [context](const admin_pb::ListModelsRequest&, auto reply) {
+        admin_pb::ListModelsResponse response;
         for (const auto& model : context->models->models()) {
           WriteModel(*model, response.add_models());
         }
         reply(response);
       }));
-  methods.push_back(MethodOf<pb::ReloadConfigurationRequest, pb::ReloadConfigurationResponse>(
-      kAdminService, "ReloadConfiguration", context,
-      [loader](const pb::ReloadConfigurationRequest&, auto reply) {
-        loader->ReloadConfiguration([reply](const absl::StatusOr<std::vector<ModelChange>>& done) {
-          reply(ResponseOf(done));
-        });
-      }));
+  methods.push_back(
+      MethodOf<admin_pb::ReloadConfigurationRequest, admin_pb::ReloadConfigurationResponse>(
+          kAdminService, "ReloadConfiguration", context,
+          [loader](const admin_pb::ReloadConfigurationRequest&, auto reply) {
+            loader->ReloadConfiguration(
+                [reply](const absl::StatusOr<std::vector<ModelChange>>& done) {
+                  reply(ResponseOf(done));
+                });
+          }));
   return methods;
 }
 

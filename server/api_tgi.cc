@@ -17,7 +17,7 @@ namespace {
 using Json = JsonValue;
 using Made = absl::StatusOr<std::unique_ptr<Translation>>;
 
-const char* FinishName(v1::FinishReason reason) {
+const char* TgiFinishName(v1::FinishReason reason) {
   if (reason == v1::FINISH_REASON_EOS) return "eos_token";
   return reason == v1::FINISH_REASON_STOP ? "stop_sequence" : "length";
 }
@@ -199,7 +199,7 @@ class GenerateTranslation final : public Translation {
 
   Json SequenceDetails(const v1::Sequence& sequence, uint64_t seed) const {
     Json tops = Json::Array();
-    Json details = {{"finish_reason", FinishName(sequence.finish_reason())},
+    Json details = {{"finish_reason", TgiFinishName(sequence.finish_reason())},
                     {"generated_tokens", sequence.token_ids_size()},
                     {"seed", seed == 0 ? Json() : Json(seed)},
                     {"prefill", Json::Array()}};

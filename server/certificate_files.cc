@@ -75,7 +75,7 @@ absl::Status Replace(const std::string& text, int* fd) {
   return moved ? absl::OkStatus() : absl::InternalError("certificates could not be copied");
 }
 
-std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/self/fd/", fd); }
+std::string DescriptorPath(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/self/fd/", fd); }
 
 }  // namespace
 
@@ -131,7 +131,7 @@ absl::Status CertificateFiles::Refresh() {
 }
 
 CertificateFiles::Paths CertificateFiles::copies() const {
-  return {PathOf(cert_fd_), PathOf(key_fd_), PathOf(client_ca_fd_)};
+  return {DescriptorPath(cert_fd_), DescriptorPath(key_fd_), DescriptorPath(client_ca_fd_)};
 }
 
 }  // namespace quintet

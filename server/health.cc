@@ -9,18 +9,19 @@
 namespace quintet {
 namespace {
 
-namespace pb = grpc::health::v1;
+namespace health_pb = grpc::health::v1;
 
-grpc::ByteBuffer MakeResponse(pb::HealthCheckResponse::ServingStatus status) {
-  pb::HealthCheckResponse response;
+grpc::ByteBuffer MakeResponse(health_pb::HealthCheckResponse::ServingStatus status) {
+  health_pb::HealthCheckResponse response;
   response.set_status(status);
   return ToBytes(response);
 }
 
-pb::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
-                                                const std::string& service) {
-  if (!HealthStatus::IsKnown(service)) return pb::HealthCheckResponse::SERVICE_UNKNOWN;
-  return status.serving() ? pb::HealthCheckResponse::SERVING : pb::HealthCheckResponse::NOT_SERVING;
+health_pb::HealthCheckResponse::ServingStatus StatusOf(const HealthStatus& status,
+                                                       const std::string& service) {
+  if (!HealthStatus::IsKnown(service)) return health_pb::HealthCheckResponse::SERVICE_UNKNOWN;
+  return status.serving() ? health_pb::HealthCheckResponse::SERVING
+                          : health_pb::HealthCheckResponse::NOT_SERVING;
 }
 
 // Handler of one RPC of the health service: Watch if `watch` is set, otherwise Check.
@@ -35,7 +36,7 @@ class HealthCall final : public RpcHandler {
   }
 
   void OnMessage(grpc::ByteBuffer* message) override {
-    pb::HealthCheckRequest request;
+    health_pb::HealthCheckRequest request;
     const bool read = FromBytes(message, &request);
     std::lock_guard<std::mutex> lock(mutex_);
     if (!read) {
@@ -78,7 +79,8 @@ class HealthCall final : public RpcHandler {
   mutable std::mutex mutex_;
   std::optional<std::string> service_;  // set by the first valid message
   std::optional<RpcOutcome> failure_;
-  std::optional<pb::HealthCheckResponse::ServingStatus> last_;  // the status that was sent last
+  std::optional<health_pb::HealthCheckResponse::ServingStatus>
+      last_;  // the status that was sent last
 };
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace quintet {
 namespace {
 
-absl::Status InvalidField(const std::string& field, const std::string& text) {
+absl::Status InvalidCallField(const std::string& field, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", text));
 }
 
@@ -25,8 +25,8 @@ absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int6
                       const std::string& field) {
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab) {
-      return InvalidField(absl::StrCat(field, "[", i, "]"),
-                          absl::StrCat("must be below ", vocab, ", got ", ids[i]));
+      return InvalidCallField(absl::StrCat(field, "[", i, "]"),
+                              absl::StrCat("must be below ", vocab, ", got ", ids[i]));
     }
   }
   return absl::OkStatus();
@@ -122,7 +122,7 @@ InputSize SizeOf(const google::protobuf::RepeatedPtrField<v1::Input>& inputs) {
 }
 
 absl::Status UnknownEnumValue(const std::string& field, int value, int most) {
-  return InvalidField(field, absl::StrCat("must be 0 to ", most, ", got ", value));
+  return InvalidCallField(field, absl::StrCat("must be 0 to ", most, ", got ", value));
 }
 
 bool IsRequestId(absl::string_view text) {
@@ -134,18 +134,19 @@ bool IsRequestId(absl::string_view text) {
 
 absl::Status CheckCallOptions(const v1::CallOptions& call) {
   if (call.model().size() > kMaxModelNameBytes) {
-    return InvalidField("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes,
-                                                   " bytes, got ", call.model().size()));
+    return InvalidCallField("call.model", absl::StrCat("must be at most ", kMaxModelNameBytes,
+                                                       " bytes, got ", call.model().size()));
   }
   if (call.request_id().size() > kMaxRequestIdBytes) {
-    return InvalidField("call.request_id", absl::StrCat("must be at most ", kMaxRequestIdBytes,
-                                                        " bytes, got ", call.request_id().size()));
+    return InvalidCallField("call.request_id",
+                            absl::StrCat("must be at most ", kMaxRequestIdBytes, " bytes, got ",
+                                         call.request_id().size()));
   }
   if (!IsRequestId(call.request_id()))
-    return InvalidField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
+    return InvalidCallField("call.request_id", "may hold only letters, digits, '.', '_' and '-'");
   if (call.adapter().size() > kMaxAdapterNameBytes) {
-    return InvalidField("call.adapter", absl::StrCat("must be at most ", kMaxAdapterNameBytes,
-                                                     " bytes, got ", call.adapter().size()));
+    return InvalidCallField("call.adapter", absl::StrCat("must be at most ", kMaxAdapterNameBytes,
+                                                         " bytes, got ", call.adapter().size()));
   }
   if (!v1::Priority_IsValid(call.priority())) {
     return UnknownEnumValue("call.priority", call.priority(), v1::Priority_MAX);
@@ -159,7 +160,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(
   std::vector<int32_t> ids;
   switch (input.content_case()) {
     case v1::Input::CONTENT_NOT_SET:
-      return InvalidField(field, "must hold text or token_ids");
+      return InvalidCallField(field, "must hold text or token_ids");
     case v1::Input::kTokenIds: {
       QT_RETURN_IF_ERROR(CheckIds(input.token_ids().ids(), limits.vocab, field + ".token_ids.ids"));
       ids.assign(input.token_ids().ids().begin(), input.token_ids().ids().end());
@@ -169,8 +170,9 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(
       const std::string prompt = embedding == nullptr ? "" : embedding->prompt();
       const int64_t bytes = static_cast<int64_t>(prompt.size() + input.text().size());
       if (bytes > limits.max_text_bytes) {
-        return InvalidField(field + ".text", absl::StrCat("must be at most ", limits.max_text_bytes,
-                                                          " bytes, got ", bytes));
+        return InvalidCallField(
+            field + ".text",
+            absl::StrCat("must be at most ", limits.max_text_bytes, " bytes, got ", bytes));
       }
       if (tokenizer == nullptr) {
         return absl::FailedPreconditionError(
@@ -179,17 +181,17 @@ absl::StatusOr<std::vector<int32_t>> TokenizeInput(
       absl::StatusOr<std::vector<int32_t>> encoded = tokenizer->Encode(
           prompt + input.text(), !call.has_add_special_tokens() || call.add_special_tokens());
       if (!encoded.ok())
-        return InvalidField(field + ".text", std::string(encoded.status().message()));
+        return InvalidCallField(field + ".text", std::string(encoded.status().message()));
       ids = *std::move(encoded);
       if (embedding != nullptr) embedding->Truncate(tokenizer, &ids);
       break;
     }
   }
   const int64_t tokens = static_cast<int64_t>(ids.size());
-  if (tokens == 0) return InvalidField(field, "must give at least 1 token, got 0");
+  if (tokens == 0) return InvalidCallField(field, "must give at least 1 token, got 0");
   if (tokens > limits.max_tokens) {
     if (!call.truncate() && (embedding == nullptr || !embedding->truncates())) {
-      return InvalidField(
+      return InvalidCallField(
           field, absl::StrCat("must be at most ", limits.max_tokens, " tokens, got ", tokens));
     }
     // Truncation keeps the eos token at the end, as Hugging Face does.

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-namespace pb = grpc::reflection::v1;
+namespace reflection_pb = grpc::reflection::v1;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 
@@ -27,7 +27,7 @@ void MarkMapEntries(google::protobuf::DescriptorProto* message) {
 }
 
 // Adds to the response the file and then all files that it imports, directly or indirectly.
-void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) {
+void AddFiles(const FileDescriptor* file, reflection_pb::FileDescriptorResponse* response) {
   std::set<const FileDescriptor*> seen = {file};
   std::deque<const FileDescriptor*> left = {file};
   for (; !left.empty(); left.pop_front()) {
@@ -44,25 +44,26 @@ void AddFiles(const FileDescriptor* file, pb::FileDescriptorResponse* response) 
   }
 }
 
-void AddError(grpc::StatusCode code, const char* text, pb::ServerReflectionResponse* response) {
+void AddError(grpc::StatusCode code, const char* text,
+              reflection_pb::ServerReflectionResponse* response) {
   response->mutable_error_response()->set_error_code(code);
   response->mutable_error_response()->set_error_message(text);
 }
 
-void HandleRequest(const pb::ServerReflectionRequest& request,
+void HandleRequest(const reflection_pb::ServerReflectionRequest& request,
                    const std::vector<std::string>& services,
-                   pb::ServerReflectionResponse* response) {
+                   reflection_pb::ServerReflectionResponse* response) {
   const DescriptorPool* pool = DescriptorPool::generated_pool();
   response->set_valid_host(request.host());
   *response->mutable_original_request() = request;
   const FileDescriptor* file = nullptr;
   switch (request.message_request_case()) {
-    case pb::ServerReflectionRequest::kListServices:
+    case reflection_pb::ServerReflectionRequest::kListServices:
       for (const std::string& service : services) {
         response->mutable_list_services_response()->add_service()->set_name(service);
       }
       return;
-    case pb::ServerReflectionRequest::kAllExtensionNumbersOfType: {
+    case reflection_pb::ServerReflectionRequest::kAllExtensionNumbersOfType: {
       // The list of extension numbers is empty: no served .proto file has extensions.
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool->FindMessageTypeByName(type) != nullptr) {
@@ -71,15 +72,15 @@ void HandleRequest(const pb::ServerReflectionRequest& request,
       }
       break;
     }
-    case pb::ServerReflectionRequest::kFileByFilename:
+    case reflection_pb::ServerReflectionRequest::kFileByFilename:
       file = pool->FindFileByName(request.file_by_filename());
       break;
-    case pb::ServerReflectionRequest::kFileContainingSymbol:
+    case reflection_pb::ServerReflectionRequest::kFileContainingSymbol:
       file = pool->FindFileContainingSymbol(request.file_containing_symbol());
       break;
-    case pb::ServerReflectionRequest::kFileContainingExtension:
+    case reflection_pb::ServerReflectionRequest::kFileContainingExtension:
       break;
-    case pb::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
+    case reflection_pb::ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
       AddError(grpc::StatusCode::INVALID_ARGUMENT, "the request is empty", response);
       return;
   }
@@ -95,9 +96,9 @@ class ReflectionStream final : public RpcHandler {
   explicit ReflectionStream(const std::vector<std::string>& services) : services_(services) {}
 
   void OnMessage(grpc::ByteBuffer* message) override {
-    pb::ServerReflectionRequest request;
+    reflection_pb::ServerReflectionRequest request;
     const bool read = FromBytes(message, &request);
-    pb::ServerReflectionResponse response;
+    reflection_pb::ServerReflectionResponse response;
     if (read) HandleRequest(request, services_, &response);
     std::lock_guard<std::mutex> lock(mutex_);
     if (read) {

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/checkpoint_file.h"
 
 namespace quintet {
 namespace {
@@ -22,15 +23,10 @@ absl::Status CheckSize(const SafetensorsReader& file) {
       "the adapter's tensors have ", bytes, " bytes, more than the limit of ", kMaxAdapterBytes));
 }
 
-bool Has(const std::string& directory, const char* name) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(directory + "/" + name, error));
-}
-
 // Says why a directory is not an adapter, or OK.
 absl::Status CheckDirectory(const std::string& directory) {
-  if (!Has(directory, "adapter_config.json")) {
-    if (Has(directory, "config.json")) {
+  if (!HasEntry(directory, "adapter_config.json")) {
+    if (HasEntry(directory, "config.json")) {
       return absl::InvalidArgumentError(
           "the directory holds a model, not an adapter; expected adapter_config.json and "
           "adapter_model.safetensors");
@@ -39,8 +35,8 @@ absl::Status CheckDirectory(const std::string& directory) {
         "no adapter_config.json in the directory; expected a directory that PEFT wrote, or a "
         "*.safetensors file of kohya's format");
   }
-  if (Has(directory, kPeftWeights)) return absl::OkStatus();
-  if (Has(directory, "adapter_model.bin")) {
+  if (HasEntry(directory, kPeftWeights)) return absl::OkStatus();
+  if (HasEntry(directory, "adapter_model.bin")) {
     return absl::InvalidArgumentError(
         "adapter_model.bin: pickle files are not supported. Convert it with: python3 -c \"import "
         "sys, torch, safetensors.torch as s; p = sys.argv[1]; "

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
 #include "models/adapters/adapter_files.h"
+#include "models/checkpoint/checkpoint_file.h"
 #include "models/checkpoint/safetensors.h"
 
 namespace quintet {
@@ -36,10 +37,7 @@ bool IsAdapterPath(const std::string& path) {
     const std::string name = fs::path(path).filename().string();
     return absl::EndsWith(name, ".safetensors") && !absl::StartsWith(name, "model");
   }
-  const auto has = [&](const char* name) {
-    return fs::exists(fs::symlink_status(absl::StrCat(path, "/", name), error));
-  };
-  return has("adapter_config.json") && !has("config.json");
+  return HasEntry(path, "adapter_config.json") && !HasEntry(path, "config.json");
 }
 
 absl::StatusOr<AdapterSummary> InspectAdapter(const std::string& path, bool follow_symlinks) {

@@ -99,9 +99,9 @@ class Problems {
 };
 
 // Tensors by module, indexed like ModuleTable::linear.
-class Matcher {
+class FactorMatcher {
  public:
-  Matcher(const ModuleTable& modules, Problems* problems)
+  FactorMatcher(const ModuleTable& modules, Problems* problems)
       : modules_(modules), problems_(problems), found_(modules.linear.size()) {}
 
   void CheckFloat(const StoredTensor& tensor) {
@@ -285,7 +285,7 @@ class PeftMatcher {
   const AdapterConfig& config_;
   const ModuleTable& modules_;
   Problems problems_;
-  Matcher matcher_;
+  FactorMatcher matcher_;
   StringMap<size_t> by_name_;
 };
 
@@ -375,7 +375,7 @@ class KohyaMatcher {
 
   const ModuleTable& modules_;
   Problems problems_;
-  Matcher matcher_;
+  FactorMatcher matcher_;
   StringMap<size_t> by_name_;
 };
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/checkpoint_file.h"
 
 namespace quintet {
 namespace {
@@ -78,11 +79,6 @@ int LockDirectory(const std::string& path) {
   return -1;
 }
 
-bool HasEntry(const std::string& path) {
-  struct stat info;
-  return lstat(path.c_str(), &info) == 0;
-}
-
 // Cleans up after earlier runs that had the target parent/name and were killed. Such a run may have
 // renamed the old target to a temporary name to make room for a new directory; the old target is
 // then renamed back, unless a target exists. All other temporary directories of the target are
@@ -102,7 +98,7 @@ void CleanUp(const std::string& parent, const std::string& name) {
   for (const std::string& path : replaced) {
     const int lock = LockDirectory(path);
     if (lock < 0) continue;
-    if (HasEntry(target) || rename(path.c_str(), target.c_str()) != 0) RemoveTree(path);
+    if (HasEntry(parent, name) || rename(path.c_str(), target.c_str()) != 0) RemoveTree(path);
     close(lock);
   }
   for (const std::string& path : temporary) {
@@ -195,7 +191,7 @@ absl::Status AtomicDirectory::Publish() {
   // Create has checked that the target path may be created or replaced. Check again: other
   // processes may have changed it while files were written to the temporary directory.
   QT_RETURN_IF_ERROR(CheckTarget(target, options_.replace));
-  if (!HasEntry(target)) {
+  if (!HasEntry(parent_, name_)) {
     if (renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,11 @@
 #include "models/checkpoint/find_model.h"
 
 namespace quintet {
+
+bool HasEntry(const std::string& directory, const std::string& name) {
+  struct stat status;
+  return lstat((std::filesystem::path(directory) / name).c_str(), &status) == 0;
+}
 
 CheckpointFile& CheckpointFile::operator=(CheckpointFile&& other) noexcept {
   std::swap(name_, other.name_);

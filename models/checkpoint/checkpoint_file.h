@@ -11,6 +11,9 @@
 
 namespace quintet {
 
+// Returns whether `directory` has an entry `name`. A symbolic link is one, even a broken one.
+bool HasEntry(const std::string& directory, const std::string& name);
+
 // Immutable after Open and thread safe.
 class CheckpointFile {
  public:

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/checkpoint_file.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/pipeline_directory.h"
@@ -161,11 +162,9 @@ bool IsModelFile(const std::string& name) {
 bool IsModelOfOneFile(const std::string& path) {
   if (absl::EndsWith(path, ".gguf")) return true;
   const fs::path file(path);
-  std::error_code error;
   return absl::EndsWith(path, ".safetensors") &&
          !absl::StartsWith(file.filename().string(), "adapter_model") &&
-         !(file.filename() == "model.safetensors" &&
-           fs::exists(fs::symlink_status(file.parent_path() / "config.json", error)));
+         !(file.filename() == "model.safetensors" && HasEntry(file.parent_path(), "config.json"));
 }
 
 absl::StatusOr<std::string> Located(const std::string& model) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/checkpoint_file.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
@@ -21,16 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxJsonBytes = int64_t{16} << 20;
 constexpr char kWeights[] = "model.safetensors";
-constexpr char kIndex[] = "model.safetensors.index.json";
-
-bool Has(const std::string& directory, const std::string& name) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(directory + "/" + name, error);
-  return !error && fs::exists(status);
-}
+constexpr char kWeightsIndex[] = "model.safetensors.index.json";
 
 bool HasWeights(const std::string& directory) {
-  return Has(directory, kWeights) || Has(directory, kIndex);
+  return HasEntry(directory, kWeights) || HasEntry(directory, kWeightsIndex);
 }
 
 // Whether `name` is a variant of a weight file: model.fp16.safetensors, pytorch_model.fp16.bin,
@@ -41,7 +36,7 @@ bool IsVariant(const std::string& name) {
     return false;
   }
   if (absl::ConsumePrefix(&rest, "safetensors.index.")) {
-    return name != kIndex && absl::EndsWith(rest, ".json");
+    return name != kWeightsIndex && absl::EndsWith(rest, ".json");
   }
   return name != kWeights &&
          (absl::ConsumeSuffix(&rest, ".safetensors") || absl::ConsumeSuffix(&rest, ".bin")) &&
@@ -138,7 +133,7 @@ std::string ModelsBelow(const std::string& directory, const std::vector<std::str
   std::vector<std::string> found;
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(directory, "/", name);
-    if (Has(path, "config.json") && HasWeights(path)) found.push_back(Printable(name));
+    if (HasEntry(path, "config.json") && HasWeights(path)) found.push_back(Printable(name));
   }
   constexpr size_t kMost = 5;
   if (found.size() > kMost) found.resize(kMost);
@@ -146,14 +141,14 @@ std::string ModelsBelow(const std::string& directory, const std::vector<std::str
 }
 
 std::string CompleteDownload(const std::string& directory) {
-  if (Has(directory, "snapshots")) return "";
+  if (HasEntry(directory, "snapshots")) return "";
   const std::optional<HubId> id = HubIdOfSnapshot(directory);
   return id ? absl::StrCat("; complete the download with: ", id->DownloadCommand()) : "";
 }
 
 absl::Status Explain(const std::string& directory, const char* missing) {
   const std::vector<std::string> names = EntryNames(directory);
-  const std::string models = Has(directory, "snapshots") ? "" : ModelsBelow(directory, names);
+  const std::string models = HasEntry(directory, "snapshots") ? "" : ModelsBelow(directory, names);
   if (!models.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no ", missing, ", but there are models in its sub-directories: ", models,
@@ -171,7 +166,7 @@ absl::Status Explain(const std::string& directory, const char* missing) {
 // then reports that error.
 std::set<std::string> IndexedShards(const std::string& directory) {
   std::set<std::string> shards;
-  const auto index = ReadJsonFile(absl::StrCat(directory, "/", kIndex), kMaxJsonBytes);
+  const auto index = ReadJsonFile(absl::StrCat(directory, "/", kWeightsIndex), kMaxJsonBytes);
   if (!index.ok() || !index->is_object()) return shards;
   const auto map = index->find("weight_map");
   if (map == index->end() || !map->is_object()) return shards;
@@ -202,10 +197,10 @@ std::string Effect(const std::string& directory, const std::string& name,
                ? "the PEFT adapter is not applied; merge it first (quintet convert --adapter)"
                : "";
   }
-  const bool single = Has(directory, kWeights);
-  if (name == kIndex && single) return "model.safetensors is used instead";
+  const bool single = HasEntry(directory, kWeights);
+  if (name == kWeightsIndex && single) return "model.safetensors is used instead";
   if (IsVariant(name) && absl::EndsWith(name, ".safetensors")) {
-    return absl::StrCat(single ? kWeights : kIndex, " is used instead of this variant");
+    return absl::StrCat(single ? kWeights : kWeightsIndex, " is used instead of this variant");
   }
   if (absl::EndsWith(name, ".safetensors") && name != kWeights && (single || !shards.count(name))) {
     return IsShard(name) && single ? "model.safetensors is used instead of the shards"
@@ -233,7 +228,7 @@ std::vector<std::string> EntryNames(const std::string& directory) {
 }
 
 absl::Status CheckModelFiles(const std::string& directory) {
-  if (!Has(directory, "config.json")) return Explain(directory, "config.json");
+  if (!HasEntry(directory, "config.json")) return Explain(directory, "config.json");
   return HasWeights(directory) ? absl::OkStatus() : ExplainNoWeights(directory);
 }
 
@@ -243,7 +238,7 @@ absl::Status ExplainNoWeights(const std::string& directory) {
 
 std::string ExplainFile(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  if (name != kWeights && name != kIndex && name != "config.json") {
+  if (name != kWeights && name != kWeightsIndex && name != "config.json") {
     if (const std::optional<std::string> format = ForeignFormat({name})) return *format;
   }
   return "is not a directory; pass the directory that holds config.json and model.safetensors";
@@ -252,8 +247,9 @@ std::string ExplainFile(const std::string& path) {
 std::vector<std::string> UnusedFileWarnings(const std::string& directory) {
   const std::vector<std::string> names = EntryNames(directory);
   const std::set<std::string> shards = IndexedShards(directory);
-  const bool has_tokenizer = Has(directory, "tokenizer.json") || Has(directory, "spiece.model") ||
-                             Has(directory, "vocab.json");
+  const bool has_tokenizer = HasEntry(directory, "tokenizer.json") ||
+                             HasEntry(directory, "spiece.model") ||
+                             HasEntry(directory, "vocab.json");
   std::vector<std::string> warnings;
   for (const std::string& name : names) {
     std::string effect = Effect(directory, name, shards, has_tokenizer);

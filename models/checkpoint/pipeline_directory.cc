@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
+#include "models/checkpoint/checkpoint_file.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/weight_files.h"
 
@@ -17,14 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kIndex[] = "model_index.json";
+constexpr char kPipelineIndex[] = "model_index.json";
 constexpr int64_t kMaxPipelineIndexBytes = int64_t{1} << 20;
-constexpr char kEncoder[] = "text_encoder", kTokenizer[] = "tokenizer";
-
-bool Has(const std::string& directory, const std::string& name) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(absl::StrCat(directory, "/", name), error));
-}
+constexpr char kEncoderFolder[] = "text_encoder", kTokenizerFolder[] = "tokenizer";
 
 // Returns the class in `component`, a pair [library, class]; empty for any other JSON value.
 std::string ClassOf(const nlohmann::json& component) {
@@ -41,17 +37,18 @@ bool IsT5(absl::string_view name) {
 }  // namespace
 
 absl::StatusOr<std::string> FindTextEncoder(const std::string& directory) {
-  if (!Has(directory, kIndex) || Has(directory, "config.json")) return directory;
-  QT_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJsonFile(absl::StrCat(directory, "/", kIndex),
-                                                               kMaxPipelineIndexBytes, 8));
+  if (!HasEntry(directory, kPipelineIndex) || HasEntry(directory, "config.json")) return directory;
+  QT_ASSIGN_OR_RETURN(
+      const nlohmann::json index,
+      ReadJsonFile(absl::StrCat(directory, "/", kPipelineIndex), kMaxPipelineIndexBytes, 8));
   if (!index.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(kIndex, ": expected an object"));
+    return absl::InvalidArgumentError(absl::StrCat(kPipelineIndex, ": expected an object"));
   }
   std::vector<std::string> encoders, others;
   for (const auto& [name, component] : index.items()) {
     const std::string type = ClassOf(component);
     if (type.empty() || !IsPlainFileName(name)) continue;
-    if (absl::StartsWith(name, kEncoder))
+    if (absl::StartsWith(name, kEncoderFolder))
       others.push_back(absl::StrCat(Printable(name), " (", Printable(type), ")"));
     if (IsT5(type)) encoders.push_back(name);
   }
@@ -59,13 +56,13 @@ absl::StatusOr<std::string> FindTextEncoder(const std::string& directory) {
     return absl::StrCat(absl::StripSuffix(directory, "/"), "/", encoders[0]);
   if (encoders.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kIndex, ": the pipeline has no T5 text encoder",
+        absl::StrCat(kPipelineIndex, ": the pipeline has no T5 text encoder",
                      others.empty() ? "" : absl::StrCat(", but ", absl::StrJoin(others, ", ")),
                      "; pass the folder of a T5 model"));
   }
   for (std::string& name : encoders) name = Printable(name);
   return absl::InvalidArgumentError(
-      absl::StrCat(kIndex, ": the pipeline has ", encoders.size(),
+      absl::StrCat(kPipelineIndex, ": the pipeline has ", encoders.size(),
                    " T5 text encoders; pass the folder of one of them: ",
                    absl::StrJoin(encoders, ", ", [&](std::string* out, const std::string& name) {
                      absl::StrAppend(out, directory, "/", name);
@@ -77,13 +74,15 @@ std::string TokenizerBeside(const std::string& model) {
   const fs::path folder = fs::canonical(model, error);
   if (error || !fs::is_directory(folder, error)) return model;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "spiece.model"}) {
-    if (Has(model, name)) return model;
+    if (HasEntry(model, name)) return model;
   }
   const std::string name = folder.filename().string(), pipeline = folder.parent_path().string();
   absl::string_view number = name;  // "_2" of text_encoder_2
-  if (!absl::ConsumePrefix(&number, kEncoder) || !Has(pipeline, kIndex)) return model;
-  const auto index = ReadJsonFile(absl::StrCat(pipeline, "/", kIndex), kMaxPipelineIndexBytes, 8);
-  const std::string tokenizer = absl::StrCat(kTokenizer, number);
+  if (!absl::ConsumePrefix(&number, kEncoderFolder) || !HasEntry(pipeline, kPipelineIndex))
+    return model;
+  const auto index =
+      ReadJsonFile(absl::StrCat(pipeline, "/", kPipelineIndex), kMaxPipelineIndexBytes, 8);
+  const std::string tokenizer = absl::StrCat(kTokenizerFolder, number);
   if (!index.ok() || !index->is_object() || !index->contains(tokenizer)) return model;
   if (ClassOf((*index)[tokenizer]).empty()) return model;
   const std::string beside = absl::StrCat(pipeline, "/", tokenizer);

@@ -39,10 +39,10 @@ namespace {
 // position, from the start of the match to the rightmost position at which a kSplit step was
 // visited. Rows before the start are dropped, because a search never moves left of its start. The
 // set stays small, because most patterns match long words without passing a kSplit step.
-class Matcher {
+class PatternMatcher {
  public:
-  Matcher(std::string_view text, const std::vector<Pattern::Step>& steps,
-          const std::vector<CharacterClass>& classes)
+  PatternMatcher(std::string_view text, const std::vector<Pattern::Step>& steps,
+                 const std::vector<CharacterClass>& classes)
       : text_(text), steps_(steps), classes_(classes), row_bytes_(RowBytes(steps)) {}
 
   // Returns whether the pattern matches at byte `start`. *end receives the end of the match.
@@ -186,7 +186,7 @@ void Pattern::ForEachMatch(std::string_view text,
     }
     return;
   }
-  Matcher matcher(text, steps_, classes_);
+  PatternMatcher matcher(text, steps_, classes_);
   size_t last_end = std::string_view::npos;
   for (size_t at = 0; at <= text.size();) {
     size_t end = 0;

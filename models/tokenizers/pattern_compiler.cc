@@ -12,7 +12,7 @@ namespace quintet {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr size_t kMaxPatternSteps = 256;  // Matcher stores a bit per split and byte of text
+constexpr size_t kMaxPatternSteps = 256;  // PatternMatcher stores a bit per split and byte of text
 constexpr uint32_t kMaxRepeat = 100;
 
 std::optional<uint32_t> CategoryMask(std::string_view name) {

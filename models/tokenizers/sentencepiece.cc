@@ -17,8 +17,6 @@
 namespace quintet {
 namespace {
 
-constexpr int32_t kControlType = 3, kUserDefinedType = 4, kLastType = 6;
-
 // Adds the file's pieces to *vocabulary, and then the sentinels <extra_id_N> in descending order
 // of N, down to 0. A sentinel that is already a piece keeps that piece's id.
 absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
@@ -55,10 +53,10 @@ absl::Status ReadVocabulary(const SentencePieceFile& file, int64_t sentinels,
 std::vector<AddedToken> SymbolTokens(const SentencePieceFile& file) {
   std::vector<AddedToken> tokens;
   for (const SentencePieceFile::Piece& piece : file.pieces) {
-    if (piece.type != kControlType && piece.type != kUserDefinedType) continue;
+    if (piece.type != kControlPiece && piece.type != kUserDefinedPiece) continue;
     AddedToken token;
     token.content = piece.piece;
-    token.special = piece.type == kControlType;
+    token.special = piece.type == kControlPiece;
     tokens.push_back(std::move(token));
   }
   return tokens;
@@ -75,7 +73,7 @@ absl::Status CheckPiece(const SentencePieceFile::Piece& piece, const std::string
   if (!IsUtf8(piece.piece)) return InvalidSentencePiece(place, "expected UTF-8");
   if (!std::isfinite(piece.score))
     return InvalidSentencePiece(place, absl::StrCat("expected a finite score, got ", piece.score));
-  if (piece.type < 1 || piece.type > kLastType)
+  if (piece.type < 1 || piece.type > kBytePiece)
     return InvalidSentencePiece(place, absl::StrCat("type: expected 1 to 6, got ", piece.type));
   return absl::OkStatus();
 }

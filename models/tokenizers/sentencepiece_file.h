@@ -14,12 +14,22 @@
 
 namespace quintet {
 
+// As numbered in the file.
+enum PieceType : int32_t {
+  kNormalPiece = 1,
+  kUnknownPiece,
+  kControlPiece,
+  kUserDefinedPiece,
+  kUnusedPiece,
+  kBytePiece,
+};
+
 // The views point into the bytes of the file. No value has been checked.
 struct SentencePieceFile {
   struct Piece {
     std::string_view piece;
     float score = 0;
-    int32_t type = 1;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+    int32_t type = kNormalPiece;  // a PieceType
   };
   std::vector<Piece> pieces;
   int32_t model_type = 1;      // trainer_spec.model_type: 1 unigram, 2 BPE, 3 word, 4 char

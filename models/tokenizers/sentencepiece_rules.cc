@@ -16,9 +16,6 @@
 namespace quintet {
 namespace {
 
-constexpr char kWordStart[] = "\xE2\x96\x81";  // U+2581, which stands for a space
-enum PieceType : int32_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
-
 // Applies the file's normalization rules (at each position the longest rule that matches), then
 // SentencePiece's rules for spaces.
 class SentencePieceNormalizer : public Normalizer {
@@ -109,13 +106,13 @@ absl::StatusOr<Pieces> ReadPieces(const SentencePieceFile& file, const std::stri
     if (absl::Status status = pieces.vocabulary.Add(piece.piece, id); !status.ok()) {
       return InvalidSentencePiece(where, status.message());
     }
-    const bool matched = piece.type == kNormal || piece.type == kUserDefined;
+    const bool matched = piece.type == kNormalPiece || piece.type == kUserDefinedPiece;
     pieces.options.scores.push_back(static_cast<double>(piece.score));
     pieces.options.unmatched.push_back(!matched);
-    if (piece.type == kNormal) least = std::min<double>(least, piece.score);
-    if (piece.type == kNormal) most = std::max<double>(most, piece.score);
+    if (piece.type == kNormalPiece) least = std::min<double>(least, piece.score);
+    if (piece.type == kNormalPiece) most = std::max<double>(most, piece.score);
     pieces.within_words &= !matched || piece.piece.find(kWordStart, 1) == std::string_view::npos;
-    if (piece.type != kUnknown) continue;
+    if (piece.type != kUnknownPiece) continue;
     if (pieces.unknown >= 0) {
       return InvalidSentencePiece(place, "expected one unknown piece, got a second one");
     }
@@ -128,7 +125,7 @@ absl::StatusOr<Pieces> ReadPieces(const SentencePieceFile& file, const std::stri
   pieces.options.unknown_score = least - 10;
   pieces.options.byte_fallback = file.byte_fallback;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
-    if (file.pieces[id].type != kUserDefined) continue;
+    if (file.pieces[id].type != kUserDefinedPiece) continue;
     pieces.options.scores[id] = static_cast<double>(file.pieces[id].piece.size()) * most - 0.1;
   }
   return pieces;

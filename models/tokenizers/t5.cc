@@ -15,9 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kWordStart[] = "\xE2\x96\x81";  // U+2581
-
-std::string TypeName(const Json& step) {
+std::string StepType(const Json& step) {
   const Json* type = FindField(step, "type");
   return type != nullptr && type->is_string() ? type->get<std::string>() : "";
 }
@@ -26,10 +24,10 @@ std::string TypeName(const Json& step) {
 Json PrecompiledStep(const Json& normalizer) {
   const Json* steps = FindField(normalizer, "normalizers");
   if (steps == nullptr || !steps->is_array()) {
-    return TypeName(normalizer) == "Precompiled" ? normalizer : Json();
+    return StepType(normalizer) == "Precompiled" ? normalizer : Json();
   }
   const auto step = std::find_if(steps->begin(), steps->end(), [](const Json& candidate) {
-    return TypeName(candidate) == "Precompiled";
+    return StepType(candidate) == "Precompiled";
   });
   return step == steps->end() ? Json() : *step;
 }

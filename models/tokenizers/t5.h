@@ -14,6 +14,8 @@
 namespace quintet {
 
 inline constexpr int32_t kT5UnknownId = 2;
+// U+2581, which stands for a space: pieces that begin a word begin with it.
+inline constexpr char kWordStart[] = "\xE2\x96\x81";
 
 // Number of sentinels <extra_id_0>, <extra_id_1>, ... of a T5 tokenizer.
 int64_t T5Sentinels(const TokenizerSettings& settings);

@@ -15,13 +15,11 @@
 namespace quintet {
 namespace {
 
-constexpr int32_t kUserDefined = 4, kUnused = 5, kByte = 6;
-
 // llama.cpp fills the vocabulary up to the rows of the embedding with unused pieces [PAD...], and
 // adds the sentinels of added_tokens.json as user-defined ones. spiece.model has neither.
 bool IsFiller(const std::string& token, int32_t type) {
-  return (type == kUnused && absl::StartsWith(token, "[PAD")) ||
-         (type == kUserDefined && absl::StartsWith(token, "<extra_id_"));
+  return (type == kUnusedPiece && absl::StartsWith(token, "[PAD")) ||
+         (type == kUserDefinedPiece && absl::StartsWith(token, "<extra_id_"));
 }
 
 absl::StatusOr<std::string> SentencePieceOfGguf(const GgufReader& reader) {
@@ -43,10 +41,11 @@ absl::StatusOr<std::string> SentencePieceOfGguf(const GgufReader& reader) {
   }
   SentencePieceFile file;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const bool known = types[i] >= 1 && types[i] <= kByte && types[i] == std::floor(types[i]);
+    constexpr double kLast = int32_t{kBytePiece};
+    const bool known = types[i] >= 1 && types[i] <= kLast && types[i] == std::floor(types[i]);
     const int32_t type = known ? static_cast<int32_t>(types[i]) : 0;
     file.pieces.push_back({tokens[i], static_cast<float>(scores[i]), type});
-    file.byte_fallback |= type == kByte;
+    file.byte_fallback |= type == kBytePiece;
   }
   while (!file.pieces.empty() &&
          IsFiller(tokens[file.pieces.size() - 1], file.pieces.back().type)) {

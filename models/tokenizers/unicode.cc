@@ -63,7 +63,7 @@ struct Mappings {
   }
 };
 
-struct Storage {
+struct TableStorage {
   std::vector<uint8_t> category = UnpackRuns(kCategoryRuns);
   std::vector<uint8_t> flags = UnpackRuns(kFlagRuns);
   std::vector<uint8_t> grapheme = UnpackRuns(kGraphemeRuns);
@@ -74,7 +74,7 @@ struct Storage {
   absl::flat_hash_map<uint64_t, uint32_t> compositions;
   UnicodeTables tables{category.data(), flags.data(), grapheme.data(), combining.data()};
 
-  Storage() {
+  TableStorage() {
     VarintReader reader(kCompositions);
     uint32_t first = 0;
     while (!reader.done()) {
@@ -85,28 +85,28 @@ struct Storage {
   }
 };
 
-const Storage& LoadedStorage() {
+const TableStorage& LoadedTables() {
   // The tables are never destroyed, because other threads may still use them while the process
   // exits.
-  static const Storage* const storage = new Storage;
+  static const TableStorage* const storage = new TableStorage;
   return *storage;
 }
 
 }  // namespace
 
-const UnicodeTables& Unicode() { return LoadedStorage().tables; }
+const UnicodeTables& Unicode() { return LoadedTables().tables; }
 
 std::u32string_view UnicodeTables::Canonical(uint32_t code_point) const {
-  return LoadedStorage().canonical.Find(code_point);
+  return LoadedTables().canonical.Find(code_point);
 }
 
 std::u32string_view UnicodeTables::Compatibility(uint32_t code_point) const {
-  const std::u32string_view mapped = LoadedStorage().compatibility.Find(code_point);
+  const std::u32string_view mapped = LoadedTables().compatibility.Find(code_point);
   return mapped.empty() ? Canonical(code_point) : mapped;
 }
 
 std::u32string_view UnicodeTables::Lowercase(uint32_t code_point) const {
-  return LoadedStorage().lowercase.Find(code_point);
+  return LoadedTables().lowercase.Find(code_point);
 }
 
 uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
@@ -117,7 +117,7 @@ uint32_t UnicodeTables::Compose(uint32_t first, uint32_t second) const {
   if (first - kS < 11172 && (first - kS) % kTs == 0 && second - kT - 1 < kTs - 1) {
     return first + (second - kT);
   }
-  const auto& compositions = LoadedStorage().compositions;
+  const auto& compositions = LoadedTables().compositions;
   const auto it = compositions.find(static_cast<uint64_t>(first) << 32 | second);
   return it == compositions.end() ? 0 : it->second;
 }

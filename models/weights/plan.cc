@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kListedProblems = 8;
 
 // Finds the checkpoint's tensor of each parameter, by name, and collects all mismatches.
-class Matcher {
+class WeightMatcher {
  public:
-  Matcher(const WeightFiles& files, const ModelConfig& config)
+  WeightMatcher(const WeightFiles& files, const ModelConfig& config)
       : files_(files), converted_(config.converted()) {}
 
   absl::Status Index() {
@@ -261,7 +261,7 @@ int64_t PlannedWeight::columns() const {
 absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const WeightFiles& files,
                                                        ModelConfig* config,
                                                        WeightDestinations* destinations) {
-  Matcher matcher(files, *config);
+  WeightMatcher matcher(files, *config);
   QT_RETURN_IF_ERROR(matcher.Index());
   std::vector<PlannedWeight> plan;
   for (const WeightSlot& slot : BuildWeightTable(*config, destinations))
