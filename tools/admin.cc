@@ -21,7 +21,7 @@
 namespace quintet {
 namespace {
 
-namespace pb = ::quintet::admin::v1;
+namespace admin_pb = ::quintet::admin::v1;
 
 struct AdminFlags {
   std::string action, model, target = "127.0.0.1:50052", output = "text";
@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const AdminFlags& flags) 
   return grpc::CreateChannel(flags.target, credentials);
 }
 
-void Print(const pb::Model& model) {
+void Print(const admin_pb::Model& model) {
   const std::string state(absl::StripPrefix(v1::ModelState_Name(model.state()), "MODEL_STATE_"));
   std::printf("%s\t%s\tversion %llu", model.model().c_str(), state.c_str(),
               static_cast<unsigned long long>(model.version()));
@@ -78,22 +78,22 @@ void Print(const pb::Model& model) {
   std::printf("\n");
 }
 
-void Print(const pb::ListModelsResponse& response) {
-  for (const pb::Model& model : response.models()) Print(model);
+void Print(const admin_pb::ListModelsResponse& response) {
+  for (const admin_pb::Model& model : response.models()) Print(model);
 }
 
-void Print(const pb::LoadModelResponse& response) { Print(response.model()); }
-void Print(const pb::UnloadModelResponse& response) { Print(response.model()); }
+void Print(const admin_pb::LoadModelResponse& response) { Print(response.model()); }
+void Print(const admin_pb::UnloadModelResponse& response) { Print(response.model()); }
 
-void Print(const pb::ReloadModelResponse& response) {
+void Print(const admin_pb::ReloadModelResponse& response) {
   Print(response.model());
   if (response.drained_first()) std::printf("the version before was drained first\n");
 }
 
-void Print(const pb::ReloadConfigurationResponse& response) {
-  for (const pb::ModelChange& change : response.changes()) {
+void Print(const admin_pb::ReloadConfigurationResponse& response) {
+  for (const admin_pb::ModelChange& change : response.changes()) {
     const std::string action = absl::AsciiStrToLower(
-        absl::StripPrefix(pb::ModelChange::Action_Name(change.action()), "ACTION_"));
+        absl::StripPrefix(admin_pb::ModelChange::Action_Name(change.action()), "ACTION_"));
     std::printf("%s\t%s\tversion %llu", change.model().c_str(),
                 change.failure().empty() ? action.c_str() : "failed",
                 static_cast<unsigned long long>(change.version()));
@@ -107,8 +107,8 @@ template <typename Response>
 bool Succeeded(const Response&) {
   return true;
 }
-bool Succeeded(const pb::ReloadConfigurationResponse& response) {
-  for (const pb::ModelChange& change : response.changes()) {
+bool Succeeded(const admin_pb::ReloadConfigurationResponse& response) {
+  for (const admin_pb::ModelChange& change : response.changes()) {
     if (!change.failure().empty()) return false;
   }
   return true;
@@ -117,15 +117,15 @@ bool Succeeded(const pb::ReloadConfigurationResponse& response) {
 class Caller {
  public:
   Caller(const AdminFlags& flags, const std::string& key, std::shared_ptr<grpc::Channel> channel)
-      : flags_(flags), stub_(pb::Admin::NewStub(std::move(channel))) {
+      : flags_(flags), stub_(admin_pb::Admin::NewStub(std::move(channel))) {
     context_.AddMetadata("authorization", absl::StrCat("Bearer ", key));
     context_.set_deadline(std::chrono::system_clock::now() +
                           std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)));
   }
 
   template <typename Request, typename Response>
-  int Call(grpc::Status (pb::Admin::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                   Response*)) {
+  int Call(grpc::Status (admin_pb::Admin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                         Response*)) {
     Request request;
     if constexpr (requires { request.set_model(""); }) request.set_model(flags_.model);
     Response response;
@@ -149,7 +149,7 @@ class Caller {
 
  private:
   const AdminFlags& flags_;
-  const std::unique_ptr<pb::Admin::Stub> stub_;
+  const std::unique_ptr<admin_pb::Admin::Stub> stub_;
   grpc::ClientContext context_;
 };
 
@@ -165,11 +165,11 @@ int Run(const AdminFlags& flags) {
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = Connect(flags);
   if (!channel.ok()) return Fail(kExitUsage, channel.status());
   Caller caller(flags, *key, *channel);
-  if (flags.action == "load") return caller.Call(&pb::Admin::Stub::LoadModel);
-  if (flags.action == "reload") return caller.Call(&pb::Admin::Stub::ReloadModel);
-  if (flags.action == "unload") return caller.Call(&pb::Admin::Stub::UnloadModel);
-  if (flags.action == "list") return caller.Call(&pb::Admin::Stub::ListModels);
-  return caller.Call(&pb::Admin::Stub::ReloadConfiguration);
+  if (flags.action == "load") return caller.Call(&admin_pb::Admin::Stub::LoadModel);
+  if (flags.action == "reload") return caller.Call(&admin_pb::Admin::Stub::ReloadModel);
+  if (flags.action == "unload") return caller.Call(&admin_pb::Admin::Stub::UnloadModel);
+  if (flags.action == "list") return caller.Call(&admin_pb::Admin::Stub::ListModels);
+  return caller.Call(&admin_pb::Admin::Stub::ReloadConfiguration);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace quintet {
 namespace {
 
 // What --help shows for one flag.
-struct Text {
+struct FlagText {
   const char* name;
   const char* description;
   const char* unit;
@@ -39,7 +39,7 @@ class Adder {
   Adder(CLI::App* command, const char* group) : command_(command), group_(group) {}
 
   template <typename T>
-  CLI::Option* Value(const Text& text, std::optional<T>* field) {
+  CLI::Option* Value(const FlagText& text, std::optional<T>* field) {
     using Given = typename InProto<T>::type;
     return Finish(command_->add_option_function<Given>(
                       text.name, [field](const Given& value) { *field = value; }, text.description),
@@ -47,19 +47,19 @@ class Adder {
         ->check(NumberOf<Given>());
   }
   template <typename T>
-  void List(const Text& text, std::vector<T>* field) {
+  void List(const FlagText& text, std::vector<T>* field) {
     Finish(command_->add_option(text.name, *field, text.description)->allow_extra_args(false),
            text);
   }
   template <typename T>
-  void Commas(const Text& text, std::vector<T>* field) {
+  void Commas(const FlagText& text, std::vector<T>* field) {
     Finish(command_->add_option(text.name, *field, text.description)
                ->allow_extra_args(false)
                ->delimiter(',')
                ->check(NumberOf<T>()),
            text);
   }
-  void String(const Text& text, std::string* field) {
+  void String(const FlagText& text, std::string* field) {
     Finish(command_->add_option(text.name, *field, text.description), text);
   }
   void Switch(const char* name, const char* description, bool* field) {
@@ -67,7 +67,7 @@ class Adder {
   }
 
  private:
-  CLI::Option* Finish(CLI::Option* option, const Text& text) {
+  CLI::Option* Finish(CLI::Option* option, const FlagText& text) {
     return option->type_name(text.unit)->default_str(text.shown_default)->group(group_);
   }
 

@@ -56,9 +56,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer() {
 }
 
 // One model and the requests to run on it.
-class Workload {
+class AllocationRun {
  public:
-  Workload(const std::string& name, int threads, EngineLimits limits = {})
+  AllocationRun(const std::string& name, int threads, EngineLimits limits = {})
       : pool_(threads), tokenizer_(MakeTokenizer()), limits_(limits) {
     LoadOptions options;
     options.limits = {.max_encode_tokens = 1024, .cache_pages = 512};
@@ -177,7 +177,7 @@ std::vector<int32_t> Ids(int32_t first, int count) {
 }
 
 // Adds requests for every decoding method, streamed and not.
-void AddGenerations(Workload* workload) {
+void AddGenerations(AllocationRun* workload) {
   DecodingOptions greedy{.max_new_tokens = 12};
   workload->Add(workload->Generate(Ids(4, 9), greedy));
   Request stream = workload->Generate(Ids(20, 5), greedy);
@@ -203,7 +203,7 @@ void AddGenerations(Workload* workload) {
   workload->Add(workload->Generate(Ids(60, 4), stopped));
 }
 
-void AddStatesAndScores(Workload* workload) {
+void AddStatesAndScores(AllocationRun* workload) {
   for (const Pooling pooling : {Pooling::kNone, Pooling::kMean}) {
     Request encode = workload->Generate(Ids(70, 11), {});
     encode.kind = RequestKind::kEncode;
@@ -227,7 +227,7 @@ void Report(const char* what, const Failures& failures) {
 }
 
 TEST_CASE("an encoder-decoder: a failed allocation ends one request") {
-  Workload workload("t5-v1_1", 1);
+  AllocationRun workload("t5-v1_1", 1);
   AddGenerations(&workload);
   AddStatesAndScores(&workload);
   SECTION("of a new engine") { Report("t5, new engine", workload.FailEach(true, 3)); }
@@ -237,7 +237,7 @@ TEST_CASE("an encoder-decoder: a failed allocation ends one request") {
 }
 
 TEST_CASE("a causal model: a failed allocation ends one request") {
-  Workload workload("gpt2", 1);
+  AllocationRun workload("gpt2", 1);
   AddGenerations(&workload);
   AddStatesAndScores(&workload);
   SECTION("of a new engine") { Report("gpt2, new engine", workload.FailEach(true, 3)); }
@@ -247,14 +247,14 @@ TEST_CASE("a causal model: a failed allocation ends one request") {
 }
 
 TEST_CASE("async scheduling: a failed allocation ends one request") {
-  Workload workload("t5-v1_1", 1, {.async_scheduling = true});
+  AllocationRun workload("t5-v1_1", 1, {.async_scheduling = true});
   AddGenerations(&workload);
   Report("t5, running ahead", workload.FailEach(false, 1));
 }
 
 TEST_CASE("a task head: a failed allocation ends one request") {
   for (const char* name : {"t5-seqcls", "t5-tokcls", "t5-qa"}) {
-    Workload workload(name, 1);
+    AllocationRun workload(name, 1);
     for (int i = 0; i < 6; ++i) {
       std::vector<int32_t> input = Ids(10 * i, 4 + i);
       input.push_back(1);
@@ -267,7 +267,7 @@ TEST_CASE("a task head: a failed allocation ends one request") {
 }
 
 TEST_CASE("an encoder cache that cannot grow ends no request") {
-  Workload workload("t5-v1_1", 1, {.encoder_cache_bytes = 1 << 20});
+  AllocationRun workload("t5-v1_1", 1, {.encoder_cache_bytes = 1 << 20});
   AddStatesAndScores(&workload);
   workload.Add(workload.Generate(Ids(70, 11), {.max_new_tokens = 3}));
   const Failures failures = workload.FailEach(true, 1);
@@ -276,7 +276,7 @@ TEST_CASE("an encoder cache that cannot grow ends no request") {
 }
 
 TEST_CASE("allocations on the pool's threads: a failed one ends one request") {
-  Workload workload("t5-v1_1", 3);
+  AllocationRun workload("t5-v1_1", 3);
   AddGenerations(&workload);
   AddStatesAndScores(&workload);
   Report("three threads", workload.FailEach(false, 7));
@@ -285,7 +285,7 @@ TEST_CASE("allocations on the pool's threads: a failed one ends one request") {
 // The arrays of a step grow during the step if a sequence is longer than all before. If growing
 // them fails, all requests of the step end.
 TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
-  Workload workload("t5-v1_1", 1);
+  AllocationRun workload("t5-v1_1", 1);
   workload.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
   workload.Add(workload.Generate(Ids(2, 5), {.max_new_tokens = 4}));
   workload.FindExpected();
@@ -294,7 +294,7 @@ TEST_CASE("a batch whose arrays cannot grow ends, and the next one is served") {
   bool failed = true;
   for (int64_t n = 1; failed; ++n) {
     // A new model, whose arrays are still small, so that they grow in this run.
-    Workload fresh("t5-v1_1", 1);
+    AllocationRun fresh("t5-v1_1", 1);
     fresh.Add(workload.Generate(Ids(1, 900), {.max_new_tokens = 4}));
     fresh.Add(workload.Generate(Ids(2, 5), {.max_new_tokens = 4}));
     const std::unique_ptr<Engine> engine = fresh.NewEngine();

@@ -8,12 +8,12 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kRowWidth = 8;
 constexpr int32_t kNoAdapter = -1;
 
 std::vector<float> StatesOf(const std::vector<int32_t>& ids) {
   std::vector<float> states;
-  for (size_t i = 0; i < ids.size() * kWidth; ++i)
+  for (size_t i = 0; i < ids.size() * kRowWidth; ++i)
     states.push_back(static_cast<float>(ids[0] * 100 + i));
   return states;
 }
@@ -23,7 +23,7 @@ bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
   if (!found.defined()) return false;
   const std::vector<float> expected = StatesOf(ids);
   REQUIRE(found.dim[0] == static_cast<int64_t>(ids.size()));
-  REQUIRE(found.dim[1] == kWidth);
+  REQUIRE(found.dim[1] == kRowWidth);
   REQUIRE(std::vector<float>(found.f32(), found.f32() + found.elements()) == expected);
   return true;
 }
@@ -31,7 +31,7 @@ bool Holds(EncoderCache* cache, const std::vector<int32_t>& ids) {
 void Insert(EncoderCache* cache, const std::vector<int32_t>& ids) {
   const std::vector<float> states = StatesOf(ids);
   cache->Insert(ids, kNoAdapter,
-                Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kWidth}));
+                Tensor::F32(states.data(), {static_cast<int64_t>(ids.size()), kRowWidth}));
 }
 
 TEST_CASE("encoder cache: returns inserted states, evicts the least recently used") {
@@ -56,8 +56,8 @@ TEST_CASE("encoder cache: an input with another adapter is another entry") {
   const std::vector<int32_t> ids = {4, 5};
   Insert(&cache, ids);
   CHECK_FALSE(cache.Find(ids, 0).states.defined());
-  const std::vector<float> states(2 * kWidth, 7.0f);
-  cache.Insert(ids, 0, Tensor::F32(states.data(), {2, kWidth}));
+  const std::vector<float> states(2 * kRowWidth, 7.0f);
+  cache.Insert(ids, 0, Tensor::F32(states.data(), {2, kRowWidth}));
   const Tensor found = cache.Find(ids, 0).states;
   REQUIRE(found.defined());
   CHECK(found.f32()[0] == 7.0f);

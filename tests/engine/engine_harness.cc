@@ -59,6 +59,12 @@ std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces) {
   return std::make_unique<BytesTokenizer>(std::move(pieces));
 }
 
+std::vector<int32_t> RandomTokens(std::mt19937* random, int64_t count, int64_t vocab) {
+  std::vector<int32_t> tokens(count);
+  for (int32_t& t : tokens) t = static_cast<int32_t>((*random)() % vocab);
+  return tokens;
+}
+
 Request GenerateRequest(const Model& model, std::vector<int32_t> input, DecodingOptions options) {
   Request request;
   request.kind = RequestKind::kGenerate;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct RecordingSink : ResponseSink {
 // A tokenizer whose token t decodes to the bytes of `pieces[t]`; ids without a piece are special
 // and decode to nothing.
 std::unique_ptr<Tokenizer> MakeBytesTokenizer(std::vector<std::string> pieces);
+
+// `count` tokens, uniform in [0, vocab).
+std::vector<int32_t> RandomTokens(std::mt19937* random, int64_t count, int64_t vocab);
 
 // A generate request with eos 1. Causal models get the input as prompt.
 Request GenerateRequest(const Model& model, std::vector<int32_t> input,

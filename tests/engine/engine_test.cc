@@ -15,12 +15,6 @@ LogitsFunction LogitsAfter(const FakeModel& model, const std::vector<int32_t>& s
   };
 }
 
-std::vector<int32_t> RandomTokens(std::mt19937* random, int64_t count, int64_t vocab) {
-  std::vector<int32_t> tokens(count);
-  for (int32_t& t : tokens) t = static_cast<int32_t>((*random)() % vocab);
-  return tokens;
-}
-
 DecodingOptions RandomOptions(std::mt19937* random, int64_t vocab) {
   const auto chance = [random](int of) { return (*random)() % of == 0; };
   DecodingOptions o;

@@ -11,12 +11,6 @@
 namespace quintet {
 namespace {
 
-std::vector<int32_t> RandomTokens(std::mt19937* random, int64_t count, int64_t vocab) {
-  std::vector<int32_t> tokens(count);
-  for (int32_t& t : tokens) t = static_cast<int32_t>((*random)() % vocab);
-  return tokens;
-}
-
 std::unique_ptr<Tokenizer> LetterTokenizer(int64_t vocab) {
   std::vector<std::string> pieces{"", "", ""};
   for (int64_t i = 3; i < vocab; ++i) {

@@ -19,8 +19,8 @@ struct StartSink : RecordingSink {
 
 // A job table with a fake model that has 8 KV cache pages of 4 tokens and room for 3 sequences. The
 // tests call the table as the engine does in its steps.
-struct Scene {
-  explicit Scene(bool causal = true)
+struct JobScene {
+  explicit JobScene(bool causal = true)
       : model({.causal = causal}, &pool),
         scores(&model),
         encoder(&model, &cache, &scores, [this] { return now_us; }),
@@ -87,7 +87,7 @@ struct Scene {
 };
 
 TEST_CASE("job table: started jobs hold their pages and sequences until they end") {
-  Scene scene;
+  JobScene scene;
   const RequestId first = scene.Submit(10), second = scene.Submit(6), third = scene.Submit(10);
   scene.TakeArrivals();
   CHECK(scene.jobs->size() == 3);
@@ -113,7 +113,7 @@ TEST_CASE("job table: started jobs hold their pages and sequences until they end
 }
 
 TEST_CASE("job table: the resources of a finished job are free before its sink is called") {
-  Scene scene(/*causal=*/false);
+  JobScene scene(/*causal=*/false);
   Request request;
   request.kind = RequestKind::kScore;
   request.input = {4, 5};
@@ -142,7 +142,7 @@ TEST_CASE("job table: the resources of a finished job are free before its sink i
 
 TEST_CASE(
     "job table: cancelled jobs end in the queue and while they run; unknown ids are ignored") {
-  Scene scene;
+  JobScene scene;
   const RequestId running = scene.Submit(10);
   scene.TakeArrivals();
   scene.Start();
@@ -162,7 +162,7 @@ TEST_CASE(
 }
 
 TEST_CASE("job table: expired jobs end with a status that names the queue or decoding") {
-  Scene scene;
+  JobScene scene;
   scene.Submit(10, Priority::kNormal, /*deadline_us=*/200);
   scene.TakeArrivals();
   scene.Start();
@@ -188,7 +188,7 @@ TEST_CASE("job table: expired jobs end with a status that names the queue or dec
 }
 
 TEST_CASE("job table: a failed allocation on arrival ends only that request") {
-  Scene scene;
+  JobScene scene;
   for (int i = 0; i < 3; ++i) scene.Submit(2);
   std::vector<size_t> reserved;
   scene.jobs->TakeArrivals([&](size_t jobs) {
@@ -204,7 +204,7 @@ TEST_CASE("job table: a failed allocation on arrival ends only that request") {
 }
 
 TEST_CASE("job table: jobs marked out of memory end, and the others continue") {
-  Scene scene;
+  JobScene scene;
   const RequestId first = scene.Submit(2), second = scene.Submit(2);
   scene.TakeArrivals();
   scene.Start();
@@ -217,7 +217,7 @@ TEST_CASE("job table: jobs marked out of memory end, and the others continue") {
 
 TEST_CASE(
     "job table: after a device failure running jobs get its status, queued ones UNAVAILABLE") {
-  Scene scene;
+  JobScene scene;
   scene.Submit(10);
   scene.TakeArrivals();
   scene.Start();
@@ -232,7 +232,7 @@ TEST_CASE(
 }
 
 TEST_CASE("job table: the destructor ends every job, also those that have not been taken") {
-  Scene scene;
+  JobScene scene;
   scene.Submit(10);
   scene.TakeArrivals();
   scene.Start();
@@ -248,7 +248,7 @@ TEST_CASE("job table: the destructor ends every job, also those that have not be
 }
 
 TEST_CASE("job table: a queued request competes with encoding if it fits, else with running jobs") {
-  Scene scene;
+  JobScene scene;
   CHECK_FALSE(scene.jobs->CurrentPressure().encoding.has_value());
   CHECK_FALSE(scene.jobs->CurrentPressure().waiting.has_value());
   scene.Submit(2, Priority::kHigh);

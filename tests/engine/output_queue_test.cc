@@ -8,8 +8,8 @@ namespace quintet {
 namespace {
 
 // Streaming requests on a model that never chooses eos.
-struct Scene {
-  explicit Scene(bool async_scheduling) : model({.eos_bonus = -1000.0f}, &pool) {
+struct QueueScene {
+  explicit QueueScene(bool async_scheduling) : model({.eos_bonus = -1000.0f}, &pool) {
     auto created = Engine::Create(&model, nullptr, {.async_scheduling = async_scheduling});
     REQUIRE(created.ok());
     engine = *std::move(created);
@@ -42,7 +42,7 @@ struct Scene {
 
 TEST_CASE("async scheduling: tokens of a step are delivered by the next step") {
   for (const bool async_scheduling : {false, true}) {
-    Scene scene(async_scheduling);
+    QueueScene scene(async_scheduling);
     scene.Submit(4, 10);
     scene.Step(5);
     CHECK(scene.streamed(0) == (async_scheduling ? 4 : 5));
@@ -52,7 +52,7 @@ TEST_CASE("async scheduling: tokens of a step are delivered by the next step") {
 
 TEST_CASE("a request that ends early has received all its tokens") {
   for (const bool async_scheduling : {false, true}) {
-    Scene scene(async_scheduling);
+    QueueScene scene(async_scheduling);
     const RequestId id = scene.Submit(4, 10);
     scene.Submit(6, 20);
     scene.Step(5);
@@ -67,7 +67,7 @@ TEST_CASE("a request that ends early has received all its tokens") {
 }
 
 TEST_CASE("a finished request gets OnDone although all others have ended since") {
-  Scene scene(/*async_scheduling=*/true);
+  QueueScene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   const RequestId other = scene.Submit(6, 20);
   scene.Step(3);
@@ -80,7 +80,7 @@ TEST_CASE("a finished request gets OnDone although all others have ended since")
 }
 
 TEST_CASE("resources of a finished request are free before OnDone") {
-  Scene scene(/*async_scheduling=*/true);
+  QueueScene scene(/*async_scheduling=*/true);
   scene.Submit(4, 3);
   scene.Submit(6, 6);
   scene.Step(3);

@@ -14,8 +14,8 @@ struct GapCounter : StepObserver {
 
 // An engine with a simulated clock. Each step advances the clock by step_us, by default 1; times
 // then are numbers of steps. The fake model advances it further if `fake` gives work a duration.
-struct Scene {
-  explicit Scene(FakeOptions fake, EngineLimits limits = {})
+struct PriorityScene {
+  explicit PriorityScene(FakeOptions fake, EngineLimits limits = {})
       : fake_options(Timed(fake)), model(fake_options, &pool) {
     auto created = Engine::Create(
         &model, nullptr, limits, [this] { return now; }, &observer);
@@ -63,7 +63,7 @@ const Timing& TimingOf(const Request& request) {
 
 TEST_CASE("while a higher priority runs, lower ones get a token in every fourth step") {
   for (const bool async_scheduling : {false, true}) {
-    Scene scene({}, {.async_scheduling = async_scheduling});
+    PriorityScene scene({}, {.async_scheduling = async_scheduling});
     const Request low = scene.Submit(Priority::kLow, 60);
     const Request normal = scene.Submit(Priority::kNormal, 60);
     for (int step = 0; step < 5; ++step) scene.Step();
@@ -88,7 +88,7 @@ TEST_CASE("while a higher priority runs, lower ones get a token in every fourth 
 
 TEST_CASE("requests of one priority are never skipped") {
   for (const Priority priority : {Priority::kLow, Priority::kNormal, Priority::kHigh}) {
-    Scene scene({});
+    PriorityScene scene({});
     const Request first = scene.Submit(priority, 40);
     for (int step = 0; step < 7; ++step) scene.Step();
     const Request second = scene.Submit(priority, 20);
@@ -99,7 +99,7 @@ TEST_CASE("requests of one priority are never skipped") {
 }
 
 TEST_CASE("a request that holds resources a higher priority waits for is not skipped") {
-  Scene scene({}, {.max_running_sequences = 2});
+  PriorityScene scene({}, {.max_running_sequences = 2});
   const Request low = scene.Submit(Priority::kLow, 20);
   const Request high = scene.Submit(Priority::kHigh, 60);
   scene.Step();
@@ -112,7 +112,7 @@ TEST_CASE("a request that holds resources a higher priority waits for is not ski
 }
 
 TEST_CASE("lower classes start within their wait targets while HIGH requests fill the engine") {
-  Scene scene({}, {.max_running_sequences = 2});
+  PriorityScene scene({}, {.max_running_sequences = 2});
   scene.step_us = 50'000;
   std::vector<Request> lower;
   for (int i = 0; i < 6; ++i) {
@@ -138,7 +138,7 @@ TEST_CASE("while a higher priority is encoded, lower ones leave most steps to th
     fake.encode_us = 10;
     fake.decode_us = 400;
     fake.limits.max_step_tokens = 64;
-    Scene scene(fake, {.prefill_share = 0.5});
+    PriorityScene scene(fake, {.prefill_share = 0.5});
     for (int i = 0; i < 4; ++i) scene.Submit(running, 30);
     for (int step = 0; step < 5; ++step) scene.Step();
     const Request high = scene.Submit(Priority::kHigh, 2, 200);

@@ -19,7 +19,7 @@ std::unique_ptr<Job> MakeJob(int64_t tokens) {
 
 // A request table that holds at most 3 requests and 100 tokens, and the jobs that a test has taken
 // from it.
-struct Scene {
+struct RequestScene {
   RequestId Add(int64_t tokens) {
     const auto id = table.Add(MakeJob(tokens), /*now_us=*/0);
     REQUIRE(id.ok());
@@ -47,7 +47,7 @@ struct Scene {
 absl::StatusCode CodeOf(const absl::StatusOr<RequestId>& id) { return id.status().code(); }
 
 TEST_CASE("request table: jobs are taken in the order of arrival, with ids and times") {
-  Scene scene;
+  RequestScene scene;
   const auto first = scene.table.Add(MakeJob(4), /*now_us=*/11);
   const auto second = scene.table.Add(MakeJob(4), /*now_us=*/12);
   REQUIRE(first.ok());
@@ -61,7 +61,7 @@ TEST_CASE("request table: jobs are taken in the order of arrival, with ids and t
 }
 
 TEST_CASE("request table: the queue is bounded by requests until they start") {
-  Scene scene;
+  RequestScene scene;
   for (int i = 0; i < 3; ++i) scene.Add(1);
   CHECK(scene.table.CheckOpen().code() == absl::StatusCode::kResourceExhausted);
   CHECK(CodeOf(scene.table.Add(MakeJob(1), 0)) == absl::StatusCode::kResourceExhausted);
@@ -75,7 +75,7 @@ TEST_CASE("request table: the queue is bounded by requests until they start") {
 }
 
 TEST_CASE("request table: the queue is bounded by tokens until requests start or end") {
-  Scene scene;
+  RequestScene scene;
   scene.Add(60);
   CHECK(CodeOf(scene.table.Add(MakeJob(41), 0)) == absl::StatusCode::kResourceExhausted);
   scene.Add(40);
@@ -87,7 +87,7 @@ TEST_CASE("request table: the queue is bounded by tokens until requests start or
 }
 
 TEST_CASE("request table: a cancellation is reported once, and only for an unfinished request") {
-  Scene scene;
+  RequestScene scene;
   const RequestId first = scene.Add(1), second = scene.Add(1);
   scene.Take();
   scene.Finish(1, JobState::kDone, /*was_queued=*/true);
@@ -104,7 +104,7 @@ TEST_CASE("request table: a cancellation is reported once, and only for an unfin
 }
 
 TEST_CASE("request table: counters follow each request from queue to end") {
-  Scene scene;
+  RequestScene scene;
   for (int i = 0; i < 3; ++i) scene.Add(10);
   scene.Take();
   CHECK(scene.table.counters().waiting == 3);
@@ -137,7 +137,7 @@ TEST_CASE("request table: counters follow each request from queue to end") {
 }
 
 TEST_CASE("request table: after a device failure requests are refused with its status") {
-  Scene scene;
+  RequestScene scene;
   CHECK(scene.table.status().ok());
   const absl::Status failed = absl::UnavailableError("the device failed");
   scene.table.Fail(failed);
@@ -148,7 +148,7 @@ TEST_CASE("request table: after a device failure requests are refused with its s
 }
 
 TEST_CASE("request table: a submitted request ends the wait for work") {
-  Scene scene;
+  RequestScene scene;
   scene.table.WaitForWork(/*timeout_us=*/1);  // without work it returns after the timeout
   std::thread submitter([&] { (void)scene.table.Add(MakeJob(1), 0); });
   // A lost notification would let the test hang for an hour.

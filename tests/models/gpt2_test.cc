@@ -8,23 +8,12 @@
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
 #include "tests/catch.h"
+#include "tests/models/checkpoint/checkpoint.h"
+#include "tests/models/must_load.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {
 namespace {
-
-constexpr int64_t kAll = int64_t{1} << 40;
-
-std::string CaseDirectory(const std::string& name) {
-  return QUINTET_SOURCE_DIR "/tests/golden/cases/" + name;
-}
-
-std::unique_ptr<Model> LoadFrom(const std::string& directory, ThreadPool* pool) {
-  auto model = Model::Load(directory, {}, pool);
-  INFO(model.status());
-  REQUIRE(model.ok());
-  return *std::move(model);
-}
 
 TEST_CASE("GPT-2: hidden states are bit-identical whole, in chunks, alone and packed") {
   ThreadPool pool(2);
@@ -32,7 +21,7 @@ TEST_CASE("GPT-2: hidden states are bit-identical whole, in chunks, alone and pa
       {5, 9, 200, 31, 77, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, {7}, {3, 250, 4}};
   for (const char* name : {"gpt2", "gpt2-variant"}) {
     INFO(name);
-    auto model = LoadFrom(CaseDirectory(name), &pool);
+    auto model = MustLoad(GoldenDirectory(name), &pool);
     RowRunner runner(model.get());
     const std::vector<float> whole = runner.Decode(rows, kAll);
     CHECK(whole == runner.Decode(rows, 1));
@@ -54,7 +43,7 @@ TEST_CASE("GPT-2: hidden states are bit-identical whole, in chunks, alone and pa
 // continuations read them there.
 TEST_CASE("GPT-2: continuations share a prompt's keys and values") {
   ThreadPool pool(2);
-  auto model = LoadFrom(CaseDirectory("gpt2"), &pool);
+  auto model = MustLoad(GoldenDirectory("gpt2"), &pool);
   const int64_t d_model = model->config().d_model;
   const std::vector<float> apart =
       RowRunner(model.get()).Decode({{5, 6, 7, 8}, {5, 6, 30, 31}}, kAll);
@@ -87,7 +76,7 @@ TEST_CASE("GPT-2: sequence classification multiplies the last hidden state by sc
       std::filesystem::temp_directory_path() / "quintet_gpt2_classifier";
   std::filesystem::remove_all(directory);
   std::filesystem::create_directory(directory);
-  auto config = ReadJsonFile(CaseDirectory("gpt2") + "/config.json", 1 << 20);
+  auto config = ReadJsonFile(GoldenDirectory("gpt2") + "/config.json", 1 << 20);
   REQUIRE(config.ok());
   const int64_t d_model = (*config)["n_embd"], labels = 3;
   (*config)["architectures"] = {"GPT2ForSequenceClassification"};
@@ -96,7 +85,7 @@ TEST_CASE("GPT-2: sequence classification multiplies the last hidden state by sc
   (*config)["num_labels"] = labels;
   std::ofstream(directory / "config.json") << config->dump();
 
-  auto reader = SafetensorsReader::Open(CaseDirectory("gpt2"));
+  auto reader = SafetensorsReader::Open(GoldenDirectory("gpt2"));
   REQUIRE(reader.ok());
   std::vector<TensorSpec> specs;
   for (const StoredTensor& t : reader->tensors()) specs.push_back({t.name, t.type, t.shape});
@@ -113,8 +102,8 @@ TEST_CASE("GPT-2: sequence classification multiplies the last hidden state by sc
   REQUIRE(writer->Append(score.data(), labels * d_model * 4).ok());
   REQUIRE(writer->Finish().ok());
 
-  auto language_model = LoadFrom(CaseDirectory("gpt2"), &pool);
-  auto classifier = LoadFrom(directory.string(), &pool);
+  auto language_model = MustLoad(GoldenDirectory("gpt2"), &pool);
+  auto classifier = MustLoad(directory.string(), &pool);
   CHECK(classifier->config().head == Head::kSequenceClassification);
   const TokenRows rows = {{5, 6, 7, 8}};
   const std::vector<float> states = RowRunner(classifier.get()).Decode(rows, kAll);

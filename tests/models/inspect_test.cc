@@ -5,6 +5,7 @@
 
 #include "models/convert/convert.h"
 #include "tests/catch.h"
+#include "tests/models/checkpoint/checkpoint.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {
@@ -12,10 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kCases = QUINTET_SOURCE_DIR "/tests/golden/cases/";
-
 TEST_CASE("Inspect returns the contents of a directory") {
-  const Inspection in = *InspectModel(kCases + "t5-v1_1", "", false);
+  const Inspection in = *InspectModel(GoldenDirectory("t5-v1_1"), "", false);
   CHECK(in.config.family == Family::kT5);
   CHECK(in.config.scale_logits == false);
   CHECK(in.stored_values.size() == 1);
@@ -24,17 +23,18 @@ TEST_CASE("Inspect returns the contents of a directory") {
   CHECK(in.weights_sha256.empty());
   bool found = false;
   for (const auto& [name, bytes] : in.files) {
-    found |= name == "model.safetensors" &&
-             bytes == static_cast<int64_t>(fs::file_size(kCases + "t5-v1_1/model.safetensors"));
+    found |=
+        name == "model.safetensors" &&
+        bytes == static_cast<int64_t>(fs::file_size(GoldenDirectory("t5-v1_1/model.safetensors")));
   }
   CHECK(found);
-  CHECK(*InspectModel(kCases + "t5-v1_0", "", false)->config.scale_logits);
+  CHECK(*InspectModel(GoldenDirectory("t5-v1_0"), "", false)->config.scale_logits);
 }
 
 TEST_CASE("Inspect recognises a converted directory") {
   ScratchDirectory scratch;
   ConvertOptions options;
-  options.source = kCases + "t5-v1_1";
+  options.source = GoldenDirectory("t5-v1_1");
   options.target = scratch / "out";
   options.dtype = DType::kI8;
   const ConvertResult result = *Convert(options);
@@ -51,7 +51,7 @@ TEST_CASE("Inspect rejects directories without a model") {
   WriteText(scratch / "bad/config.json", "{\"model_type\": \"t5\"");
   CHECK(InspectModel(scratch / "bad", "", false).status().code() ==
         absl::StatusCode::kInvalidArgument);
-  fs::copy_file(kCases + "t5-v1_1/config.json", scratch / "bad/config.json",
+  fs::copy_file(GoldenDirectory("t5-v1_1/config.json"), scratch / "bad/config.json",
                 fs::copy_options::overwrite_existing);
   CHECK(InspectModel(scratch / "bad", "", false).status().code() == absl::StatusCode::kNotFound);
 }

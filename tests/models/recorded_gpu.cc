@@ -17,8 +17,6 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kAll = int64_t{1} << 40;
-
 std::unique_ptr<Model> LoadCase(const std::string& name, Device* device, ThreadPool* pool) {
   LoadOptions options;
   options.device = device;

@@ -12,6 +12,9 @@ namespace quintet {
 
 using TokenRows = std::vector<std::vector<int32_t>>;
 
+// As `work` or `piece`: everything at once.
+constexpr int64_t kAll = int64_t{1} << 40;
+
 int64_t TotalTokens(const TokenRows& rows);
 
 // Returns the number of KV cache pages that RowRunner::Decode needs for `decoder_rows`. `sources`

@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-Ints Values(std::span<const int32_t> span) { return {span.begin(), span.end()}; }
+Ints Copied(std::span<const int32_t> span) { return {span.begin(), span.end()}; }
 
 TEST_CASE("StepShape: Rounded is at least as large, within the limits, a third padding at most") {
   const ModelLimits limits = {.max_step_tokens = 300, .max_step_sequences = 300};
@@ -82,7 +82,7 @@ TEST_CASE("StepArrays: of sequences that share the slot of their new token, one 
                           .slots_stride = 1,
                           .output_rows = {}};
   step.Fill(batch, StepShape::Of(batch), 16);
-  CHECK(Values(step.new_slots()) == Ints{8, -1, -1, 9});
+  CHECK(Copied(step.new_slots()) == Ints{8, -1, -1, 9});
 }
 
 TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
@@ -105,17 +105,17 @@ TEST_CASE("StepArrays: Fill computes positions and slots, and pads inertly") {
   step.Fill(batch.View(), shape, 64);
 
   const DecodeBatch& filled = step.batch();
-  CHECK(Values(filled.tokens) == Ints{5, 6, 7, 8, 0, 0});
-  CHECK(Values({step.positions().as<int32_t>(), 6}) == Ints{2, 2, 0, 1, 0, 0});
-  CHECK(Values(step.new_slots()) == Ints{12, 13, 20, 21, -1, -1});
-  CHECK(Values(filled.offsets) == Ints{0, 1, 2, 4, 4, 4});
-  CHECK(Values(filled.kv_lens) == Ints{3, 3, 2, 0, 0});
-  CHECK(Values(filled.output_rows) == Ints{1, 3, 0, 0});
-  CHECK(Values({filled.slots + 8, 3}) == Ints{10, 11, 13});
-  CHECK(Values(filled.group_offsets) == Ints{0, 2, 3, 3});
-  CHECK(Values(step.group_offsets()) == Ints{0, 2, 4, 4});
-  CHECK(Values(filled.source_lens) == Ints{2, 1, 0});
-  CHECK(Values({filled.source_slots, 2}) == Ints{30, 31});
+  CHECK(Copied(filled.tokens) == Ints{5, 6, 7, 8, 0, 0});
+  CHECK(Copied({step.positions().as<int32_t>(), 6}) == Ints{2, 2, 0, 1, 0, 0});
+  CHECK(Copied(step.new_slots()) == Ints{12, 13, 20, 21, -1, -1});
+  CHECK(Copied(filled.offsets) == Ints{0, 1, 2, 4, 4, 4});
+  CHECK(Copied(filled.kv_lens) == Ints{3, 3, 2, 0, 0});
+  CHECK(Copied(filled.output_rows) == Ints{1, 3, 0, 0});
+  CHECK(Copied({filled.slots + 8, 3}) == Ints{10, 11, 13});
+  CHECK(Copied(filled.group_offsets) == Ints{0, 2, 3, 3});
+  CHECK(Copied(step.group_offsets()) == Ints{0, 2, 4, 4});
+  CHECK(Copied(filled.source_lens) == Ints{2, 1, 0});
+  CHECK(Copied({filled.source_slots, 2}) == Ints{30, 31});
   CHECK(filled.source_slots[4] == 40);
 
   // If the next batch has the same shape, every array keeps its address, as captured CUDA graphs
@@ -135,12 +135,12 @@ TEST_CASE("StepArrays: PlanForCapture sets the largest lengths of the shape") {
   const StepShape shape = StepShape::Of(batch.View());
   step.Fill(batch.View(), shape, 64);
   step.PlanForCapture(/*same_offsets=*/true);
-  CHECK(Values(step.batch().offsets) == batch.offsets);
-  CHECK(Values(step.batch().kv_lens) == Ints{3, 3, 3});
-  CHECK(Values(step.batch().source_lens) == Ints{2, 2});
+  CHECK(Copied(step.batch().offsets) == batch.offsets);
+  CHECK(Copied(step.batch().kv_lens) == Ints{3, 3, 3});
+  CHECK(Copied(step.batch().source_lens) == Ints{2, 2});
   step.PlanForCapture(/*same_offsets=*/false);
-  CHECK(Values(step.batch().offsets) == Ints{0, 1, 2, 3});
-  CHECK(Values(step.group_offsets()) == Ints{0, 2, 4});
+  CHECK(Copied(step.batch().offsets) == Ints{0, 1, 2, 3});
+  CHECK(Copied(step.group_offsets()) == Ints{0, 2, 4});
 }
 
 }  // namespace

@@ -11,26 +11,12 @@
 #include "models/checkpoint/json.h"
 #include "tests/catch.h"
 #include "tests/models/allocation_count.h"
+#include "tests/models/checkpoint/checkpoint.h"
+#include "tests/models/must_load.h"
 #include "tests/models/row_runner.h"
 
 namespace quintet {
 namespace {
-
-constexpr int64_t kAll = int64_t{1} << 40;
-
-std::string CaseDirectory(const std::string& name) {
-  return QUINTET_SOURCE_DIR "/tests/golden/cases/" + name;
-}
-
-std::unique_ptr<Model> LoadFrom(const std::string& directory, ThreadPool* pool,
-                                ModelLimits limits = {}) {
-  LoadOptions options;
-  options.limits = limits;
-  auto model = Model::Load(directory, options, pool);
-  INFO(model.status());
-  REQUIRE(model.ok());
-  return *std::move(model);
-}
 
 std::vector<int32_t> Ramp(int64_t n, int32_t start, int32_t step, int32_t modulus) {
   std::vector<int32_t> ids;
@@ -51,9 +37,9 @@ class Variant {
       : directory_(std::filesystem::temp_directory_path() / ("quintet_variant_" + name)) {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
-    std::filesystem::copy_file(CaseDirectory(name) + "/model.safetensors",
+    std::filesystem::copy_file(GoldenDirectory(name) + "/model.safetensors",
                                directory_ / "model.safetensors");
-    auto config = ReadJsonFile(CaseDirectory(name) + "/config.json", 1 << 20);
+    auto config = ReadJsonFile(GoldenDirectory(name) + "/config.json", 1 << 20);
     REQUIRE(config.ok());
     for (const auto& [key, value] : changes.items()) {
       if (value.is_null()) {
@@ -72,7 +58,7 @@ class Variant {
 };
 
 std::vector<float> LogitsOf(const std::string& directory, ThreadPool* pool) {
-  auto model = LoadFrom(directory, pool);
+  auto model = MustLoad(directory, pool);
   RowRunner runner(model.get());
   runner.Encode({Ramp(20, 1, 3, 90), Ramp(9, 2, 5, 90)}, kAll);
   return runner.Logits(runner.Decode({Ramp(12, 3, 7, 90), Ramp(5, 4, 9, 90)}, kAll));
@@ -83,7 +69,7 @@ TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decode
   INFO(name);
   constexpr int64_t kRows = 600;  // more than one block
   ThreadPool pool(2);
-  auto model = LoadFrom(CaseDirectory(name), &pool);
+  auto model = MustLoad(GoldenDirectory(name), &pool);
   const ModelConfig& config = model->config();
   REQUIRE(config.decoder_layers > 1);
   RowRunner runner(model.get());
@@ -109,7 +95,7 @@ TEST_CASE("T5: hidden states are bit-identical in any slicing, alone or packed")
   const TokenRows rows = ThreeRows();
   for (const char* name : {"t5-v1_1", "fat5-t5", "fat5-alibi", "fat5-fire-32", "fat5-xpos"}) {
     INFO(name);
-    auto model = LoadFrom(CaseDirectory(name), &pool);
+    auto model = MustLoad(GoldenDirectory(name), &pool);
     RowRunner runner(model.get());
     const std::vector<float> whole = runner.Encode(rows, kAll);
     CHECK(whole == runner.Encode(rows, 1));
@@ -125,7 +111,7 @@ TEST_CASE("T5: hidden states are bit-identical in any slicing, alone or packed")
 
 TEST_CASE("T5: EncodeSlice does about `work` units of work") {
   ThreadPool pool(1);
-  auto model = LoadFrom(CaseDirectory("t5-v1_1"), &pool);
+  auto model = MustLoad(GoldenDirectory("t5-v1_1"), &pool);
   const std::vector<int32_t> tokens = Ramp(2000, 3, 7, 90);
   const std::vector<int32_t> offsets = {0, 2000};
   const auto slices = [&](int64_t work) {
@@ -145,7 +131,7 @@ TEST_CASE("T5: EncodeSlice does about `work` units of work") {
 
 TEST_CASE("T5: BeginEncode drops an incomplete batch") {
   ThreadPool pool(1);
-  auto model = LoadFrom(CaseDirectory("t5-v1_1"), &pool);
+  auto model = MustLoad(GoldenDirectory("t5-v1_1"), &pool);
   RowRunner runner(model.get());
   const TokenRows rows = ThreeRows();
   const std::vector<float> expected = runner.Encode(rows, kAll);
@@ -161,7 +147,7 @@ TEST_CASE("T5: beams share a source and read each other's slots") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "umt5", "fat5-rope"}) {
     INFO(name);
-    auto model = LoadFrom(CaseDirectory(name), &pool);
+    auto model = MustLoad(GoldenDirectory(name), &pool);
     RowRunner runner(model.get());
     const std::vector<int32_t> source = Ramp(37, 5, 3, 90);
     const TokenRows beams = {{0, 17, 23, 9, 40}, {0, 17, 23, 31, 8}};
@@ -210,7 +196,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "fat5-xpos"}) {
     INFO(name);
-    auto model = LoadFrom(CaseDirectory(name), &pool);
+    auto model = MustLoad(GoldenDirectory(name), &pool);
     RowRunner runner(model.get());
     const std::vector<float> states = runner.Encode(ThreeRows(), kAll);
     const KvCache& cache = model->cache();
@@ -238,7 +224,7 @@ TEST_CASE("T5: ProjectCross of copied encoder states gives the same keys and val
 
 TEST_CASE("T5: TargetLogProbs agrees with Logits") {
   ThreadPool pool(2);
-  auto model = LoadFrom(CaseDirectory("t5-v1_0"), &pool);
+  auto model = MustLoad(GoldenDirectory("t5-v1_0"), &pool);
   RowRunner runner(model.get());
   runner.Encode({Ramp(20, 1, 3, 90)}, kAll);
   const std::vector<float> states = runner.Decode({Ramp(300, 3, 7, 90)}, kAll);
@@ -265,8 +251,8 @@ TEST_CASE("T5: TargetLogProbs agrees with Logits") {
 
 TEST_CASE("T5: transformers 4.x and 5.x configurations of one model give the same logits") {
   ThreadPool pool(1);
-  const std::vector<float> v1_0 = LogitsOf(CaseDirectory("t5-v1_0"), &pool);
-  const std::vector<float> v1_1 = LogitsOf(CaseDirectory("t5-v1_1"), &pool);
+  const std::vector<float> v1_0 = LogitsOf(GoldenDirectory("t5-v1_0"), &pool);
+  const std::vector<float> v1_1 = LogitsOf(GoldenDirectory("t5-v1_1"), &pool);
   CHECK(v1_0 ==
         LogitsOf(Variant("t5-v1_0", {{"scale_decoder_outputs", nullptr}}).directory(), &pool));
   CHECK(v1_1 ==
@@ -291,7 +277,7 @@ TEST_CASE("T5: int8 and bf16 weights stay close to f32") {
     for (const bool narrow : {false, true}) {
       LoadOptions options;
       if (narrow) options.weights = type;
-      auto model = Model::Load(CaseDirectory("t5-v1_1"), options, &pool);
+      auto model = Model::Load(GoldenDirectory("t5-v1_1"), options, &pool);
       INFO(model.status());
       REQUIRE(model.ok());
       RowRunner runner(model->get());
@@ -312,7 +298,7 @@ TEST_CASE("T5: no call of the forward pass allocates") {
   ThreadPool pool(2);
   for (const char* name : {"t5-v1_1", "fat5-xpos"}) {
     INFO(name);
-    auto model = LoadFrom(CaseDirectory(name), &pool);
+    auto model = MustLoad(GoldenDirectory(name), &pool);
     const std::vector<int32_t> tokens = Ramp(300, 3, 7, 90), offsets = {0, 100, 300};
     std::vector<int32_t> source_slots(200);
     std::iota(source_slots.begin(), source_slots.end(), 0);
@@ -350,7 +336,7 @@ TEST_CASE("Model: Load names the limit that is out of range") {
   const auto message = [&](const ModelLimits& limits) {
     LoadOptions options;
     options.limits = limits;
-    const auto model = Model::Load(CaseDirectory("fat5-tokcls"), options, &pool);
+    const auto model = Model::Load(GoldenDirectory("fat5-tokcls"), options, &pool);
     CHECK(absl::IsInvalidArgument(model.status()));
     return std::string(model.status().message());
   };
@@ -368,11 +354,11 @@ TEST_CASE("Model: Load names a weight type that the CPU does not support") {
   ThreadPool pool(1);
   LoadOptions options;
   options.weights = WeightType::kF16;
-  const auto model = Model::Load(CaseDirectory("fat5-tokcls"), options, &pool);
+  const auto model = Model::Load(GoldenDirectory("fat5-tokcls"), options, &pool);
   CHECK(absl::IsUnimplemented(model.status()));
   CHECK(model.status().message() == "weight type f16 is not supported on this CPU: it needs a GPU");
   options.weights = WeightType::kF8W8A8;
-  CHECK(Model::Load(CaseDirectory("fat5-tokcls"), options, &pool).status().message() ==
+  CHECK(Model::Load(GoldenDirectory("fat5-tokcls"), options, &pool).status().message() ==
         "weight type fp8-w8a8 is not supported on this CPU: it needs a Hopper GPU (H100, H200)");
 }
 

@@ -13,7 +13,7 @@
 namespace quintet {
 namespace {
 
-constexpr TaskTraits kLong{Priority::kNormal, TaskQueue::kMaxShortBytes + 1};
+constexpr TaskTraits kLongTask{Priority::kNormal, TaskQueue::kMaxShortBytes + 1};
 
 // Blocks every task that calls Pass, and thereby the task's thread, until Open is called.
 class Gate {
@@ -61,7 +61,7 @@ TEST_CASE("executor: long tasks never occupy all threads", "[executor]") {
     Gate gate;  // opened before the executor is destroyed, which waits for all tasks
     Executor executor({.name = "test", .threads = threads, .short_task_threads = 1});
     Gate* const inside = &gate;
-    for (int i = 0; i < 24; ++i) executor.Post(kLong, [inside] { inside->Pass(); });
+    for (int i = 0; i < 24; ++i) executor.Post(kLongTask, [inside] { inside->Pass(); });
     gate.AwaitInside(threads);
     for (int i = 0; i < 100; ++i) {
       for (const Priority priority : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
@@ -100,9 +100,9 @@ TEST_CASE("executor: the destructor runs all queued tasks first", "[executor]") 
     for (int i = 0; i < 500; ++i) {
       // The executor's destructor waits for all queued tasks, and also for the tasks that these
       // post while it runs.
-      executor.Post(i % 3 == 0 ? kLong : TaskTraits{}, [&] {
+      executor.Post(i % 3 == 0 ? kLongTask : TaskTraits{}, [&] {
         executor.Post([&ran] { ++ran; });
-        executor.Post(kLong, [&ran] { ++ran; });
+        executor.Post(kLongTask, [&ran] { ++ran; });
       });
     }
   }
@@ -124,7 +124,7 @@ TEST_CASE("executor: random tasks from many threads each run once", "[executor]"
           const int task = poster * kEach + i;
           const bool is_long = random() % 2 == 0;
           const TaskTraits traits{static_cast<Priority>(random() % 3),
-                                  is_long ? kLong.cost_bytes : 0};
+                                  is_long ? kLongTask.cost_bytes : 0};
           executor.Post(traits, [&, task, is_long] {
             ++runs[task];
             if (!is_long) return;

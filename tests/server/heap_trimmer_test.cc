@@ -9,12 +9,12 @@
 namespace quintet {
 namespace {
 
-constexpr int64_t kMib = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
 // A simulated process with a HeapTrimmer. Tick sets the resident memory of the process and calls
 // the trimmer. A trim (which in a real process returns freed memory to the kernel) sets the
 // resident memory to `trimmed_mib`.
-struct Scene {
+struct TrimmerScene {
   void Tick(int64_t mib) {
     resident_mib = mib;
     now_us += HeapTrimmer::kIntervalUs;
@@ -23,7 +23,7 @@ struct Scene {
 
   int64_t now_us = 0, resident_mib = 0, trimmed_mib = 100;
   int trims = 0;
-  HeapTrimmer trimmer{[this] { return resident_mib * kMib; },
+  HeapTrimmer trimmer{[this] { return resident_mib * kMebibyte; },
                       [this] {
                         ++trims;
                         resident_mib = trimmed_mib;
@@ -31,7 +31,7 @@ struct Scene {
 };
 
 TEST_CASE("heap trimmer: trims what loading left, then what growth left", "[heap_trimmer]") {
-  Scene scene;
+  TrimmerScene scene;
   scene.Tick(120);
   CHECK(scene.trims == 1);
   scene.Tick(115);
@@ -41,7 +41,7 @@ TEST_CASE("heap trimmer: trims what loading left, then what growth left", "[heap
 }
 
 TEST_CASE("heap trimmer: returns memory that was freed after a trim", "[heap_trimmer]") {
-  Scene scene;
+  TrimmerScene scene;
   scene.Tick(100);
   scene.trimmed_mib = 300;  // in use
   scene.Tick(310);
@@ -53,7 +53,7 @@ TEST_CASE("heap trimmer: returns memory that was freed after a trim", "[heap_tri
 }
 
 TEST_CASE("heap trimmer: tries less and less often while memory stays in use", "[heap_trimmer]") {
-  Scene scene;
+  TrimmerScene scene;
   scene.Tick(100);
   scene.trimmed_mib = 300;
   const auto ticks_to_trim = [&](int64_t mib) {
@@ -71,7 +71,7 @@ TEST_CASE("heap trimmer: tries less and less often while memory stays in use", "
 }
 
 TEST_CASE("heap trimmer: growth counts from the smallest size", "[heap_trimmer]") {
-  Scene scene;
+  TrimmerScene scene;
   scene.Tick(100);
   scene.Tick(80);
   scene.Tick(95);
@@ -81,7 +81,7 @@ TEST_CASE("heap trimmer: growth counts from the smallest size", "[heap_trimmer]"
 }
 
 TEST_CASE("heap trimmer: looks once in every interval", "[heap_trimmer]") {
-  Scene scene;
+  TrimmerScene scene;
   scene.Tick(100);
   scene.resident_mib = 500;
   scene.trimmer.Tick(scene.now_us + HeapTrimmer::kIntervalUs - 1);
@@ -100,7 +100,7 @@ TEST_CASE("heap trimmer: returns pages in the middle of the heap", "[heap_trimme
   for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i] = nullptr;  // the last one stays
   const int64_t before = ResidentBytes();
   HeapTrimmer().Tick(HeapTrimmer::kIntervalUs);
-  CHECK(before - ResidentBytes() >= 48 * kMib);
+  CHECK(before - ResidentBytes() >= 48 * kMebibyte);
 }
 #endif
 

@@ -14,7 +14,7 @@
 namespace quintet {
 namespace {
 
-constexpr int kPatienceMs = 30'000;
+constexpr int kClientPatienceMs = 30'000;
 
 // Replaces Catch's REQUIRE, which works only on one thread: tests use HTTP clients on several
 // threads.
@@ -63,7 +63,7 @@ bool HttpClient::Send(const std::string& text) const {
 void HttpClient::EndRequests() const { shutdown(fd_, SHUT_WR); }
 
 bool HttpClient::ReadMore() {
-  Require(Readable(fd_, kPatienceMs));
+  Require(Readable(fd_, kClientPatienceMs));
   char buffer[16 << 10];
   const ssize_t n = read(fd_, buffer, sizeof(buffer));
   if (n > 0) unread_.append(buffer, static_cast<size_t>(n));

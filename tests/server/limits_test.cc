@@ -17,11 +17,11 @@ namespace {
 using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>>;
 
 // A GenerateStream call in progress.
-struct Stream {
+struct LimitedStream {
   grpc::ClientContext context;
   Reader reader;
 
-  Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request)
+  LimitedStream(v1::Inference::Stub& stub, const v1::GenerateRequest& request)
       : reader(stub.GenerateStream(&context, request)) {}
   void ReadOne() {
     v1::GenerateStreamResponse message;
@@ -44,7 +44,7 @@ bool AtRest(const RunningServer& server) {
              server.Metric("quintet_requests_finished_total");
 }
 
-v1::GenerateRequest Ids(int count, uint32_t tokens) {
+v1::GenerateRequest IdsRequest(int count, uint32_t tokens) {
   v1::GenerateRequest request = Endless(tokens);
   request.mutable_input()->clear_text();
   for (int i = 0; i < count; ++i) request.mutable_input()->mutable_token_ids()->add_ids(40);
@@ -60,16 +60,16 @@ TEST_CASE("With most queue tokens in use a large request is rejected and a small
     options->models[0].limits.max_running = 1;
     options->models[0].engine.max_queue_tokens = 100;
   });
-  Stream running(server.stub(), Endless(4000));
+  LimitedStream running(server.stub(), Endless(4000));
   running.ReadOne();
-  Stream waiting(server.stub(), Ids(60, 1));
+  LimitedStream waiting(server.stub(), IdsRequest(60, 1));
   REQUIRE(Eventually([&] { return server.Metric("quintet_queue_tokens") == 60; }));
-  const grpc::Status giant = Generate(server.stub(), Ids(50, 1));
+  const grpc::Status giant = Generate(server.stub(), IdsRequest(50, 1));
   CHECK(giant.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(ReasonOfStatus(giant) == "QUEUE_FULL");
   google::rpc::RetryInfo retry;
   CHECK(DetailOf(giant, &retry));
-  Stream small(server.stub(), Ids(10, 1));
+  LimitedStream small(server.stub(), IdsRequest(10, 1));
   CHECK(Eventually([&] { return server.Metric("quintet_requests_waiting") == 2; }));
   // A request of 200 input tokens exceeds the limit of the whole queue, 100 tokens, and can never
   // be admitted: the error must be INVALID_ARGUMENT, without RetryInfo.
@@ -78,7 +78,7 @@ TEST_CASE("With most queue tokens in use a large request is rejected and a small
   CHECK(waiting.ReadAll().ok());
   CHECK(small.ReadAll().ok());
   CHECK(Eventually([&] { return AtRest(server); }));
-  const grpc::Status never = Generate(server.stub(), Ids(200, 1));
+  const grpc::Status never = Generate(server.stub(), IdsRequest(200, 1));
   CHECK(never.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("A request whose deadline passes in the queue never reaches the model"
   v1::GenerateStreamResponse message;
   REQUIRE(running->Read(&message));
   const int64_t encoded = control->encoded_tokens;
-  const grpc::Status late = Generate(server.stub(), Ids(30, 1));
+  const grpc::Status late = Generate(server.stub(), IdsRequest(30, 1));
   CHECK(late.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
   CHECK(ReasonOfStatus(late) == "QUEUED");
   CHECK(control->encoded_tokens == encoded);
@@ -116,9 +116,9 @@ TEST_CASE("After a thousand cancelled streams all resources are released", "[lim
     options->models[0].engine.max_queue_requests = 1000;
     options->models[0].limits.max_running = 64;
   });
-  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<LimitedStream>> streams;
   for (int i = 0; i < 1000; ++i) {
-    streams.push_back(std::make_unique<Stream>(server.stub(), Endless(2000)));
+    streams.push_back(std::make_unique<LimitedStream>(server.stub(), Endless(2000)));
   }
   REQUIRE(Eventually([&] { return server.Metric("quintet_requests_accepted_total") == 1000; }));
   CHECK(server.Metric("quintet_open_calls") == 1000);
@@ -148,7 +148,7 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   v1::GenerateRequest request = Endless(60'000);
   request.mutable_decoding()->set_do_sample(true);
   request.mutable_decoding()->set_num_return_sequences(16);
-  Stream stalled(*stub, request);
+  LimitedStream stalled(*stub, request);
   stalled.ReadOne();
   for (int i = 0; i < 5; ++i) CHECK(Generate(server.stub(), Endless(20)).ok());
   // The 16 sequences of the stalled call produce 1 to 2 MB of chunks. That is more than the server
@@ -163,7 +163,7 @@ TEST_CASE("A stream whose client stops reading is cancelled, and the others cont
   CHECK(Eventually([&] { return AtRest(server); }));
   // If its client reads the chunks, a stream of 16 * 11'000 tokens completes without an error.
   request.mutable_decoding()->set_max_new_tokens(11'000);
-  Stream reading(*stub, request);
+  LimitedStream reading(*stub, request);
   CHECK(reading.ReadAll().ok());
 }
 

@@ -14,6 +14,7 @@
 #include "engine/clock.h"
 #include "tests/catch.h"
 #include "tests/server/calls.h"
+#include "tests/server/micros.h"
 #include "tests/server/running_server.h"
 #include "tests/server/stub_model.h"
 
@@ -21,8 +22,6 @@ namespace quintet {
 namespace {
 
 using Host = std::shared_ptr<ModelHost>;
-
-constexpr int64_t kSecond = 1'000'000;
 
 // A loader without a server.
 struct Loader {

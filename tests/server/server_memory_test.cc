@@ -18,7 +18,7 @@ ProcessMemory Resident(int64_t limit_mib, int64_t used_mib = 50) {
   return memory;
 }
 
-ModelHostMemory Model(int64_t weights_mib) {
+ModelHostMemory ModelOf(int64_t weights_mib) {
   return {.weights_bytes = weights_mib * kMib,
           .cache_bytes = 128 * kMib,
           .workspace_bytes = 20 * kMib,
@@ -35,7 +35,7 @@ int64_t Total(const ServerMemoryPlan& plan, std::span<const ModelHostMemory> mod
 }
 
 TEST_CASE("a plan stays within 85 % of the limit, whatever the limit") {
-  const ModelHostMemory models[] = {Model(100), Model(10)};
+  const ModelHostMemory models[] = {ModelOf(100), ModelOf(10)};
   bool refused = false, reduced = false, whole = false;
   for (int64_t limit = 64; limit < 65536; limit += limit / 8) {
     CAPTURE(limit);
@@ -64,7 +64,7 @@ TEST_CASE("a plan stays within 85 % of the limit, whatever the limit") {
 }
 
 TEST_CASE("an error names the limit, its source, every part and what to change") {
-  const ModelHostMemory model = Model(300);
+  const ModelHostMemory model = ModelOf(300);
   const absl::Status status = PlanServerMemory(Resident(512), {&model, 1}, kMessage).status();
   INFO(status);
   for (const char* part :
@@ -76,7 +76,7 @@ TEST_CASE("an error names the limit, its source, every part and what to change")
 }
 
 TEST_CASE("the address space counts stacks and heaps that are mapped later") {
-  const ModelHostMemory model = Model(100);
+  const ModelHostMemory model = ModelOf(100);
   ProcessMemory memory = Resident(100'000);
   memory.address_space.limit = {1100 * kMib, "RLIMIT_AS (ulimit -v)"};
   const absl::Status status = PlanServerMemory(memory, {&model, 1}, kMessage).status();
@@ -90,7 +90,7 @@ TEST_CASE("the address space counts stacks and heaps that are mapped later") {
 }
 
 TEST_CASE("the request budget holds several of the largest messages") {
-  const ModelHostMemory model = Model(1);
+  const ModelHostMemory model = ModelOf(1);
   const int64_t message = 512 * kMib;
   CHECK(GrpcQuotaBytes(Resident(1024), message) == 4 * message);
   const auto plan = PlanServerMemory(Resident(16'384), {&model, 1}, message);

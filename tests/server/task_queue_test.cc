@@ -4,17 +4,18 @@
 #include <random>
 
 #include "tests/catch.h"
+#include "tests/server/micros.h"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000;
-constexpr int64_t kShort = TaskQueue::kMaxShortBytes, kLong = kShort + 1, kMiB = 1 << 20;
+constexpr int64_t kShortBytes = TaskQueue::kMaxShortBytes, kLongBytes = kShortBytes + 1,
+                  kMiB = 1 << 20;
 constexpr Priority kLow = Priority::kLow, kNormal = Priority::kNormal, kHigh = Priority::kHigh;
 
 // A TaskQueue whose tasks are named by numbers: the first task that was pushed has the name 0, the
 // next one 1, and so on. A task that runs stores its name in `latest`.
-struct Scene {
+struct TaskScene {
   void Push(int64_t now_us, Priority priority, int64_t cost_bytes) {
     queue.Push(now_us, {priority, cost_bytes}, [this, name = pushed++] { latest = name; });
   }
@@ -36,7 +37,7 @@ struct Scene {
 };
 
 TEST_CASE("task queue: equal tasks start in order of arrival", "[task_queue]") {
-  Scene scene;
+  TaskScene scene;
   for (int i = 0; i < 100; ++i) scene.Push(i / 7, kNormal, 100);
   const std::vector<int> order = scene.PopAll();
   CHECK(order.size() == 100);
@@ -44,7 +45,7 @@ TEST_CASE("task queue: equal tasks start in order of arrival", "[task_queue]") {
 }
 
 TEST_CASE("task queue: higher classes and shorter tasks start first", "[task_queue]") {
-  Scene scene;
+  TaskScene scene;
   scene.Push(0, kLow, 10);
   scene.Push(0, kNormal, 10);
   scene.Push(0, kHigh, kMiB / 2);
@@ -54,12 +55,12 @@ TEST_CASE("task queue: higher classes and shorter tasks start first", "[task_que
 }
 
 TEST_CASE("task queue: a thread for short tasks never gets a long one", "[task_queue]") {
-  Scene scene;
-  scene.Push(0, kHigh, kLong);
+  TaskScene scene;
+  scene.Push(0, kHigh, kLongBytes);
   CHECK(scene.queue.empty(true));
   CHECK_FALSE(scene.queue.empty(false));
   CHECK(scene.Pop(true) == -1);
-  scene.Push(0, kLow, kShort);
+  scene.Push(0, kLow, kShortBytes);
   CHECK_FALSE(scene.queue.empty(true));
   CHECK(scene.Pop(true) == 1);
   CHECK(scene.Pop(true) == -1);
@@ -68,7 +69,7 @@ TEST_CASE("task queue: a thread for short tasks never gets a long one", "[task_q
 }
 
 TEST_CASE("task queue: a large LOW task is overtaken only for a while", "[task_queue]") {
-  Scene scene;
+  TaskScene scene;
   scene.Push(0, kLow, kMiB);
   const int64_t delay = TaskQueue::DelayMicros({kLow, kMiB});
   CHECK(delay > 6 * kSecond);
@@ -101,7 +102,7 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
   };
   for (int seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
-    Scene scene;
+    TaskScene scene;
     std::vector<Waiting> waiting;
     int64_t now = 0;
     const auto precedes = [](const Waiting& a, const Waiting& b) {
@@ -121,14 +122,14 @@ TEST_CASE("task queue: no task of a random trace is overtaken for too long", "[t
       if (random() % 100 < (i < 2500 ? 60 : 45)) {
         const TaskTraits traits{static_cast<Priority>(random() % 3),
                                 random() % 3 == 0 ? static_cast<int64_t>(random() % (5 * kMiB))
-                                                  : static_cast<int64_t>(random() % kShort)};
+                                                  : static_cast<int64_t>(random() % kShortBytes)};
         waiting.push_back({scene.pushed, now, traits});
         scene.Push(now, traits.priority, traits.cost_bytes);
         continue;
       }
       const bool short_only = random() % 2 == 0;
       const auto eligible = [&](const Waiting& task) {
-        return !short_only || task.traits.cost_bytes <= kShort;
+        return !short_only || task.traits.cost_bytes <= kShortBytes;
       };
       const bool any = std::any_of(waiting.begin(), waiting.end(), eligible);
       REQUIRE(scene.queue.empty(short_only) == !any);

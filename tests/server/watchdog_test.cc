@@ -3,15 +3,14 @@
 #include <random>
 
 #include "tests/catch.h"
+#include "tests/server/micros.h"
 
 namespace quintet {
 namespace {
 
-constexpr int64_t kMilli = 1000, kSecond = 1'000'000;
-
 // A Watchdog with a timeout of 3 s. The test sets its clock and the heartbeat counters of the
 // engines that it watches.
-struct Scene {
+struct WatchdogScene {
   // Advances the clock by `us` microseconds in one step, then ticks once.
   int64_t Tick(int64_t us) {
     now += us;
@@ -28,7 +27,7 @@ struct Scene {
 };
 
 TEST_CASE("watchdog: an engine without a heartbeat for the timeout is stalled", "[watchdog]") {
-  Scene scene;
+  WatchdogScene scene;
   scene.Tick(20 * kMilli);
   scene.Ticks(3 * kSecond - 20 * kMilli);
   CHECK_FALSE(scene.watchdog.stalled());
@@ -40,7 +39,7 @@ TEST_CASE("watchdog: an engine without a heartbeat for the timeout is stalled", 
 }
 
 TEST_CASE("watchdog: a stall of any engine is reported", "[watchdog]") {
-  Scene scene;
+  WatchdogScene scene;
   scene.heartbeats = {1, 1};
   for (int i = 0; i < 200; ++i) {
     ++*scene.heartbeats[0];
@@ -50,7 +49,7 @@ TEST_CASE("watchdog: a stall of any engine is reported", "[watchdog]") {
 }
 
 TEST_CASE("watchdog: an engine is not watched before its first heartbeat", "[watchdog]") {
-  Scene scene;
+  WatchdogScene scene;
   scene.heartbeats = {std::nullopt, 7};
   for (int i = 0; i < 1000; ++i) {
     ++*scene.heartbeats[1];
@@ -66,7 +65,7 @@ TEST_CASE("watchdog: an engine is not watched before its first heartbeat", "[wat
 }
 
 TEST_CASE("watchdog: time in which the process was suspended does not count", "[watchdog]") {
-  Scene scene;
+  WatchdogScene scene;
   scene.Ticks(2 * kSecond);
   CHECK(scene.Tick(3600 * kSecond) == 3600 * kSecond);
   CHECK_FALSE(scene.watchdog.stalled());
@@ -78,7 +77,7 @@ TEST_CASE("watchdog: time in which the process was suspended does not count", "[
 }
 
 TEST_CASE("watchdog: a stall is reported although every tick is late", "[watchdog]") {
-  Scene scene;
+  WatchdogScene scene;
   for (int i = 0; i < 31; ++i) scene.Tick(5 * kSecond);
   CHECK(scene.watchdog.stalled());
 }
@@ -89,7 +88,7 @@ TEST_CASE("watchdog: a stall is reported although every tick is late", "[watchdo
 TEST_CASE("watchdog: random traces report exactly the stalls", "[watchdog]") {
   for (int seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
-    Scene scene;
+    WatchdogScene scene;
     scene.Tick(0);
     int64_t silent_us = 0;  // silence while the process ran
     int stalls = 0;

@@ -211,8 +211,8 @@ TEST_CASE("every decoding field is a flag") {
 }
 
 // Returns the value of one flag as `quintet generate --print-config` prints it.
-std::string Settled(const std::string& flag, std::vector<std::string> args,
-                    std::map<std::string, std::string> environment) {
+std::string FlagValue(const std::string& flag, std::vector<std::string> args,
+                      std::map<std::string, std::string> environment) {
   args.insert(args.begin(), "generate");
   args.push_back("--print-config");
   const Outcome outcome = RunBinary({args, "", std::move(environment)});
@@ -229,16 +229,16 @@ TEST_CASE("flags override variables, which override the file, which overrides de
   const std::string file = WriteConfig(
       "num-beams = 7\nmax_new_tokens = 9\ndo-sample = true\n[encode]\nnormalize = true\n");
   const std::map<std::string, std::string> variable = {{"QUINTET_NUM_BEAMS", "5"}};
-  CHECK(Settled("num-beams", {}, {}) == "\"1\"");
-  CHECK(Settled("num-beams", {"--config", file}, {}) == "\"7\"");
-  CHECK(Settled("num-beams", {"--config", file}, variable) == "\"5\"");
-  CHECK(Settled("num-beams", {"--config", file, "--num-beams", "3"}, variable) == "\"3\"");
-  CHECK(Settled("max-new-tokens", {"--config", file}, {}) == "\"9\"");
-  CHECK(Settled("do-sample", {"--config", file}, {}) == "true");
-  CHECK(Settled("do-sample", {}, {{"QUINTET_DO_SAMPLE", "true"}}) == "true");
-  CHECK(Settled("do-sample", {"--config", file}, {{"QUINTET_DO_SAMPLE", "false"}}) == "false");
-  CHECK(Settled("num-beams", {}, {{"QUINTET_CONFIG", file}}) == "\"7\"");
-  CHECK(Settled("suppress-tokens", {}, {{"QUINTET_SUPPRESS_TOKENS", "4,5"}}) == "[\"4\", \"5\"]");
+  CHECK(FlagValue("num-beams", {}, {}) == "\"1\"");
+  CHECK(FlagValue("num-beams", {"--config", file}, {}) == "\"7\"");
+  CHECK(FlagValue("num-beams", {"--config", file}, variable) == "\"5\"");
+  CHECK(FlagValue("num-beams", {"--config", file, "--num-beams", "3"}, variable) == "\"3\"");
+  CHECK(FlagValue("max-new-tokens", {"--config", file}, {}) == "\"9\"");
+  CHECK(FlagValue("do-sample", {"--config", file}, {}) == "true");
+  CHECK(FlagValue("do-sample", {}, {{"QUINTET_DO_SAMPLE", "true"}}) == "true");
+  CHECK(FlagValue("do-sample", {"--config", file}, {{"QUINTET_DO_SAMPLE", "false"}}) == "false");
+  CHECK(FlagValue("num-beams", {}, {{"QUINTET_CONFIG", file}}) == "\"7\"");
+  CHECK(FlagValue("suppress-tokens", {}, {{"QUINTET_SUPPRESS_TOKENS", "4,5"}}) == "[\"4\", \"5\"]");
 }
 
 TEST_CASE("a subcommand of a subcommand has its own section in the file") {

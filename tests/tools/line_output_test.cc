@@ -15,14 +15,14 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-class TemporaryFile {
+class OutputFile {
  public:
-  explicit TemporaryFile(const std::string& suffix)
+  explicit OutputFile(const std::string& suffix)
       : path_(std::filesystem::temp_directory_path() /
               ("line_output_" + std::to_string(getpid()) + suffix)) {
     std::filesystem::remove(path_);
   }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
+  ~OutputFile() { std::filesystem::remove(path_); }
   std::string path() const { return path_.string(); }
   void Set(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
   std::string Bytes() const {
@@ -63,7 +63,7 @@ std::string OpenError(const std::string& path, bool resume, const RecordFormat& 
 }
 
 TEST_CASE("an existing file is overwritten") {
-  const TemporaryFile file(".txt");
+  const OutputFile file(".txt");
   file.Set("old\nlines\n");
   {
     const auto output = Open(file.path(), false);
@@ -75,7 +75,7 @@ TEST_CASE("an existing file is overwritten") {
 }
 
 TEST_CASE("resume keeps whole lines and cuts off the rest") {
-  const TemporaryFile file(".txt");
+  const OutputFile file(".txt");
   const std::string all = "one\n\nthree\nfour\n";
   for (size_t size = 0; size <= all.size(); ++size) {
     file.Set(all.substr(0, size));
@@ -95,7 +95,7 @@ TEST_CASE("resume keeps whole lines and cuts off the rest") {
 
 TEST_CASE("a compressed file can be continued wherever it was cut") {
   for (const std::string suffix : {".gz", ".zst"}) {
-    const TemporaryFile file(suffix);
+    const OutputFile file(suffix);
     // The output is a sequence of frames (gzip members or zstd frames). A frame ends after 4 MiB of
     // text, so this text of 9 MiB gives three frames.
     std::string text;
@@ -129,7 +129,7 @@ TEST_CASE("a compressed file can be continued wherever it was cut") {
 }
 
 TEST_CASE("binary records keep their size, and the header gets their number") {
-  const TemporaryFile file(".npy");
+  const OutputFile file(".npy");
   const RecordFormat format = {
       .record_bytes = 3, .header = [](int64_t records) { return absl::StrCat("<", records, ">"); }};
   {
@@ -147,7 +147,7 @@ TEST_CASE("binary records keep their size, and the header gets their number") {
 }
 
 TEST_CASE("outputs that cannot be used are refused with the flag and the reason") {
-  const TemporaryFile file(".txt"), compressed(".gz");
+  const OutputFile file(".txt"), compressed(".gz");
   CHECK_THAT(OpenError("", true), ContainsSubstring("--resume: needs --output-file"));
   CHECK_THAT(OpenError("/nonexistent/out.txt", false),
              ContainsSubstring("--output-file: opening /nonexistent/out.txt: No such file"));

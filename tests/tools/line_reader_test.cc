@@ -30,7 +30,7 @@ class Pipe {
   int ends_[2];
 };
 
-using Outcome = LineReader::Outcome;
+using ReadOutcome = LineReader::Outcome;
 
 TEST_CASE("reads lines one by one, including an unterminated last line") {
   Pipe pipe;
@@ -39,10 +39,10 @@ TEST_CASE("reads lines one by one, including an unterminated last line") {
   LineReader reader(pipe.reader(), 100);
   std::string line;
   for (const std::string expected : {"a", "", "bc", "last"}) {
-    REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+    REQUIRE(reader.Next(-1, &line) == ReadOutcome::kLine);
     CHECK(line == expected);
   }
-  CHECK(reader.Next(-1, &line) == Outcome::kEnd);
+  CHECK(reader.Next(-1, &line) == ReadOutcome::kEnd);
   CHECK(reader.bytes_read() == 11);
   CHECK(reader.total_bytes() == -1);
 }
@@ -51,13 +51,13 @@ TEST_CASE("an incomplete line returns kWait without blocking") {
   Pipe pipe;
   LineReader reader(pipe.reader(), 100);
   std::string line;
-  CHECK(reader.Next(0, &line) == Outcome::kWait);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kWait);
   pipe.Write("hal");
-  CHECK(reader.Next(0, &line) == Outcome::kWait);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kWait);
   pipe.Write("f\nx");
-  REQUIRE(reader.Next(0, &line) == Outcome::kLine);
+  REQUIRE(reader.Next(0, &line) == ReadOutcome::kLine);
   CHECK(line == "half");
-  CHECK(reader.Next(0, &line) == Outcome::kWait);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kWait);
 }
 
 TEST_CASE("a too long line is skipped and the next line is complete") {
@@ -65,18 +65,18 @@ TEST_CASE("a too long line is skipped and the next line is complete") {
   pipe.Write(std::string(11, 'x') + "\n" + std::string(10, 'y') + "\n" + std::string(500, 'z'));
   LineReader reader(pipe.reader(), 10);
   std::string line;
-  CHECK(reader.Next(0, &line) == Outcome::kTooLong);
-  REQUIRE(reader.Next(0, &line) == Outcome::kLine);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kTooLong);
+  REQUIRE(reader.Next(0, &line) == ReadOutcome::kLine);
   CHECK(line == std::string(10, 'y'));
-  CHECK(reader.Next(0, &line) == Outcome::kWait);  // the end of the line has not arrived
+  CHECK(reader.Next(0, &line) == ReadOutcome::kWait);  // the end of the line has not arrived
   pipe.Write("zz\nok\n");
-  CHECK(reader.Next(0, &line) == Outcome::kTooLong);
-  REQUIRE(reader.Next(0, &line) == Outcome::kLine);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kTooLong);
+  REQUIRE(reader.Next(0, &line) == ReadOutcome::kLine);
   CHECK(line == "ok");
   pipe.Write(std::string(50, 'q'));
   pipe.Close();
-  CHECK(reader.Next(0, &line) == Outcome::kTooLong);
-  CHECK(reader.Next(0, &line) == Outcome::kEnd);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kTooLong);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kEnd);
 }
 
 std::string Gzip(const std::string& text) {
@@ -95,14 +95,14 @@ TEST_CASE("compressed lines arrive as soon as their bytes do") {
   std::string line;
   for (const char byte : data) {
     pipe.Write(std::string(1, byte));
-    while (reader.Next(0, &line) == Outcome::kLine) lines.push_back(line);
+    while (reader.Next(0, &line) == ReadOutcome::kLine) lines.push_back(line);
   }
   CHECK(lines == std::vector<std::string>{"one", "two", "three"});
   CHECK(reader.compressed());
   pipe.Close();
-  REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+  REQUIRE(reader.Next(-1, &line) == ReadOutcome::kLine);
   CHECK(line == "four");
-  CHECK(reader.Next(-1, &line) == Outcome::kEnd);
+  CHECK(reader.Next(-1, &line) == ReadOutcome::kEnd);
   CHECK(reader.bytes_read() == static_cast<int64_t>(data.size()));
 }
 
@@ -111,9 +111,9 @@ TEST_CASE("text that begins like a compressed format is text") {
   LineReader reader(pipe.reader(), 100);
   std::string line;
   pipe.Write("(");
-  CHECK(reader.Next(0, &line) == Outcome::kWait);
+  CHECK(reader.Next(0, &line) == ReadOutcome::kWait);
   pipe.Write("a)\n");
-  REQUIRE(reader.Next(0, &line) == Outcome::kLine);
+  REQUIRE(reader.Next(0, &line) == ReadOutcome::kLine);
   CHECK(line == "(a)");
   CHECK_FALSE(reader.compressed());
 }
@@ -127,8 +127,8 @@ TEST_CASE("damaged compressed input is an error after the lines before the damag
     pipe.Close();
     LineReader reader(pipe.reader(), 100);
     std::string line;
-    REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
-    CHECK(reader.Next(-1, &line) == Outcome::kError);
+    REQUIRE(reader.Next(-1, &line) == ReadOutcome::kLine);
+    CHECK(reader.Next(-1, &line) == ReadOutcome::kError);
     CHECK(absl::IsDataLoss(reader.error()));
   }
 }
@@ -146,8 +146,8 @@ TEST_CASE("a compressed line of 200 MB is skipped in bounded memory") {
   pipe.Close();
   LineReader reader(pipe.reader(), 1000);
   std::string line;
-  CHECK(reader.Next(-1, &line) == Outcome::kTooLong);
-  REQUIRE(reader.Next(-1, &line) == Outcome::kLine);
+  CHECK(reader.Next(-1, &line) == ReadOutcome::kTooLong);
+  REQUIRE(reader.Next(-1, &line) == ReadOutcome::kLine);
   CHECK(line == "next");
 }
 

@@ -17,7 +17,7 @@ std::mt19937_64 Generator(uint64_t seed, uint64_t stream) {
   return std::mt19937_64(sequence);
 }
 
-int64_t Draw(const TokenRange& range, std::mt19937_64* random) {
+int64_t DrawLength(const TokenRange& range, std::mt19937_64* random) {
   return std::uniform_int_distribution<int64_t>(range.low, range.high)(*random);
 }
 
@@ -51,7 +51,7 @@ PlannedRequest LoadPlan::Next() {
   const uint64_t count = static_cast<uint64_t>(std::max<int64_t>(shape_.distinct_prompts, 1));
   const uint64_t shared = std::uniform_int_distribution<uint64_t>(0, count - 1)(contents_);
   const bool beams = std::uniform_real_distribution<double>(0, 1)(contents_) < shape_.beam_share;
-  const int64_t output = Draw(shape_.output_tokens, &contents_);
+  const int64_t output = DrawLength(shape_.output_tokens, &contents_);
   request.num_beams = beams ? shape_.num_beams : 1;
   request.output_tokens = static_cast<uint32_t>(output);
   FillPrompt(shape_.distinct_prompts > 0 ? shared : next_, &request);
@@ -69,7 +69,7 @@ void LoadPlan::FillPrompt(uint64_t prompt, PlannedRequest* request) const {
   const int64_t first = std::min<int64_t>(100, shape_.vocab / 2);
   std::uniform_int_distribution<uint32_t> id(static_cast<uint32_t>(first),
                                              static_cast<uint32_t>(shape_.vocab - 1));
-  request->ids.resize(static_cast<size_t>(Draw(shape_.input_tokens, &random)));
+  request->ids.resize(static_cast<size_t>(DrawLength(shape_.input_tokens, &random)));
   for (uint32_t& token : request->ids) token = id(random);
 }
 

@@ -16,13 +16,11 @@
 namespace quintet {
 namespace {
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 enum class Output { kF32, kBf16, kGated, kScattered };
 enum class Norm { kNone, kRms, kLayer };
-constexpr double kEps = 1e-5;
+constexpr double kNormEps = 1e-5;
 
-struct Case {
+struct ByteGemmCase {
   Output output = Output::kF32;
   int64_t rows = 40, columns = 136, k = 64;  // columns of y
   DType x_type = DType::kBF16;
@@ -48,15 +46,15 @@ float ToE4m3(float v) {
 }
 
 // Replaces each row of x by its norm.
-void Normalize(const Case& c, const std::vector<float>& gamma, const std::vector<float>& beta,
-               std::vector<float>* x) {
+void Normalize(const ByteGemmCase& c, const std::vector<float>& gamma,
+               const std::vector<float>& beta, std::vector<float>* x) {
   for (int64_t r = 0; r < c.rows; ++r) {
     float* const row = x->data() + r * (c.k + c.gap);
     double mean = 0.0, variance = 0.0;
     for (int64_t i = 0; i < c.k; ++i) mean += row[i] / static_cast<double>(c.k);
     if (c.norm == Norm::kRms) mean = 0.0;
     for (int64_t i = 0; i < c.k; ++i) variance += (row[i] - mean) * (row[i] - mean);
-    const double scale = 1.0 / std::sqrt(variance / static_cast<double>(c.k) + kEps);
+    const double scale = 1.0 / std::sqrt(variance / static_cast<double>(c.k) + kNormEps);
     for (int64_t i = 0; i < c.k; ++i) {
       const double shift = c.norm == Norm::kRms ? 0.0 : beta[At(i)];
       row[i] = static_cast<float>((row[i] - mean) * scale * gamma[At(i)] + shift);
@@ -65,7 +63,7 @@ void Normalize(const Case& c, const std::vector<float>& gamma, const std::vector
 }
 
 // Replaces each row of x by its quantised values times the scale of the row.
-std::vector<float> QuantizedRows(const Case& c, std::vector<float> x) {
+std::vector<float> QuantizedRows(const ByteGemmCase& c, std::vector<float> x) {
   const bool fp8 = c.type == WeightType::kF8W8A8;
   const float largest = fp8 ? 448.0f : 127.0f;
   for (int64_t r = 0; r < c.rows; ++r) {
@@ -81,9 +79,9 @@ std::vector<float> QuantizedRows(const Case& c, std::vector<float> x) {
   return x;
 }
 
-class Problem {
+class ByteGemmProblem {
  public:
-  Problem(const Case& c, TestBackend& backend)
+  ByteGemmProblem(const ByteGemmCase& c, TestBackend& backend)
       : c_(c),
         backend_(backend),
         x_(RoundedTo(c.x_type, Random(c.rows * (c.k + c.gap), 1))),
@@ -113,7 +111,7 @@ class Problem {
     if (c_.bias) args.bias = backend_.Put(bias_, {c_.n()}, *c_.bias);
     if (c_.norm != Norm::kNone) args.norm_gamma = backend_.Put(gamma_, {c_.k});
     if (c_.norm == Norm::kLayer) args.norm_beta = backend_.Put(beta_, {c_.k});
-    args.norm_eps = static_cast<float>(kEps);
+    args.norm_eps = static_cast<float>(kNormEps);
     args.scratch = backend_.Scratch(LinearScratchBytes(weight, c_.rows, backend_.stream()));
     const DType type = c_.output == Output::kF32 ? DType::kF32 : DType::kBF16;
     Tensor y = backend_.Poisoned(type, {c_.rows, c_.columns + c_.gap});
@@ -208,7 +206,7 @@ class Problem {
     return y;
   }
 
-  const Case c_;
+  const ByteGemmCase c_;
   TestBackend& backend_;
   std::vector<float> x_, w_;
   const std::vector<float> bias_, residual_, gamma_, beta_;
@@ -217,7 +215,7 @@ class Problem {
 
 // Calls body(case, backend) for both types on a Hopper GPU, and does nothing elsewhere.
 template <typename Body>
-void ForEachType(Case c, Body body) {
+void ForEachType(ByteGemmCase c, Body body) {
   ForEachBackend([&](TestBackend& backend) {
     for (const WeightType type : {WeightType::kF8W8A8, WeightType::kI8W8A8}) {
       if (!WeightTypeSupported(type, backend.device())) continue;
@@ -232,9 +230,9 @@ void ForEachType(Case c, Body body) {
   });
 }
 
-void Check(const Case& c) {
-  ForEachType(c, [](const Case& typed, TestBackend& backend) {
-    Problem problem(typed, backend);
+void Check(const ByteGemmCase& c) {
+  ForEachType(c, [](const ByteGemmCase& typed, TestBackend& backend) {
+    ByteGemmProblem problem(typed, backend);
     const std::vector<float> y = backend.Floats(problem.Run());
     problem.Check(y);
     const std::vector<float> again = backend.Floats(problem.Run());
@@ -303,8 +301,8 @@ TEST_CASE("8-bit GEMMs of more rows than are quantised at a time equal the refer
 }
 
 TEST_CASE("an 8-bit GEMM makes only rows with NaN or infinity NaN", "[linear][byte_gemm]") {
-  ForEachType({}, [](const Case& c, TestBackend& backend) {
-    Problem problem(c, backend);
+  ForEachType({}, [](const ByteGemmCase& c, TestBackend& backend) {
+    ByteGemmProblem problem(c, backend);
     const std::vector<float> y = backend.Floats(problem.Run());
     problem.x()[At(5 * c.k + 7)] = std::numeric_limits<float>::quiet_NaN();
     problem.x()[At(9 * c.k + 63)] = -std::numeric_limits<float>::infinity();
@@ -321,9 +319,10 @@ TEST_CASE("an 8-bit GEMM makes only rows with NaN or infinity NaN", "[linear][by
 }
 
 TEST_CASE("GEMMs that cannot multiply 8-bit values use weights alone", "[linear][byte_gemm]") {
-  for (const Case& shape : {Case{.k = 40}, Case{.columns = 132}, Case{.rows = 20}}) {
-    ForEachType(shape, [](const Case& c, TestBackend& backend) {
-      Problem problem(c, backend);
+  for (const ByteGemmCase& shape :
+       {ByteGemmCase{.k = 40}, ByteGemmCase{.columns = 132}, ByteGemmCase{.rows = 20}}) {
+    ForEachType(shape, [](const ByteGemmCase& c, TestBackend& backend) {
+      ByteGemmProblem problem(c, backend);
       const WeightType alone = c.type == WeightType::kF8W8A8 ? WeightType::kF8 : WeightType::kI8;
       const LinearWeight weight =
           MakeWeight(Random(c.n() * c.k, 2, 1.0f / std::sqrt(static_cast<float>(c.k))), c.n(), c.k,

@@ -16,7 +16,7 @@ namespace quintet {
 namespace {
 
 constexpr char kKind[] = "A card, 132 multiprocessors, driver 1/2";
-constexpr GemmAlgorithmChoices::Key kKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
+constexpr GemmAlgorithmChoices::Key kStoredKey = {48, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
 constexpr GemmAlgorithmChoices::Key kOtherKey = {96, 768, 3072, 3072, 768, 768, 256, 256, 256, 7};
 
@@ -66,10 +66,10 @@ TEST_CASE("product choices are stored in a directory that is created if needed")
   const Folder folder;
   GemmAlgorithmChoices choices, read;
   CHECK(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
-  choices.Add(kKey, 2);
+  choices.Add(kStoredKey, 2);
   REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
   REQUIRE(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
-  CHECK(read.Find(kKey) == 2);
+  CHECK(read.Find(kStoredKey) == 2);
   CHECK(folder.files().size() == 1);  // no temporary file is left
   GemmAlgorithmChoices of_another;
   CHECK(LoadGemmAlgorithmChoices(folder.cache(), "another card", &of_another).ok());
@@ -81,7 +81,7 @@ TEST_CASE("without new choices, or a directory, nothing is written") {
   CHECK(SaveGemmAlgorithmChoices(folder.cache(), kKind, GemmAlgorithmChoices()).ok());
   CHECK_FALSE(std::filesystem::exists(folder.cache()));
   GemmAlgorithmChoices choices;
-  choices.Add(kKey, 2);
+  choices.Add(kStoredKey, 2);
   CHECK(SaveGemmAlgorithmChoices("", kKind, choices).ok());
   CHECK(LoadGemmAlgorithmChoices("", kKind, &choices).ok());
 }
@@ -89,12 +89,12 @@ TEST_CASE("without new choices, or a directory, nothing is written") {
 TEST_CASE("choices that another process stored for other shapes are kept") {
   const Folder folder;
   GemmAlgorithmChoices first, second, read;
-  first.Add(kKey, 2);
+  first.Add(kStoredKey, 2);
   second.Add(kOtherKey, 3);
   REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, first).ok());
   REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, second).ok());
   REQUIRE(LoadGemmAlgorithmChoices(folder.cache(), kKind, &read).ok());
-  CHECK(read.Find(kKey) == 2);
+  CHECK(read.Find(kStoredKey) == 2);
   CHECK(read.Find(kOtherKey) == 3);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("the directory of product choices comes from the environment") {
 TEST_CASE("a damaged file of product choices is reported, then replaced") {
   const Folder folder;
   GemmAlgorithmChoices choices;
-  choices.Add(kKey, 2);
+  choices.Add(kStoredKey, 2);
   REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
   const std::string file = folder.files().at(0);
   GemmAlgorithmChoices read;
@@ -135,7 +135,7 @@ TEST_CASE("a damaged file of product choices is reported, then replaced") {
 TEST_CASE("only regular files are read as product choices") {
   const Folder folder;
   GemmAlgorithmChoices choices;
-  choices.Add(kKey, 2);
+  choices.Add(kStoredKey, 2);
   REQUIRE(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices).ok());
   const std::string file = folder.files().at(0);
   std::filesystem::rename(file, file + ".moved");
@@ -151,7 +151,7 @@ TEST_CASE("a cache directory that cannot be written is an error, not a crash") {
   std::filesystem::create_directories(std::filesystem::path(folder.cache()).parent_path());
   std::ofstream(folder.cache()) << "a file where the directory should be";
   GemmAlgorithmChoices choices;
-  choices.Add(kKey, 2);
+  choices.Add(kStoredKey, 2);
   CHECK(absl::IsUnavailable(SaveGemmAlgorithmChoices(folder.cache(), kKind, choices)));
 }
 

@@ -20,7 +20,7 @@ namespace {
 constexpr CpuIsa kIsas[] = {CpuIsa::kBest, CpuIsa::kAvx512Vnni, CpuIsa::kAvx512, CpuIsa::kAvx2,
                             CpuIsa::kBaseline};
 
-struct Case {
+struct LinearCase {
   int64_t rows = 1, n = 1, k = 1;
   WeightType type = WeightType::kF32;
   DType x_type = DType::kF32, y_type = DType::kF32;
@@ -34,24 +34,24 @@ struct Case {
   bool Compares(int64_t column) const { return column % sample == 0 || column + 1 == columns(); }
 };
 
-struct Inputs {
+struct LinearInputs {
   std::vector<float> x, w, bias, residual;
 };
 
-Inputs MakeInputs(const Case& c) {
+LinearInputs MakeInputs(const LinearCase& c) {
   const int64_t columns = c.gated ? c.n / 2 : c.n;
   return {Random(c.rows * (c.k + c.x_gap) + 1, 1), Random(c.n * c.k, 2), Random(c.n, 3),
           Random(c.rows * columns + 1, 4)};
 }
 
-LinearWeight MakeWeight(const Case& c, const Inputs& in, TestBackend& backend) {
+LinearWeight MakeWeight(const LinearCase& c, const LinearInputs& in, TestBackend& backend) {
   return MakeWeight(in.w, c.n, c.k, c.type, c.gated, backend.device());
 }
 
 // Scattered layout of y: its columns are split into chunks of equal width, and the chunks are
 // stored one after the other as [chunk][row in reverse order][column within the chunk].
 struct Scatter {
-  explicit Scatter(const Case& c) {
+  explicit Scatter(const LinearCase& c) {
     const int64_t columns = c.gated ? c.n / 2 : c.n;
     chunk = columns % 3 == 0 ? columns / 3 : columns;
     for (int64_t r = 0; r < c.rows; ++r) row_offset.push_back((c.rows - 1 - r) * chunk);
@@ -73,11 +73,11 @@ struct Scatter {
 
 // The bias of a test case may be f32 or have the dtype of y. Test cases with an even number of rows
 // use f32, the others the dtype of y.
-DType BiasType(const Case& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
+DType BiasType(const LinearCase& c) { return c.rows % 2 == 0 ? DType::kF32 : c.y_type; }
 
 // Runs Linear for the test case `c` and returns y. Fails the test if Linear writes to the element
 // after the end of y.
-std::vector<float> Run(const Case& c, const Inputs& in, const LinearWeight& w,
+std::vector<float> Run(const LinearCase& c, const LinearInputs& in, const LinearWeight& w,
                        TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
   const int64_t columns = c.gated ? c.n / 2 : c.n;
@@ -118,7 +118,7 @@ DType OperandType(WeightType type, const Device* device) {
 
 // Returns the weights that the GEMM effectively multiplies by: w rounded to the weight type or, for
 // quantized types, quantized and dequantized.
-std::vector<float> Stored(const Case& c, const Inputs& in) {
+std::vector<float> Stored(const LinearCase& c, const LinearInputs& in) {
   if (!IsQuantized(c.type)) return RoundedTo(WeightDType(c.type), in.w);
   std::vector<char> q(in.w.size());
   std::vector<float> scales(static_cast<size_t>(c.n)), w(in.w.size());
@@ -133,8 +133,8 @@ std::vector<float> Stored(const Case& c, const Inputs& in) {
 // Reference: computes y by loops in double from the stored (rounded) weights, and for i8 weights on
 // a CPU also from the quantized x. The output of Linear therefore differs only by the rounding of
 // its own arithmetic. Elements of y in columns that the test does not compare are 0.
-std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector<float>& w,
-                              const Device* device = nullptr) {
+std::vector<double> Reference(const LinearCase& c, const LinearInputs& in,
+                              const std::vector<float>& w, const Device* device = nullptr) {
   const std::vector<float> x_rounded =
       RoundedTo(OperandType(c.type, device), RoundedTo(c.x_type, in.x));
   const std::vector<float> bias = RoundedTo(BiasType(c), in.bias);
@@ -168,13 +168,13 @@ std::vector<double> Reference(const Case& c, const Inputs& in, const std::vector
   return y;
 }
 
-void Check(const Case& c, TestBackend& backend) {
+void Check(const LinearCase& c, TestBackend& backend) {
   INFO("rows " << c.rows << " n " << c.n << " k " << c.k << " weights " << static_cast<int>(c.type)
                << " x " << DTypeName(c.x_type) << " y " << DTypeName(c.y_type) << " gated "
                << c.gated << " bias " << c.bias << " residual " << c.residual << c.alias
                << " scatter " << c.scatter << " alpha " << c.alpha << " activation "
                << static_cast<int>(c.activation));
-  const Inputs in = MakeInputs(c);
+  const LinearInputs in = MakeInputs(c);
   const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
   const std::vector<double> expected = Reference(c, in, Stored(c, in), backend.device());
   REQUIRE(y.size() == expected.size());
@@ -211,7 +211,7 @@ void Check(const Case& c, TestBackend& backend) {
 // Checks test case `c` on every backend with every weight type. The shape of `c` decides whether x
 // and y are f32 or have the 16-bit dtype that activations may have with that weight type. Testing
 // every combination would be slow: autotuning a new GEMM shape takes a GPU tens of milliseconds.
-void CheckEverywhere(Case c) {
+void CheckEverywhere(LinearCase c) {
   ForEachBackend([&](TestBackend& backend) {
     const int64_t turn = c.rows + c.n + c.k;
     for (WeightType type : Types(backend.device())) {
@@ -300,7 +300,7 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
 // Checks test case `c` on a GPU with 16-bit weights, x of the same type, and y once of that type
 // and once f32. On the CPU everything is f32. There, large cases (those that compare only a sample
 // of y's columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
-void CheckHalfOperands(Case c) {
+void CheckHalfOperands(LinearCase c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {
       if (c.sample == 1) Check(c, backend);
@@ -389,7 +389,7 @@ TEST_CASE("GEMM epilogues equal the reference", "[linear][sweep]") {
   for (Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluTanh,
                                 Activation::kGeluErf, Activation::kSilu, Activation::kTanh}) {
     for (int bits = 0; bits < 32; ++bits) {
-      Case c;
+      LinearCase c;
       c.rows = 1 + bits % 9;
       c.n = 2 * (bits % 2 ? 99 : 96);
       c.k = bits % 3 == 0 ? 48 : 20 + bits;
@@ -414,21 +414,21 @@ TEST_CASE("a row has the same bits alone, in any batch and with any number of th
     for (WeightType type : Types(backend.device())) {
       if (backend.device() != nullptr && type != WeightType::kF32) continue;
       for (int64_t k : {700, 2048}) {  // 2048: row stride is whole pages
-        Case c;
+        LinearCase c;
         c.n = 200, c.k = k, c.type = type, c.activation = Activation::kGeluErf, c.bias = true;
         c.rows = 103;
-        const Inputs in = MakeInputs(c);
+        const LinearInputs in = MakeInputs(c);
         const LinearWeight w = MakeWeight(c, in, backend);
         const std::vector<float> all = Run(c, in, w, backend);
         const auto [same_isa, first_time] = earlier.insert({{CpuIsaName(), type, k}, all});
         if (!first_time) CHECK(same_isa->second == all);
         for (int64_t rows : {1, 2, 3, 5, 6, 7, 8, 11, 19, 50}) {
-          Case part = c;
+          LinearCase part = c;
           part.rows = rows;
           for (int64_t first : {0, 17, 53}) {
             INFO(CpuIsaName() << " weights " << static_cast<int>(type) << " k " << k << " rows "
                               << first << " + " << rows);
-            Inputs slice = in;
+            LinearInputs slice = in;
             slice.x.assign(in.x.begin() + first * c.k, in.x.end());
             CHECK(std::memcmp(Run(part, slice, w, backend).data(), all.data() + first * c.n,
                               static_cast<size_t>(rows * c.n) * 4) == 0);
@@ -443,9 +443,9 @@ TEST_CASE("16-bit GEMMs give the same bits in every run", "[linear][sweep]") {
   ForEachBackend([](TestBackend& backend) {
     for (WeightType type : Types(backend.device())) {
       for (int64_t rows : {1, 32, 100, 300}) {
-        Case c;
+        LinearCase c;
         c.rows = rows, c.n = 768, c.k = 3072, c.type = type, c.residual = true;
-        const Inputs in = MakeInputs(c);
+        const LinearInputs in = MakeInputs(c);
         const LinearWeight w = MakeWeight(c, in, backend);
         CHECK(Run(c, in, w, backend) == Run(c, in, w, backend));
       }
@@ -459,8 +459,8 @@ TEST_CASE("int8 and f32 sums have the same bits on every instruction set", "[lin
     ForEachBackend([&](TestBackend& backend) {
       // Instruction sets without fused multiply-add round f32 sums differently.
       if (type == WeightType::kF32 && std::string(CpuIsaName()).rfind("AVX", 0) != 0) return;
-      const Case c{.rows = 41, .n = 65, .k = 333, .type = type};
-      const Inputs in = MakeInputs(c);
+      const LinearCase c{.rows = 41, .n = 65, .k = 333, .type = type};
+      const LinearInputs in = MakeInputs(c);
       const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
       if (first.empty()) first = y;
       CHECK(first == y);
@@ -495,10 +495,10 @@ TEST_CASE("activation functions are accurate over their whole range", "[linear]"
   std::vector<float> x;
   for (double v = -12.0; v < 12.0; v += 0.0013) x.push_back(static_cast<float>(v));
   for (float v : {0.0f, 1e-30f, -1e-30f, 30.0f, -30.0f, 200.0f, -200.0f}) x.push_back(v);
-  Case c;
+  LinearCase c;
   c.rows = static_cast<int64_t>(x.size());
   ForEachBackend([&](TestBackend& backend) {
-    Inputs in = MakeInputs(c);
+    LinearInputs in = MakeInputs(c);
     in.x = x;
     in.w = {1.0f};
     const LinearWeight w = MakeWeight(c, in, backend);
@@ -527,9 +527,9 @@ TEST_CASE("NaN propagates to the output", "[linear]") {
            Pick({Activation::kNone, Activation::kRelu, Activation::kGeluTanh, Activation::kGeluErf,
                  Activation::kSilu, Activation::kTanh},
                 {Activation::kNone, Activation::kRelu, Activation::kGeluErf})) {
-        Case c;
+        LinearCase c;
         c.rows = 2, c.n = 3, c.k = 5, c.type = type, c.activation = activation;
-        Inputs in = MakeInputs(c);
+        LinearInputs in = MakeInputs(c);
         in.x[2] = std::nanf("");
         const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
         // The ReLU epilogue of cuBLASLt, which 16-bit GEMMs may use, maps NaN to 0.
@@ -557,9 +557,9 @@ TEST_CASE("quantized values and scales can be packed directly", "[linear][cpu]")
   CHECK(back == expected);
   // Some kernels for i8 weights also use the sum of each output channel's quantized weights, which
   // packing computes. If packing computed a wrong sum, the GEMM below would return wrong results.
-  Case c;
+  LinearCase c;
   c.rows = 2, c.n = n, c.k = k, c.type = WeightType::kI8;
-  const Inputs in = MakeInputs(c);
+  const LinearInputs in = MakeInputs(c);
   const std::vector<double> reference = Reference(c, in, expected);
   ForEachBackend([&](TestBackend& backend) {
     const std::vector<float> y = Run(c, in, w, backend);

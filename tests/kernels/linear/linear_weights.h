@@ -1,5 +1,5 @@
-// Shared by the GEMM tests: random values, the weight types that a backend supports, and activation
-// functions in double.
+// Shared by the GEMM tests: indices, random values, the weight types that a backend supports, and
+// activation functions in double.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,10 @@
 #include "kernels/linear/weight.h"
 
 namespace quintet {
+
+constexpr float kEps = 1e-5f;  // of norms
+
+inline size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 inline std::vector<float> Random(int64_t count, uint32_t seed, float scale = 1.0f) {
   std::mt19937 generator(seed);

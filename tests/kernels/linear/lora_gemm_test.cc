@@ -13,8 +13,6 @@
 namespace quintet {
 namespace {
 
-constexpr float kEps = 1e-5f;
-
 // A GEMM with LoRA terms: the weight has n = parts * part_columns channels.
 struct GemmCase {
   int64_t rows, k, parts, part_columns;

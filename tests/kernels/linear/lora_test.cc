@@ -14,31 +14,29 @@
 namespace quintet {
 namespace {
 
-enum class Norm { kNone, kRms, kLayer };
-enum class Output { kF32, kFactors, kOverwrite, kScatter, kCache };
+enum class LoraNorm { kNone, kRms, kLayer };
+enum class LoraOutput { kF32, kFactors, kOverwrite, kScatter, kCache };
 
-struct Case {
+struct LoraCase {
   int64_t rows, k, parts, part_columns;
-  Output output = Output::kF32;
-  Norm norm = Norm::kNone;
+  LoraOutput output = LoraOutput::kF32;
+  LoraNorm norm = LoraNorm::kNone;
   bool rounded_x = false;  // x has the dtype of the factors
 };
 
-constexpr float kEps = 1e-5f;
-
-std::vector<double> Normalised(const std::vector<float>& x, const Case& c,
+std::vector<double> Normalised(const std::vector<float>& x, const LoraCase& c,
                                const std::vector<float>& gamma, const std::vector<float>& beta) {
   std::vector<double> y(x.begin(), x.end());
-  if (c.norm == Norm::kNone) return y;
+  if (c.norm == LoraNorm::kNone) return y;
   for (int64_t r = 0; r < c.rows; ++r) {
     double* const row = y.data() + r * c.k;
     double mean = 0.0, square = 0.0;
     for (int64_t j = 0; j < c.k; ++j) mean += row[j] / static_cast<double>(c.k);
-    if (c.norm == Norm::kRms) mean = 0.0;
+    if (c.norm == LoraNorm::kRms) mean = 0.0;
     for (int64_t j = 0; j < c.k; ++j) square += (row[j] - mean) * (row[j] - mean);
     const double scale = 1.0 / std::sqrt(square / static_cast<double>(c.k) + kEps);
     for (int64_t j = 0; j < c.k; ++j) {
-      row[j] = (row[j] - mean) * scale * gamma[j] + (c.norm == Norm::kLayer ? beta[j] : 0.0f);
+      row[j] = (row[j] - mean) * scale * gamma[j] + (c.norm == LoraNorm::kLayer ? beta[j] : 0.0f);
     }
   }
   return y;
@@ -52,7 +50,7 @@ struct Places {
   std::vector<int64_t> index;
 };
 
-Places MakePlaces(const Case& c, const std::vector<float>& before, DType dtype, KvCache* cache,
+Places MakePlaces(const LoraCase& c, const std::vector<float>& before, DType dtype, KvCache* cache,
                   TestBackend& backend) {
   const int64_t n = c.parts * c.part_columns;
   Places places;
@@ -65,7 +63,7 @@ Places MakePlaces(const Case& c, const std::vector<float>& before, DType dtype, 
     }
   };
   const auto size = static_cast<int64_t>(before.size());
-  if (c.output == Output::kScatter) {
+  if (c.output == LoraOutput::kScatter) {
     const int64_t chunk = c.part_columns / 2;
     std::vector<int64_t> row_offset, chunk_offset;
     for (int64_t r = 0; r < c.rows; ++r) row_offset.push_back((c.rows - 1 - r) * chunk);
@@ -83,9 +81,9 @@ Places MakePlaces(const Case& c, const std::vector<float>& before, DType dtype, 
   Tensor y = Tensor::Dense(places.memory.data, dtype, {c.rows, n});
   y.stride[0] = stride;
   places.args.y = y;
-  places.args.overwrite = c.output == Output::kOverwrite;
+  places.args.overwrite = c.output == LoraOutput::kOverwrite;
   set([&](int64_t r, int64_t column) { return r * stride + column; });
-  if (c.output != Output::kCache) return places;
+  if (c.output != LoraOutput::kCache) return places;
   // The KV cache follows y in the same memory.
   const int64_t begin = c.rows * stride, inner = n / 3;
   *cache = {.data = static_cast<char*>(places.memory.data) + begin * DTypeBytes(dtype),
@@ -108,16 +106,16 @@ Places MakePlaces(const Case& c, const std::vector<float>& before, DType dtype, 
   return places;
 }
 
-void Check(const Case& c, DType dtype, TestBackend& backend) {
+void Check(const LoraCase& c, DType dtype, TestBackend& backend) {
   const bool on_cpu = backend.device() == nullptr;
-  if (on_cpu && (c.norm != Norm::kNone || c.output == Output::kCache)) return;
+  if (on_cpu && (c.norm != LoraNorm::kNone || c.output == LoraOutput::kCache)) return;
   const int64_t n = c.parts * c.part_columns;
   const Adapters adapters({c.parts, c.part_columns, c.k}, dtype, backend);
   const DType x_type = c.rounded_x ? dtype : DType::kF32;
   const std::vector<float> x = RoundedTo(x_type, Random(c.rows * c.k, 1, 2.0f));
   const std::vector<float> gamma = Random(c.k, 2), beta = Random(c.k, 3);
   const std::vector<int32_t> rows = AdapterOfRows(c.rows);
-  const bool f32 = c.output == Output::kF32 || c.output == Output::kOverwrite;
+  const bool f32 = c.output == LoraOutput::kF32 || c.output == LoraOutput::kOverwrite;
   const DType y_type = f32 ? DType::kF32 : dtype;
   // Room for y with its row stride, and for a KV cache of two layers.
   const std::vector<float> before =
@@ -126,8 +124,8 @@ void Check(const Case& c, DType dtype, TestBackend& backend) {
   Places places = MakePlaces(c, before, y_type, &cache, backend);
   AddLoraArgs& args = places.args;
   args.x = backend.Put(x, {c.rows, c.k}, x_type);
-  if (c.norm != Norm::kNone) args.norm_gamma = backend.Put(gamma, {c.k});
-  if (c.norm == Norm::kLayer) args.norm_beta = backend.Put(beta, {c.k});
+  if (c.norm != LoraNorm::kNone) args.norm_gamma = backend.Put(gamma, {c.k});
+  if (c.norm == LoraNorm::kLayer) args.norm_beta = backend.Put(beta, {c.k});
   args.norm_eps = kEps;
   args.weight = &adapters.weight();
   args.adapters = backend.Plan(rows);
@@ -164,18 +162,19 @@ TEST_CASE("LoRA corrections equal a reference in double", "[linear][lora]") {
   ForEachBackend([](TestBackend& backend) {
     for (const DType dtype : backend.float_types()) {
       for (const int64_t rows : Pick<int64_t>({5, 17, 64, 133, 200, 300}, {5, 200})) {
-        for (const Output output : {Output::kF32, Output::kFactors, Output::kOverwrite,
-                                    Output::kScatter, Output::kCache}) {
+        for (const LoraOutput output :
+             {LoraOutput::kF32, LoraOutput::kFactors, LoraOutput::kOverwrite, LoraOutput::kScatter,
+              LoraOutput::kCache}) {
           Check({rows, 96, 3, 48, output}, dtype, backend);
-          Check({rows, 160, 3, 64, output, Norm::kNone, true}, dtype, backend);
-          Check({rows, 144, 3, 32, output, Norm::kRms}, dtype, backend);
-          Check({rows, 80, 1, 40, output == Output::kCache ? Output::kF32 : output}, dtype,
+          Check({rows, 160, 3, 64, output, LoraNorm::kNone, true}, dtype, backend);
+          Check({rows, 144, 3, 32, output, LoraNorm::kRms}, dtype, backend);
+          Check({rows, 80, 1, 40, output == LoraOutput::kCache ? LoraOutput::kF32 : output}, dtype,
                 backend);
         }
         Check({rows, 51, 2, 30}, dtype, backend);  // no vectors, no tiles
-        Check({rows, 64, 3, 16, Output::kF32, Norm::kRms}, dtype, backend);
-        Check({rows, 64, 3, 16, Output::kCache, Norm::kLayer}, dtype, backend);
-        Check({rows, 128, 6, 64, Output::kScatter, Norm::kNone, true}, dtype, backend);
+        Check({rows, 64, 3, 16, LoraOutput::kF32, LoraNorm::kRms}, dtype, backend);
+        Check({rows, 64, 3, 16, LoraOutput::kCache, LoraNorm::kLayer}, dtype, backend);
+        Check({rows, 128, 6, 64, LoraOutput::kScatter, LoraNorm::kNone, true}, dtype, backend);
       }
     }
   });
@@ -184,7 +183,7 @@ TEST_CASE("LoRA corrections equal a reference in double", "[linear][lora]") {
 TEST_CASE("LoRA corrections of a row do not depend on the other rows on a CPU", "[linear][lora]") {
   ForEachBackend([](TestBackend& backend) {
     if (backend.device() != nullptr) return;
-    const Case c = {40, 96, 2, 48};
+    const LoraCase c = {40, 96, 2, 48};
     const Adapters adapters({c.parts, c.part_columns, c.k}, DType::kF32, backend);
     const std::vector<float> x = Random(c.rows * c.k, 1);
     const std::vector<int32_t> rows = AdapterOfRows(c.rows);

@@ -8,24 +8,10 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear/weight.h"
 #include "tests/catch.h"
+#include "tests/kernels/linear/linear_weights.h"
 
 namespace quintet {
 namespace {
-
-std::vector<float> Random(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, 1.0f);
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = normal(generator);
-  return values;
-}
-
-LinearWeight MakeWeight(const std::vector<float>& w, int64_t n, int64_t k, WeightType type,
-                        bool gated) {
-  LinearWeight weight = *LinearWeight::Allocate(n, k, type, gated);
-  weight.Pack(0, Tensor::F32(w.data(), {n, k}));
-  return weight;
-}
 
 TEST_CASE("e4m3 conversion round-trips, rounds to even and saturates", "[linear]") {
   for (int bits = 0; bits < 256; ++bits) {

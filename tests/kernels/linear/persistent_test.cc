@@ -15,7 +15,7 @@
 namespace quintet {
 namespace {
 
-struct Case {
+struct PersistentCase {
   int64_t rows, columns, k;  // columns of y
   bool gated = false;        // otherwise scattered
   Activation activation = Activation::kNone;
@@ -30,13 +30,11 @@ struct Case {
   DType operand() const { return WeightDType(type); }
 };
 
-size_t At(int64_t i) { return static_cast<size_t>(i); }
-
 // A test case with its inputs, rounded to the operand type. The weights repeat one sequence of
 // random values; its length is prime, so that rows of W differ.
-class Problem {
+class PersistentProblem {
  public:
-  Problem(const Case& c, TestBackend& backend)
+  PersistentProblem(const PersistentCase& c, TestBackend& backend)
       : c_(c),
         backend_(backend),
         x_(RoundedTo(c.operand(),
@@ -120,14 +118,14 @@ class Problem {
     return c_.gated ? v * Sum(r, c_.columns + j) : v;
   }
 
-  const Case c_;
+  const PersistentCase c_;
   quintet::TestBackend& backend_;
   const std::vector<float> x_, w_, bias_;
 };
 
 // Checks test case `c` with both 16-bit weight types on a GPU. Does nothing on a CPU, which has no
 // separate path for many rows.
-void Check(Case c) {
+void Check(PersistentCase c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) return;
     for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
@@ -136,7 +134,7 @@ void Check(Case c) {
                    << " activation " << static_cast<int>(c.activation) << " type "
                    << WeightTypeName(type) << " x f32 " << c.x_f32 << " gap " << c.gap << " chunk "
                    << c.chunk << " from " << c.begin << " bias " << c.bias);
-      Problem problem(c, backend);
+      PersistentProblem problem(c, backend);
       const std::vector<float> y = problem.Run();
       problem.Check(y);
       if (c.gap > 0 && c.rows < 2000) {

@@ -14,7 +14,7 @@
 namespace quintet {
 namespace {
 
-constexpr float kEps = 1e-3f;  // large enough to matter
+constexpr float kLargeEps = 1e-3f;  // large enough to matter
 
 // Sizes of two GEMMs with a split RMSNorm between them. The first GEMM computes y += x W1^T, W1
 // [d, k]; its epilogue also writes y * gamma and partial sums of y^2. The second GEMM multiplies
@@ -27,8 +27,6 @@ struct SplitNormCase {
 struct First {
   std::vector<float> y, scaled, squares;
 };
-
-size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 // One element of x W^T in double.
 double Dot(const std::vector<float>& x, int64_t row, const std::vector<float>& w, int64_t channel,
@@ -103,7 +101,7 @@ class Halves {
     LinearArgs args;
     args.x = scaled_;
     args.x_squares = squares_;
-    args.norm_eps = kEps;
+    args.norm_eps = kLargeEps;
     args.w = &second_;
     args.alpha = 0.25f;
     args.bias = backend_.Put(bias_, {c_.n});
@@ -146,7 +144,7 @@ class Halves {
       for (int64_t j = 0; j < c_.d; ++j) {
         square += double{first.y[At(r * c_.d + j)]} * first.y[At(r * c_.d + j)];
       }
-      const double scale = 0.25 / std::sqrt(square / static_cast<double>(c_.d) + double{kEps});
+      const double scale = 0.25 / std::sqrt(square / static_cast<double>(c_.d) + double{kLargeEps});
       const auto product = [&](int64_t j) {
         return scale * Dot(first.scaled, r, w2_, j, c_.d) + bias_[At(j)];
       };

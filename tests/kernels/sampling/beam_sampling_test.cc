@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/base/random.h"
 #include "kernels/sampling/warper.h"
 #include "tests/catch.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/sampling/never.h"
 #include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-struct Problem {
+struct BeamSamplingProblem {
   int64_t vocab = 0, gap = 0, k_max = 0;
   std::vector<float> logits;  // row stride vocab + gap
   std::vector<float> biases;
@@ -32,7 +30,7 @@ struct Candidates {
 
 // Reference: computes the random GumbelKey of every token that survives the warpers (temperature,
 // top-k, top-p, ...), sorts all of these tokens by key, and returns the first k.
-Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
+Candidates PlainDraws(const BeamSamplingProblem& p, const BeamDraw& d) {
   struct Keyed {
     double key;
     float value;
@@ -64,7 +62,7 @@ Candidates PlainDraws(const Problem& p, const BeamDraw& d) {
   return best;
 }
 
-std::vector<Candidates> Run(const Problem& p, TestBackend& backend) {
+std::vector<Candidates> Run(const BeamSamplingProblem& p, TestBackend& backend) {
   const auto n = static_cast<int64_t>(p.draws.size());
   SampleBeamsArgs args;
   args.logits = backend.Put(p.logits, {p.rows(), p.vocab});
@@ -106,9 +104,9 @@ WarpOptions RandomWarp(RandomData& random, int64_t vocab, Filters filters) {
   return w;
 }
 
-Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed) {
+BeamSamplingProblem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed) {
   RandomData random(seed);
-  Problem p{.vocab = vocab, .gap = static_cast<int64_t>(seed % 3), .k_max = 544};
+  BeamSamplingProblem p{.vocab = vocab, .gap = static_cast<int64_t>(seed % 3), .k_max = 544};
   for (int i = 0; i < 5; ++i) p.lens.push_back(static_cast<int32_t>(1 + random.Below(1000)));
   for (int i = 0; i < requests; ++i) {
     BeamDraw d;
@@ -140,7 +138,7 @@ Problem MakeProblem(int64_t vocab, Filters filters, int requests, uint32_t seed)
 // for all requests. On a GPU they may differ for one request because of rounding. If `sums` is
 // true, the filters depend on rounded sums and logarithms; then they may differ for one request
 // plus 2 % of the requests.
-void CheckProblem(const Problem& p, bool sums) {
+void CheckProblem(const BeamSamplingProblem& p, bool sums) {
   std::vector<Candidates> expected;
   for (const BeamDraw& d : p.draws) expected.push_back(PlainDraws(p, d));
   ForEachBackend([&](TestBackend& backend) {
@@ -184,7 +182,7 @@ TEST_CASE("beam sampling equals a full sort of all keys: the vocabularies of T5 
 
 TEST_CASE("beam sampling of values that increase along the row equals a full sort",
           "[beam_sampling]") {
-  Problem p = MakeProblem(20000, Filters::kNone, 2, 900);
+  BeamSamplingProblem p = MakeProblem(20000, Filters::kNone, 2, 900);
   for (size_t i = 0; i < p.logits.size(); ++i) {
     p.logits[i] = 0.01f * static_cast<float>(i % static_cast<size_t>(p.vocab + p.gap));
   }
@@ -192,11 +190,11 @@ TEST_CASE("beam sampling of values that increase along the row equals a full sor
 }
 
 TEST_CASE("beam sampling of a request depends only on its own rows", "[beam_sampling]") {
-  const Problem all = MakeProblem(1000, Filters::kAll, 10, 4000);
+  const BeamSamplingProblem all = MakeProblem(1000, Filters::kAll, 10, 4000);
   ForEachBackend([&](TestBackend& backend) {
     const std::vector<Candidates> together = Run(all, backend);
     for (size_t i = 0; i < together.size(); ++i) {
-      Problem alone = all;
+      BeamSamplingProblem alone = all;
       alone.draws = {all.draws[i]};
       alone.draws[0].entry = 0;
       const Candidates got = Run(alone, backend)[0];

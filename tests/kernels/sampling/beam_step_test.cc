@@ -1,16 +1,15 @@
 #include "kernels/sampling/beam_step.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "tests/catch.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/sampling/never.h"
 #include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr int32_t kPoison = 0x55555555;
 
 struct Beam {

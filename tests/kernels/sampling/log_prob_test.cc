@@ -13,20 +13,13 @@
 
 #include "kernels/runtime/cpu_features.h"
 #include "tests/catch.h"
+#include "tests/kernels/linear/linear_weights.h"
 #include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {
 
-std::vector<float> Random(int64_t count, uint32_t seed, float scale) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = normal(generator);
-  return values;
-}
-
-struct Case {
+struct LogProbCase {
   int64_t rows = 1, vocab = 1, k = 1, top = 0;
   WeightType type = WeightType::kF32;
   bool bias = false;
@@ -44,7 +37,7 @@ struct Head {
   LinearWeight weight;
 };
 
-Head MakeHead(const Case& c, TestBackend& backend) {
+Head MakeHead(const LogProbCase& c, TestBackend& backend) {
   Head h;
   h.hidden = Random(c.rows * c.k, 1, 1.0f);
   h.bias = Random(c.vocab, 2, 2.0f);
@@ -59,7 +52,8 @@ Head MakeHead(const Case& c, TestBackend& backend) {
 
 // Computes the log-probabilities of the targets for the rows [first, first + rows) of the hidden
 // states only.
-Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBackend& backend) {
+Outputs Run(const LogProbCase& c, const Head& h, int64_t first, int64_t rows,
+            TestBackend& backend) {
   const int64_t gemms = backend.stream().gemms();
   TargetLogProbArgs args;
   args.hidden = backend.Put(h.hidden, {c.rows, c.k}).Rows(first, first + rows);
@@ -85,7 +79,7 @@ Outputs Run(const Case& c, const Head& h, int64_t first, int64_t rows, TestBacke
   return out;
 }
 
-std::vector<float> Logits(const Case& c, const Head& h, TestBackend& backend) {
+std::vector<float> Logits(const LogProbCase& c, const Head& h, TestBackend& backend) {
   LinearArgs args;
   args.x = backend.Put(h.hidden, {c.rows, c.k});
   args.w = &h.weight;
@@ -99,7 +93,7 @@ std::vector<float> Logits(const Case& c, const Head& h, TestBackend& backend) {
 
 // Compares the op with a reference computed from the full rows of logits that Linear returns: the
 // log-softmax in double, and a full sort for the top tokens.
-void Check(const Case& c, TestBackend& backend) {
+void Check(const LogProbCase& c, TestBackend& backend) {
   INFO("rows " << c.rows << " vocab " << c.vocab << " k " << c.k << " top " << c.top << " type "
                << static_cast<int>(c.type));
   const Head h = MakeHead(c, backend);
@@ -157,7 +151,7 @@ TEST_CASE("log-probabilities of targets and alternatives equal the reference", "
     for (WeightType type : Types(backend)) {
       for (int64_t vocab : Pick<int64_t>({1, 7, 63, 64, 65, 2500}, {65, 2500})) {
         for (int64_t top : Pick<int64_t>({0, 1, 5, 20}, {0, 5})) {
-          Case c;
+          LogProbCase c;
           c.rows = 1 + vocab % 60, c.vocab = vocab, c.k = 19, c.top = top, c.type = type;
           c.bias = top % 2 == 1, c.alpha = top == 5 ? 0.25f : 1.0f;
           Check(c, backend);
@@ -169,7 +163,7 @@ TEST_CASE("log-probabilities of targets and alternatives equal the reference", "
 
 TEST_CASE("log-probabilities of more rows than one chunk equal the reference", "[log_prob]") {
   ForEachBackend([](TestBackend& backend) {
-    Case c;
+    LogProbCase c;
     c.rows = 1111, c.vocab = 300, c.k = 8, c.top = 3;
     Check(c, backend);
     const Head h = MakeHead(c, backend);
@@ -186,7 +180,7 @@ TEST_CASE("the log-probability of a row does not depend on other rows or threads
     for (WeightType type : Types(backend)) {
       // On a GPU, only GEMMs with f32 weights give a row the same bits in every batch.
       if (backend.device() != nullptr && type != WeightType::kF32) continue;
-      Case c;
+      LogProbCase c;
       c.rows = 650, c.vocab = 5003, c.k = 33, c.top = 4, c.bias = true, c.type = type;
       const Head h = MakeHead(c, backend);
       const Outputs all = Run(c, h, 0, c.rows, backend);
@@ -208,7 +202,7 @@ TEST_CASE("the log-probability of a row does not depend on other rows or threads
 
 TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
   ForEachBackend([](TestBackend& backend) {
-    Case c;
+    LogProbCase c;
     c.rows = 1, c.vocab = 200, c.k = 2, c.top = 200, c.bias = true;
     Head h = MakeHead(c, backend);
     h.hidden.assign(h.hidden.size(), 0.0f);  // so the logits equal the bias
@@ -231,7 +225,7 @@ TEST_CASE("ties are ordered by token id and -inf is last", "[log_prob]") {
 
 TEST_CASE("large logits do not overflow", "[log_prob]") {
   ForEachBackend([](TestBackend& backend) {
-    Case c;
+    LogProbCase c;
     c.rows = 3, c.vocab = 129, c.k = 4, c.alpha = 3000.0f;
     Check(c, backend);
   });

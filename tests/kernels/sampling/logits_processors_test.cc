@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <set>
 
 #include "tests/catch.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/sampling/never.h"
 #include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
 // Logits rows, each with random settings of the logits processors (RowRules), and sequences whose
 // tokens are stored at cache slots in random order.
-struct Problem {
+struct ProcessorProblem {
   int64_t vocab = 0, rows = 0;
   std::vector<float> logits, log_sums;
   std::vector<RowRules> rules;
@@ -61,9 +59,9 @@ TokenRange AppendWords(RandomData& random, const std::vector<int32_t>& history, 
   return range;
 }
 
-Problem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed) {
+ProcessorProblem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed) {
   RandomData random(seed);
-  Problem p{.vocab = vocab, .rows = rows};
+  ProcessorProblem p{.vocab = vocab, .rows = rows};
   p.logits = random.Values(rows * vocab, 6.0f);
   p.log_sums = random.Values(rows, 5.0f);
   for (int64_t s = 0; s < rows + 2; ++s) {
@@ -94,7 +92,7 @@ Problem MakeProblem(int64_t vocab, int64_t rows, int64_t longest, uint32_t seed)
 
 // Reference: applies the logits processors (repetition penalty, bad words, ...) with the settings
 // of one row to its logits, exactly as they are defined.
-void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
+void ApplyPlainly(const ProcessorProblem& p, const RowRules& r, float* row) {
   const std::vector<int32_t>& history = p.histories[static_cast<size_t>(r.sequence)];
   const auto tokens = [&](const TokenRange& range) {
     return std::vector<int32_t>(p.tokens.begin() + range.begin, p.tokens.begin() + range.end);
@@ -133,7 +131,7 @@ void ApplyPlainly(const Problem& p, const RowRules& r, float* row) {
   for (const int32_t t : tokens(r.banned)) row[t] = kNever;
 }
 
-std::vector<float> Run(const Problem& p, TestBackend& backend) {
+std::vector<float> Run(const ProcessorProblem& p, TestBackend& backend) {
   RandomData random(77);
   const auto sequences = static_cast<int64_t>(p.histories.size());
   int64_t stride = 0, total = 0;
@@ -179,7 +177,7 @@ std::vector<float> Run(const Problem& p, TestBackend& backend) {
   return backend.Floats(args.logits);
 }
 
-void CheckProblem(const Problem& p) {
+void CheckProblem(const ProcessorProblem& p) {
   std::vector<float> expected = p.logits;
   for (const RowRules& r : p.rules) ApplyPlainly(p, r, expected.data() + r.row * p.vocab);
   ForEachBackend([&](TestBackend& backend) { CHECK(Run(p, backend) == expected); });
@@ -198,14 +196,14 @@ TEST_CASE("logit rules equal their definitions with long histories", "[logits_pr
 
 TEST_CASE("logit rules equal their definitions for T5's vocabulary and a row without rules",
           "[logits_processors]") {
-  Problem p = MakeProblem(32128, 2, 300, 200);
+  ProcessorProblem p = MakeProblem(32128, 2, 300, 200);
   p.rules = {{.row = 1, .sequence = 2, .repetition_penalty = 1.2f, .ngram = 1}};
   CheckProblem(p);
 }
 
 TEST_CASE("logit rules equal their definitions for a vocabulary whose bitmap fills shared memory",
           "[logits_processors]") {
-  Problem p = MakeProblem(500000, 1, 300, 201);
+  ProcessorProblem p = MakeProblem(500000, 1, 300, 201);
   p.rules = {{.row = 0, .sequence = 1, .repetition_penalty = 1.2f}};
   CheckProblem(p);
 }

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/base/random.h"
 #include "tests/catch.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/sampling/never.h"
 #include "tests/kernels/test_backend.h"
 
 namespace quintet {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 // If a value is closer than this to the threshold that decides about a token (relative distance),
 // rounding may change the decision. This bound covers the rounding errors of a sum of half a
 // million f32 exponentials.
@@ -131,34 +130,35 @@ class PlainDraw {
   std::vector<Item> items_;  // in draw order
 };
 
-enum class Fill { kNormal, kPeaked, kTies, kEqual, kFewFinite, kNothing, kNan, kWide };
-constexpr Fill kFills[] = {Fill::kNormal,    Fill::kPeaked,  Fill::kTies, Fill::kEqual,
-                           Fill::kFewFinite, Fill::kNothing, Fill::kNan,  Fill::kWide};
+enum class SamplingFill { kNormal, kPeaked, kTies, kEqual, kFewFinite, kNothing, kNan, kWide };
+constexpr SamplingFill kFills[] = {
+    SamplingFill::kNormal,    SamplingFill::kPeaked,  SamplingFill::kTies, SamplingFill::kEqual,
+    SamplingFill::kFewFinite, SamplingFill::kNothing, SamplingFill::kNan,  SamplingFill::kWide};
 
-float Entry(Fill fill, int64_t vocab, RandomData& random) {
+float Entry(SamplingFill fill, int64_t vocab, RandomData& random) {
   const float sum = random.Value() + random.Value() + random.Value() + random.Value();
   switch (fill) {
-    case Fill::kNormal:
+    case SamplingFill::kNormal:
       return 2.0f * sum;
-    case Fill::kPeaked:
+    case SamplingFill::kPeaked:
       return random.Below(1 + vocab / 10) == 0 ? 14.0f + sum : 2.0f * sum;
-    case Fill::kTies:
+    case SamplingFill::kTies:
       return static_cast<float>(random.Below(5));
-    case Fill::kEqual:
+    case SamplingFill::kEqual:
       return 1.5f;
-    case Fill::kFewFinite:
+    case SamplingFill::kFewFinite:
       return random.Below(1 + vocab / 5) == 0 ? sum : kNever;
-    case Fill::kNothing:
+    case SamplingFill::kNothing:
       return kNever;
-    case Fill::kNan:
+    case SamplingFill::kNan:
       return random.Below(4) == 0 ? NAN : sum;
-    case Fill::kWide:
+    case SamplingFill::kWide:
       return 60.0f * sum;
   }
   return 0.0f;
 }
 
-struct Problem {
+struct SamplingProblem {
   int64_t vocab = 0, rows = 0, gap = 0;
   std::vector<float> logits;  // row stride vocab + gap
   std::vector<Draw> draws;
@@ -179,9 +179,9 @@ WarpOptions RandomWarp(RandomData& random, int64_t vocab) {
   return w;
 }
 
-Problem MakeProblem(int64_t vocab, Fill fill, int64_t draws, uint32_t seed) {
+SamplingProblem MakeProblem(int64_t vocab, SamplingFill fill, int64_t draws, uint32_t seed) {
   RandomData random(seed);
-  Problem p{.vocab = vocab, .rows = 3, .gap = static_cast<int64_t>(seed % 3)};
+  SamplingProblem p{.vocab = vocab, .rows = 3, .gap = static_cast<int64_t>(seed % 3)};
   for (int64_t i = 0; i < p.rows * (vocab + p.gap); ++i) {
     p.logits.push_back(Entry(fill, vocab, random));
   }
@@ -196,7 +196,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, int64_t draws, uint32_t seed) {
   return p;
 }
 
-std::vector<int32_t> Run(const Problem& p, TestBackend& backend) {
+std::vector<int32_t> Run(const SamplingProblem& p, TestBackend& backend) {
   SampleArgs args;
   args.logits = backend.Put(p.logits, {p.rows, p.vocab});
   args.logits.stride[0] = p.vocab + p.gap;
@@ -210,7 +210,7 @@ std::vector<int32_t> Run(const Problem& p, TestBackend& backend) {
 
 // Checks the sampled tokens whose choice cannot depend on rounding: in the reference no value is
 // close to a threshold. Returns how many these are.
-int64_t CheckProblem(const Problem& p) {
+int64_t CheckProblem(const SamplingProblem& p) {
   std::vector<PlainDraw> plain;
   int64_t sure = 0;
   for (const Draw& draw : p.draws) {
@@ -237,7 +237,7 @@ TEST_CASE("sampling equals full sorts in double: small vocabularies", "[sampling
   int64_t sure = 0, draws = 0;
   const int64_t each = Pick(40, 12);
   for (const int64_t vocab : Pick<int64_t>({1, 2, 7, 64, 333, 1000, 3000}, {1, 7, 333, 3000})) {
-    for (const Fill fill : kFills) {
+    for (const SamplingFill fill : kFills) {
       sure += CheckProblem(MakeProblem(vocab, fill, each, seed++));
       draws += each;
     }
@@ -248,18 +248,19 @@ TEST_CASE("sampling equals full sorts in double: small vocabularies", "[sampling
 TEST_CASE("sampling equals full sorts in double: the vocabularies of T5 and GPT-2", "[sampling]") {
   uint32_t seed = 1000;
   for (const int64_t vocab : {32128, 50257}) {
-    for (const Fill fill : kFills) CheckProblem(MakeProblem(vocab, fill, Pick(12, 3), seed++));
+    for (const SamplingFill fill : kFills)
+      CheckProblem(MakeProblem(vocab, fill, Pick(12, 3), seed++));
   }
 }
 
 TEST_CASE("sampling equals full sorts in double: the largest vocabulary", "[sampling]") {
-  CheckProblem(MakeProblem(256206, Fill::kNormal, Pick(8, 3), 2000));
-  CheckProblem(MakeProblem(256206, Fill::kEqual, Pick(4, 2), 2001));
+  CheckProblem(MakeProblem(256206, SamplingFill::kNormal, Pick(8, 3), 2000));
+  CheckProblem(MakeProblem(256206, SamplingFill::kEqual, Pick(4, 2), 2001));
 }
 
 TEST_CASE("sampling with a single filter over the whole vocabulary equals full sorts",
           "[sampling]") {
-  Problem p = MakeProblem(32128, Fill::kNormal, 40, 3000);
+  SamplingProblem p = MakeProblem(32128, SamplingFill::kNormal, 40, 3000);
   for (size_t i = 0; i < p.draws.size(); ++i) {
     WarpOptions& w = p.draws[i].warp;
     w = {};
@@ -272,11 +273,11 @@ TEST_CASE("sampling with a single filter over the whole vocabulary equals full s
 }
 
 TEST_CASE("a draw depends only on its row, seed, sequence and position", "[sampling]") {
-  Problem all = MakeProblem(2000, Fill::kNormal, Pick(30, 8), 4000);
+  SamplingProblem all = MakeProblem(2000, SamplingFill::kNormal, Pick(30, 8), 4000);
   ForEachBackend([&](TestBackend& backend) {
     const std::vector<int32_t> together = Run(all, backend);
     for (size_t i = 0; i < all.draws.size(); ++i) {
-      Problem alone = all;
+      SamplingProblem alone = all;
       alone.draws = {all.draws[i]};
       CHECK(Run(alone, backend)[0] == together[i]);
     }
@@ -284,7 +285,7 @@ TEST_CASE("a draw depends only on its row, seed, sequence and position", "[sampl
 }
 
 TEST_CASE("Sample also writes the tokens by row", "[sampling]") {
-  Problem p = MakeProblem(100, Fill::kNormal, 2, 5000);
+  SamplingProblem p = MakeProblem(100, SamplingFill::kNormal, 2, 5000);
   p.draws[0].row = 2;
   p.draws[1].row = 0;
   ForEachBackend([&](TestBackend& backend) {

@@ -16,7 +16,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The distribution of the scores of a problem.
-enum class Fill {
+enum class SelectionFill {
   kRandom,
   kTies,
   kEqual,
@@ -29,37 +29,38 @@ enum class Fill {
 };
 // A GPU kernel ranks only the scores that reach a lower bound of the k-th best score. In some of
 // these distributions, more scores equal this bound than the candidate buffer can hold.
-std::vector<Fill> Fills() {
-  return Pick({Fill::kRandom, Fill::kTies, Fill::kEqual, Fill::kMinusInf, Fill::kFewFinite,
-               Fill::kNan, Fill::kAscending, Fill::kCluster, Fill::kInfinities},
-              {Fill::kRandom, Fill::kTies, Fill::kNan});
+std::vector<SelectionFill> Fills() {
+  return Pick({SelectionFill::kRandom, SelectionFill::kTies, SelectionFill::kEqual,
+               SelectionFill::kMinusInf, SelectionFill::kFewFinite, SelectionFill::kNan,
+               SelectionFill::kAscending, SelectionFill::kCluster, SelectionFill::kInfinities},
+              {SelectionFill::kRandom, SelectionFill::kTies, SelectionFill::kNan});
 }
 
-float Entry(Fill fill, int64_t i, int64_t vocab, RandomData& random) {
+float Entry(SelectionFill fill, int64_t i, int64_t vocab, RandomData& random) {
   switch (fill) {
-    case Fill::kRandom:
+    case SelectionFill::kRandom:
       return 10.0f * random.Value();
-    case Fill::kTies:
+    case SelectionFill::kTies:
       return static_cast<float>(random.Below(4));
-    case Fill::kEqual:
+    case SelectionFill::kEqual:
       return -2.5f;
-    case Fill::kMinusInf:
+    case SelectionFill::kMinusInf:
       return -kInf;
-    case Fill::kFewFinite:
+    case SelectionFill::kFewFinite:
       return random.Below(1 + vocab / 5) == 0 ? random.Value() : -kInf;
-    case Fill::kNan:
+    case SelectionFill::kNan:
       return random.Below(3) == 0 ? NAN : static_cast<float>(random.Below(50)) - 25.0f;
-    case Fill::kAscending:
+    case SelectionFill::kAscending:
       return static_cast<float>(i) * 0.001f;
-    case Fill::kCluster:  // the best values are adjacent, in one chunk
+    case SelectionFill::kCluster:  // the best values are adjacent, in one chunk
       return i >= vocab / 2 && i < vocab / 2 + 40 ? 5.0f + random.Value() : random.Value();
-    case Fill::kInfinities:
+    case SelectionFill::kInfinities:
       return random.Below(10) == 0 ? kInf : random.Below(2) == 0 ? -kInf : random.Value();
   }
   return 0.0f;
 }
 
-struct Problem {
+struct SelectionProblem {
   int64_t vocab;
   std::vector<float> scores, shift, bias;  // shift and bias may be empty
   std::vector<int32_t> row_offsets, k;
@@ -75,7 +76,7 @@ struct Answer {
 };
 
 // Reference: a stable full sort of the values of every request.
-Answer FullSort(const Problem& p, int64_t k_max) {
+Answer FullSort(const SelectionProblem& p, int64_t k_max) {
   Answer answer;
   for (size_t n = 0; n < p.k.size(); ++n) {
     std::vector<float> values;
@@ -104,13 +105,14 @@ Answer FullSort(const Problem& p, int64_t k_max) {
 
 // Options of RunTopK. Rows of scores are vocab + gap elements apart. If `log_softmax` is not empty,
 // it is passed on as TopKArgs::log_softmax.
-struct Inputs {
+struct SelectionInputs {
   int64_t gap = 0;
   std::vector<int32_t> log_softmax = {};
   std::vector<float> log_sums = {};  // output, if log_softmax is not empty
 };
 
-Answer RunTopK(const Problem& p, int64_t k_max, TestBackend& backend, Inputs* inputs = nullptr) {
+Answer RunTopK(const SelectionProblem& p, int64_t k_max, TestBackend& backend,
+               SelectionInputs* inputs = nullptr) {
   const int64_t rows = p.row_offsets.back(), n = static_cast<int64_t>(p.k.size());
   TopKArgs args;
   args.scores = backend.Put(p.scores, {rows, p.vocab});
@@ -153,10 +155,10 @@ std::vector<float> RunLogSumExp(const std::vector<float>& logits, int64_t vocab,
   return backend.Floats(out);
 }
 
-Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
-                    std::vector<int32_t> k, uint32_t seed) {
+SelectionProblem MakeProblem(int64_t vocab, SelectionFill fill, std::vector<int32_t> row_offsets,
+                             std::vector<int32_t> k, uint32_t seed) {
   RandomData random(seed);
-  Problem p{vocab, {}, {}, {}, std::move(row_offsets), std::move(k)};
+  SelectionProblem p{vocab, {}, {}, {}, std::move(row_offsets), std::move(k)};
   for (int32_t r = 0; r < p.row_offsets.back(); ++r) {
     for (int64_t i = 0; i < vocab; ++i) p.scores.push_back(Entry(fill, i, vocab, random));
   }
@@ -167,7 +169,7 @@ Problem MakeProblem(int64_t vocab, Fill fill, std::vector<int32_t> row_offsets,
   return p;
 }
 
-void CheckProblem(const Problem& p) {
+void CheckProblem(const SelectionProblem& p) {
   const int64_t k_max = *std::max_element(p.k.begin(), p.k.end());
   const Answer expected = FullSort(p, k_max);
   ForEachBackend([&](TestBackend& backend) { CHECK(RunTopK(p, k_max, backend) == expected); });
@@ -176,7 +178,7 @@ void CheckProblem(const Problem& p) {
 TEST_CASE("top-k equals a stable full sort: small vocabularies", "[selection]") {
   uint32_t seed = 1;
   for (int64_t vocab : Pick<int64_t>({1, 7, 64, 65, 1000}, {7, 1000})) {
-    for (Fill fill : Fills()) {
+    for (SelectionFill fill : Fills()) {
       for (int32_t k : Pick({1, 2, 8, 65, 192}, {2, 192})) {
         CheckProblem(MakeProblem(vocab, fill, {0, 1, 5, 5, 8}, {k, 2 * k, k, 1}, seed++));
       }
@@ -186,7 +188,7 @@ TEST_CASE("top-k equals a stable full sort: small vocabularies", "[selection]") 
 
 TEST_CASE("top-k equals a stable full sort: the vocabulary of T5", "[selection]") {
   uint32_t seed = 1000;
-  for (Fill fill : Fills()) {
+  for (SelectionFill fill : Fills()) {
     for (int32_t k : Pick({1, 8, 50, 192}, {1, 192})) {
       CheckProblem(MakeProblem(32128, fill, {0, 4, 5}, {k, 1}, seed++));
     }
@@ -195,20 +197,24 @@ TEST_CASE("top-k equals a stable full sort: the vocabulary of T5", "[selection]"
 
 TEST_CASE("top-k equals a stable full sort: the vocabulary of mT5", "[selection]") {
   uint32_t seed = 2000;
-  for (Fill fill : {Fill::kRandom, Fill::kTies, Fill::kAscending}) {
-    CheckProblem(MakeProblem(250112, fill, {0, 2}, {fill == Fill::kTies ? 192 : 8}, seed++));
+  for (SelectionFill fill :
+       {SelectionFill::kRandom, SelectionFill::kTies, SelectionFill::kAscending}) {
+    CheckProblem(
+        MakeProblem(250112, fill, {0, 2}, {fill == SelectionFill::kTies ? 192 : 8}, seed++));
   }
 }
 
 TEST_CASE("top-k of 64 beams equals a stable full sort", "[selection]") {
-  CheckProblem(MakeProblem(503, Fill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
-  CheckProblem(MakeProblem(503, Fill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
+  CheckProblem(MakeProblem(503, SelectionFill::kRandom, {0, 64, 128}, {192, 3 * 64}, 3001));
+  CheckProblem(MakeProblem(503, SelectionFill::kTies, {0, 64, 128}, {192, 3 * 64}, 3003));
 }
 
 TEST_CASE("top-k of the largest supported k equals a stable full sort", "[selection]") {
   std::vector<int32_t> each_row(65);
   std::iota(each_row.begin(), each_row.end(), 0);
-  for (Fill fill : Pick({Fill::kRandom, Fill::kTies, Fill::kCluster}, {Fill::kTies})) {
+  for (SelectionFill fill :
+       Pick({SelectionFill::kRandom, SelectionFill::kTies, SelectionFill::kCluster},
+            {SelectionFill::kTies})) {
     CheckProblem(MakeProblem(2000, fill, {0, 32, 64}, {544, 1}, 3101));
     CheckProblem(MakeProblem(5000, fill, {0, 1}, {544}, 3102));
     CheckProblem(MakeProblem(1000, fill, each_row, std::vector<int32_t>(64, 3), 3103));
@@ -216,16 +222,16 @@ TEST_CASE("top-k of the largest supported k equals a stable full sort", "[select
 }
 
 TEST_CASE("top-k of the largest vocabulary equals a stable full sort", "[selection]") {
-  CheckProblem(MakeProblem(256206, Fill::kRandom, {0, 2}, {50}, 3201));
-  CheckProblem(MakeProblem(256206, Fill::kEqual, {0, 1}, {50}, 3202));
+  CheckProblem(MakeProblem(256206, SelectionFill::kRandom, {0, 2}, {50}, 3201));
+  CheckProblem(MakeProblem(256206, SelectionFill::kEqual, {0, 1}, {50}, 3202));
 }
 
 TEST_CASE("top-k of rows at any alignment equals a stable full sort", "[selection]") {
   for (int64_t gap : {1, 2, 3, 4, 7, 500}) {
-    const Problem p = MakeProblem(3001, Fill::kRandom, {0, 3, 4}, {9, 2}, 3301);
+    const SelectionProblem p = MakeProblem(3001, SelectionFill::kRandom, {0, 3, 4}, {9, 2}, 3301);
     const Answer expected = FullSort(p, 9);
     ForEachBackend([&](TestBackend& backend) {
-      Inputs inputs{.gap = gap};
+      SelectionInputs inputs{.gap = gap};
       CHECK(RunTopK(p, 9, backend, &inputs) == expected);
     });
   }
@@ -235,12 +241,12 @@ TEST_CASE("top-k of log-probabilities equals a stable full sort, with log-sum-ex
           "[selection]") {
   uint32_t seed = 4000;
   for (int64_t vocab : Pick<int64_t>({1, 64, 384, 511, 513, 32128, 50257}, {64, 513, 50257})) {
-    for (Fill fill : Fills()) {
-      Problem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
+    for (SelectionFill fill : Fills()) {
+      SelectionProblem p = MakeProblem(vocab, fill, {0, 3, 3, 4, 6}, {6, 2, 20, 3}, seed += 2);
       ForEachBackend([&](TestBackend& backend) {
-        Inputs inputs{.log_softmax = {1, 1, 0, 7}};
+        SelectionInputs inputs{.log_softmax = {1, 1, 0, 7}};
         const std::vector<float> sums = RunLogSumExp(p.scores, vocab, backend);
-        Problem shifted = p;
+        SelectionProblem shifted = p;
         if (shifted.shift.empty()) shifted.shift.assign(6, 0.0f);
         for (size_t row : {0, 1, 2, 4, 5}) shifted.shift[row] = sums[row];
         const Answer expected = FullSort(shifted, 20);
@@ -252,7 +258,7 @@ TEST_CASE("top-k of log-probabilities equals a stable full sort, with log-sum-ex
 }
 
 TEST_CASE("a beam with score -inf yields no candidates", "[selection]") {
-  Problem p = MakeProblem(500, Fill::kRandom, {0, 4}, {8}, 5);
+  SelectionProblem p = MakeProblem(500, SelectionFill::kRandom, {0, 4}, {8}, 5);
   p.bias = {0.0f, -1e9f, -1e9f, -1e9f};
   ForEachBackend([&](TestBackend& backend) {
     const Answer answer = RunTopK(p, 8, backend);

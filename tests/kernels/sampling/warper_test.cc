@@ -8,11 +8,10 @@
 #include <span>
 
 #include "tests/catch.h"
+#include "tests/kernels/sampling/never.h"
 
 namespace quintet {
 namespace {
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // Applies the sampling filters (temperature, top-k, top-p, ...) to one row of logits at a time with
 // a Warper, for which it allocates the scratch memory.

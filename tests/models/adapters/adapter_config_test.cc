@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json Minimal() {
+Json MinimalConfig() {
   return {{"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q", "v"}}};
 }
 
@@ -28,56 +28,57 @@ absl::Status Problem(const Json& file) {
   return ParseAdapterConfig(file.dump(), "adapter_config.json").status();
 }
 
-constexpr char kQuery[] = "encoder.block.1.layer.0.SelfAttention.q";
+constexpr char kSecondQuery[] = "encoder.block.1.layer.0.SelfAttention.q";
 
 TEST_CASE("Rank and scale of a module follow patterns and rsLoRA") {
-  Json file = Minimal();
+  Json file = MinimalConfig();
   file["rank_pattern"] = {{"SelfAttention.q", 16}};
   file["alpha_pattern"] = {{"encoder\\..*", 3.0}};
   const AdapterConfig config = MustParse(file);
-  CHECK(*config.RankOf(kQuery) == 16);
+  CHECK(*config.RankOf(kSecondQuery) == 16);
   CHECK(*config.RankOf("decoder.block.0.layer.1.EncDecAttention.v") == 4);
-  CHECK(*config.ScaleOf(kQuery) == 3.0f / 16);
+  CHECK(*config.ScaleOf(kSecondQuery) == 3.0f / 16);
   CHECK(*config.ScaleOf("decoder.block.0.layer.1.EncDecAttention.v") == 2.0f);
   file["use_rslora"] = true;
-  CHECK(*MustParse(file).ScaleOf(kQuery) == 0.75f);
+  CHECK(*MustParse(file).ScaleOf(kSecondQuery) == 0.75f);
 }
 
 TEST_CASE("Two keys that give one module different values are an error") {
-  Json file = Minimal();
+  Json file = MinimalConfig();
   file["rank_pattern"] = {{"q", 2}, {"SelfAttention.q", 3}};
-  CHECK(absl::IsInvalidArgument(MustParse(file).RankOf(kQuery).status()));
+  CHECK(absl::IsInvalidArgument(MustParse(file).RankOf(kSecondQuery).status()));
   file["rank_pattern"]["q"] = 3;
-  CHECK(*MustParse(file).RankOf(kQuery) == 3);
+  CHECK(*MustParse(file).RankOf(kSecondQuery) == 3);
 }
 
 TEST_CASE("Targets are suffixes, an expression or all, less the excluded modules") {
-  CHECK(MustParse(Minimal()).Targets(kQuery));
-  CHECK(!MustParse(Minimal()).Targets("encoder.block.1.layer.0.SelfAttention.k"));
-  Json file = Minimal();
+  CHECK(MustParse(MinimalConfig()).Targets(kSecondQuery));
+  CHECK(!MustParse(MinimalConfig()).Targets("encoder.block.1.layer.0.SelfAttention.k"));
+  Json file = MinimalConfig();
   file["target_modules"] = "encoder.*(q|k)";
-  CHECK(MustParse(file).Targets(kQuery));
+  CHECK(MustParse(file).Targets(kSecondQuery));
   CHECK(!MustParse(file).Targets("decoder.block.1.layer.0.SelfAttention.q"));
   file["exclude_modules"] = ".*block\\.1.*";
-  CHECK(!MustParse(file).Targets(kQuery));
+  CHECK(!MustParse(file).Targets(kSecondQuery));
   file["target_modules"] = "all-linear";
   file["exclude_modules"] = {"wo"};
   CHECK(MustParse(file).all_linear);
-  CHECK(MustParse(file).Targets(kQuery));
+  CHECK(MustParse(file).Targets(kSecondQuery));
   CHECK(!MustParse(file).Targets("encoder.block.0.layer.1.DenseReluDense.wo"));
 }
 
 TEST_CASE("layers_to_transform counts in the list that layers_pattern names") {
-  Json file = Minimal();
+  Json file = MinimalConfig();
   file["layers_to_transform"] = {1};
   file["layers_pattern"] = "block";
-  CHECK(MustParse(file).Targets(kQuery));
+  CHECK(MustParse(file).Targets(kSecondQuery));
   CHECK(!MustParse(file).Targets("encoder.block.0.layer.0.SelfAttention.q"));
-  // Without layers_pattern, PEFT uses the last number in a name: in kQuery the 0 of `layer.0`.
+  // Without layers_pattern, PEFT uses the last number in a name: in kSecondQuery the 0 of
+  // `layer.0`.
   file.erase("layers_pattern");
-  CHECK(!MustParse(file).Targets(kQuery));
+  CHECK(!MustParse(file).Targets(kSecondQuery));
   file["layers_to_transform"] = 0;
-  CHECK(MustParse(file).Targets(kQuery));
+  CHECK(MustParse(file).Targets(kSecondQuery));
   file["layers_pattern"] = {"h"};
   file["target_modules"] = {"c_attn"};
   CHECK(MustParse(file).Targets("transformer.h.0.attn.c_attn"));
@@ -102,7 +103,7 @@ TEST_CASE("Fields that change results are refused by name") {
                                                  {"use_qalora", true},
                                                  {"corda_config", {{"a", 1}}}};
   for (const auto& [field, value] : fields) {
-    Json file = Minimal();
+    Json file = MinimalConfig();
     file[field] = value;
     const absl::Status status = Problem(file);
     INFO(field << ": " << status);
@@ -112,7 +113,7 @@ TEST_CASE("Fields that change results are refused by name") {
 }
 
 TEST_CASE("Fields that are off, and fields without effect, are accepted") {
-  Json file = Minimal();
+  Json file = MinimalConfig();
   file["a_field_of_the_future"] = nullptr;
   file["another"] = false;
   file["third"] = Json::object();
@@ -146,17 +147,17 @@ TEST_CASE("Values out of range are errors that name the field") {
       {"rank_pattern", {{std::string(600, 'q'), 2}}},
   };
   for (const auto& [field, value] : fields) {
-    Json file = Minimal();
+    Json file = MinimalConfig();
     file[field] = value;
     const absl::Status status = Problem(file);
     INFO(field << " " << value << ": " << status);
     CHECK(absl::IsInvalidArgument(status));
     CHECK(std::string(status.message()).find(field) != std::string::npos);
   }
-  Json file = Minimal();
+  Json file = MinimalConfig();
   file.erase("target_modules");
   CHECK(absl::IsInvalidArgument(Problem(file)));
-  file = Minimal();
+  file = MinimalConfig();
   file.erase("peft_type");
   CHECK(absl::IsInvalidArgument(Problem(file)));
   CHECK(absl::IsInvalidArgument(Problem(Json::array())));
@@ -164,7 +165,7 @@ TEST_CASE("Values out of range are errors that name the field") {
 }
 
 TEST_CASE("The number of regular expressions is limited") {
-  Json file = Minimal();
+  Json file = MinimalConfig();
   for (int i = 0; i < 65; ++i) file["rank_pattern"][absl::StrCat("q", i, ".*")] = 2;
   CHECK(absl::IsInvalidArgument(Problem(file)));
 }

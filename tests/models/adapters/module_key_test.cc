@@ -7,20 +7,20 @@
 namespace quintet {
 namespace {
 
-constexpr char kQuery[] = "encoder.block.1.layer.0.SelfAttention.q";
+constexpr char kModule[] = "encoder.block.1.layer.0.SelfAttention.q";
 
-bool KeyMatches(const std::string& key, const std::string& name) {
+bool MatchesName(const std::string& key, const std::string& name) {
   const absl::StatusOr<ModuleKey> compiled = ModuleKey::Compile(key, "rank_pattern");
   REQUIRE(compiled.ok());
   return compiled->Matches(name);
 }
 
 TEST_CASE("A suffix of a module begins at a dot") {
-  CHECK(EndsWithModule(kQuery, "q"));
-  CHECK(EndsWithModule(kQuery, "SelfAttention.q"));
-  CHECK(EndsWithModule(kQuery, kQuery));
-  CHECK(!EndsWithModule(kQuery, "Attention.q"));
-  CHECK(!EndsWithModule(kQuery, ""));
+  CHECK(EndsWithModule(kModule, "q"));
+  CHECK(EndsWithModule(kModule, "SelfAttention.q"));
+  CHECK(EndsWithModule(kModule, kModule));
+  CHECK(!EndsWithModule(kModule, "Attention.q"));
+  CHECK(!EndsWithModule(kModule, ""));
   CHECK(!EndsWithModule("q", "x.q"));
 }
 
@@ -30,24 +30,24 @@ TEST_CASE("A regular expression of modules matches whole names") {
     REQUIRE(compiled.ok());
     return compiled->Matches(name);
   };
-  CHECK(matches(".*SelfAttention.(q|v)$", kQuery));
-  CHECK(matches("encoder\\.block\\.\\d+\\..*q", kQuery));
-  CHECK(matches("x|.*q", kQuery));
-  CHECK(!matches("SelfAttention.q", kQuery));
-  CHECK(!matches("encoder", kQuery));
-  CHECK(!matches(".*decoder.*", kQuery));
+  CHECK(matches(".*SelfAttention.(q|v)$", kModule));
+  CHECK(matches("encoder\\.block\\.\\d+\\..*q", kModule));
+  CHECK(matches("x|.*q", kModule));
+  CHECK(!matches("SelfAttention.q", kModule));
+  CHECK(!matches("encoder", kModule));
+  CHECK(!matches(".*decoder.*", kModule));
 }
 
 TEST_CASE("Keys of patterns match from a dot to the end") {
-  CHECK(KeyMatches("q", kQuery));
-  CHECK(KeyMatches("block.1.layer.0.SelfAttention.q", kQuery));
-  CHECK(KeyMatches("SelfAttention-q", "SelfAttention-q"));
-  CHECK(KeyMatches("SelfAttention.q", "x.SelfAttention_q"));  // '.' matches any character
-  CHECK(!KeyMatches("Attention.q", kQuery));
-  CHECK(!KeyMatches("block.0.layer.0.SelfAttention.q", kQuery));
-  CHECK(KeyMatches("block\\.[0-3]\\..*(q|k)", kQuery));
-  CHECK(KeyMatches("^encoder.*", kQuery));
-  CHECK(!KeyMatches("^block.*", kQuery));
+  CHECK(MatchesName("q", kModule));
+  CHECK(MatchesName("block.1.layer.0.SelfAttention.q", kModule));
+  CHECK(MatchesName("SelfAttention-q", "SelfAttention-q"));
+  CHECK(MatchesName("SelfAttention.q", "x.SelfAttention_q"));  // '.' matches any character
+  CHECK(!MatchesName("Attention.q", kModule));
+  CHECK(!MatchesName("block.0.layer.0.SelfAttention.q", kModule));
+  CHECK(MatchesName("block\\.[0-3]\\..*(q|k)", kModule));
+  CHECK(MatchesName("^encoder.*", kModule));
+  CHECK(!MatchesName("^block.*", kModule));
 }
 
 TEST_CASE("Regular expressions outside the subset, and long ones, are refused") {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/config/config.h"
 
@@ -34,6 +35,8 @@ std::string SafetensorsBytes(const std::string& header, size_t data_bytes);
 
 // The directory of a golden case of the repository.
 std::string GoldenDirectory(const std::string& name);
+
+inline std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 struct TestTensor {
   StoredType type = StoredType::kF32;

@@ -15,12 +15,12 @@ namespace fs = std::filesystem;
 
 constexpr char kCommit[] = "0123456789abcdef0123456789abcdef01234567";
 
-using Values = std::map<std::string, std::string>;
+using Variables = std::map<std::string, std::string>;
 
 // Sets environment variables. The destructor restores their previous values.
 class Environment {
  public:
-  explicit Environment(const Values& values) {
+  explicit Environment(const Variables& values) {
     for (const char* name : {"HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE",
                              "XDG_CACHE_HOME", "QUINTET_TEST_ROOT"}) {
       const char* old = getenv(name);
@@ -96,32 +96,33 @@ TEST_CASE("Hub ids have the form that huggingface_hub demands") {
 
 TEST_CASE("The cache's directory follows huggingface_hub's variables in their order") {
   {
-    const Environment none(Values{{"HOME", "/h"}});
+    const Environment none(Variables{{"HOME", "/h"}});
     CHECK(HubCacheDirectory() == "/h/.cache/huggingface/hub");
   }
   {
-    const Environment xdg(Values{{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}});
+    const Environment xdg(Variables{{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}});
     CHECK(HubCacheDirectory() == "/x/huggingface/hub");
   }
   {
-    const Environment home(Values{{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "~/hf"}});
+    const Environment home(
+        Variables{{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "~/hf"}});
     CHECK(HubCacheDirectory() == "/h/hf/hub");
   }
   {
-    const Environment old(Values{{"HF_HOME", "/f"}, {"HUGGINGFACE_HUB_CACHE", "/o"}});
+    const Environment old(Variables{{"HF_HOME", "/f"}, {"HUGGINGFACE_HUB_CACHE", "/o"}});
     CHECK(HubCacheDirectory() == "/o");
   }
   {
-    const Environment hub(Values{{"HF_HUB_CACHE", "${QUINTET_TEST_ROOT}/c$NO_SUCH_VARIABLE_"},
-                                 {"QUINTET_TEST_ROOT", "/r"},
-                                 {"HUGGINGFACE_HUB_CACHE", "/o"}});
+    const Environment hub(Variables{{"HF_HUB_CACHE", "${QUINTET_TEST_ROOT}/c$NO_SUCH_VARIABLE_"},
+                                    {"QUINTET_TEST_ROOT", "/r"},
+                                    {"HUGGINGFACE_HUB_CACHE", "/o"}});
     CHECK(HubCacheDirectory() == "/r/c$NO_SUCH_VARIABLE_");
   }
 }
 
 TEST_CASE("A hub id is found by its main revision, a branch, a tag or a commit") {
   const HubCache cache;
-  const Environment environment(Values{{"HF_HOME", cache.root()}});
+  const Environment environment(Variables{{"HF_HOME", cache.root()}});
   CHECK(*FindModel("acme/tiny") == cache.snapshot());
   CHECK(*FindModel("acme/tiny@main") == cache.snapshot());
   CHECK(*FindModel(std::string("acme/tiny@") + kCommit) == cache.snapshot());

@@ -10,8 +10,6 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
-
 TEST_CASE("A directory in another format is named, with what to do") {
   const struct {
     const char* file;

@@ -149,16 +149,16 @@ absl::Status Open(const std::string& bytes) {
   return GgufReader::Open(directory / "model.gguf").status();
 }
 
-std::string Message(const std::string& bytes) { return std::string(Open(bytes).message()); }
+std::string MessageOf(const std::string& bytes) { return std::string(Open(bytes).message()); }
 
-GgufBuilder Minimal() {
+GgufBuilder MinimalFile() {
   GgufBuilder file;
   file.Key("general.architecture", "t5encoder");
   return file;
 }
 
 TEST_CASE("Values of all types are read", "[gguf]") {
-  GgufBuilder builder = Minimal();
+  GgufBuilder builder = MinimalFile();
   builder.version = 2;
   builder.Key("u8", 0, GgufBuilder::Bytes<uint8_t>(200))
       .Key("i8", 1, GgufBuilder::Bytes<int8_t>(-2))
@@ -204,57 +204,62 @@ TEST_CASE("Values of all types are read", "[gguf]") {
 TEST_CASE("Damaged GGUF files are refused with the place", "[gguf]") {
   const std::string four(16, '\0');
   CHECK(absl::IsInvalidArgument(Open("")));
-  CHECK_THAT(Message("GGML" + std::string(60, '\0')), ContainsSubstring("not a GGUF file"));
-  GgufBuilder old = Minimal();
+  CHECK_THAT(MessageOf("GGML" + std::string(60, '\0')), ContainsSubstring("not a GGUF file"));
+  GgufBuilder old = MinimalFile();
   old.version = 1;
-  CHECK_THAT(Message(old.File()), ContainsSubstring("version 1 is not supported"));
+  CHECK_THAT(MessageOf(old.File()), ContainsSubstring("version 1 is not supported"));
   old.version = 0x03000000;
-  CHECK_THAT(Message(old.File()), ContainsSubstring("big-endian"));
-  CHECK_THAT(Message(Minimal().File(0, uint64_t{1} << 60)), ContainsSubstring("exceeds the limit"));
-  CHECK_THAT(Message(Minimal().File(99999, 1)), ContainsSubstring("do not fit"));
-  CHECK_THAT(Message(Minimal().Key("x", 77, "").File()), ContainsSubstring("unknown type 77"));
-  CHECK_THAT(Message(Minimal().Key("x", 1u).Key("x", 2u).File()),
+  CHECK_THAT(MessageOf(old.File()), ContainsSubstring("big-endian"));
+  CHECK_THAT(MessageOf(MinimalFile().File(0, uint64_t{1} << 60)),
+             ContainsSubstring("exceeds the limit"));
+  CHECK_THAT(MessageOf(MinimalFile().File(99999, 1)), ContainsSubstring("do not fit"));
+  CHECK_THAT(MessageOf(MinimalFile().Key("x", 77, "").File()),
+             ContainsSubstring("unknown type 77"));
+  CHECK_THAT(MessageOf(MinimalFile().Key("x", 1u).Key("x", 2u).File()),
              ContainsSubstring("key x appears twice"));
-  CHECK_THAT(Message(Minimal().Array("x", 9, 1, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Array("x", 9, 1, four).File()),
              ContainsSubstring("arrays of type 9 are not supported"));
-  CHECK_THAT(Message(Minimal().Array("x", 0, uint64_t{1} << 40, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Array("x", 0, uint64_t{1} << 40, four).File()),
              ContainsSubstring("key x: elements"));
-  CHECK_THAT(Message(Minimal().Key("x", 8, GgufBuilder::Bytes<uint64_t>(UINT64_MAX)).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Key("x", 8, GgufBuilder::Bytes<uint64_t>(UINT64_MAX)).File()),
              ContainsSubstring("key x"));
-  CHECK_THAT(Message(Minimal().Key("general.alignment", 3u).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Key("general.alignment", 3u).File()),
              ContainsSubstring("expected a power of two"));
-  CHECK_THAT(Message(GgufBuilder().Key("general.architecture", "llama").File()),
+  CHECK_THAT(MessageOf(GgufBuilder().Key("general.architecture", "llama").File()),
              ContainsSubstring("expected t5encoder or t5, got \"llama\""));
 }
 
 TEST_CASE("Damaged tensors of GGUF files are refused with their name", "[gguf]") {
   const std::string four(16, '\0');
-  CHECK_THAT(Message(Minimal().Tensor("x", {4}, 0, four).Tensor("x", {4}, 0, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {4}, 0, four).Tensor("x", {4}, 0, four).File()),
              ContainsSubstring("tensor x appears twice"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {}, 0, four).File()), ContainsSubstring("dimensions"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {1, 1, 1, 1, 1}, 0, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {}, 0, four).File()),
              ContainsSubstring("dimensions"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, "").File()),
-             ContainsSubstring("overflows"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {UINT64_MAX}, 0, "").File()),
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {1, 1, 1, 1, 1}, 0, four).File()),
+             ContainsSubstring("dimensions"));
+  CHECK_THAT(
+      MessageOf(MinimalFile().Tensor("x", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, "").File()),
+      ContainsSubstring("overflows"));
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {UINT64_MAX}, 0, "").File()),
              ContainsSubstring("tensor x"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {100}, 0, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {100}, 0, four).File()),
              ContainsSubstring("ends after the file"));
-  CHECK_THAT(Message(Minimal().Described("x", {4}, 0, uint64_t{1} << 62, four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Described("x", {4}, 0, uint64_t{1} << 62, four).File()),
              ContainsSubstring("ends after the file"));
-  CHECK_THAT(Message(Minimal().Described("x", {4}, 0, 8, four + four).File()),
+  CHECK_THAT(MessageOf(MinimalFile().Described("x", {4}, 0, 8, four + four).File()),
              ContainsSubstring("alignment"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {4}, 0, four).Described("y", {4}, 0, 0, "").File()),
-             ContainsSubstring("overlaps"));
-  CHECK_THAT(Message(Minimal().Tensor("x", {40}, 8, std::string(34, '\0')).File()),
+  CHECK_THAT(
+      MessageOf(MinimalFile().Tensor("x", {4}, 0, four).Described("y", {4}, 0, 0, "").File()),
+      ContainsSubstring("overlaps"));
+  CHECK_THAT(MessageOf(MinimalFile().Tensor("x", {40}, 8, std::string(34, '\0')).File()),
              ContainsSubstring("not whole blocks of 32"));
-  const absl::Status unsupported = Open(Minimal().Tensor("x", {256}, 23, four).File());
+  const absl::Status unsupported = Open(MinimalFile().Tensor("x", {256}, 23, four).File());
   CHECK(absl::IsUnimplemented(unsupported));
   CHECK_THAT(std::string(unsupported.message()), ContainsSubstring("IQ4_XS is not supported"));
 }
 
 TEST_CASE("A GGUF file that ends anywhere is refused", "[gguf]") {
-  GgufBuilder builder = Minimal();
+  GgufBuilder builder = MinimalFile();
   builder.Array("texts", 8, 2, GgufBuilder::Text("one") + GgufBuilder::Text("two"))
       .Tensor("x", {4}, 0, std::string(16, '\0'));
   const std::string whole = builder.File();

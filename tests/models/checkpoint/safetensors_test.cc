@@ -22,8 +22,6 @@ absl::Status OpenBytes(const std::string& bytes) {
   return SafetensorsReader::Open(directory.path()).status();
 }
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
-
 TEST_CASE("Written tensors are read back unchanged", "[safetensors]") {
   TemporaryDirectory directory;
   const std::vector<TensorSpec> specs = {{"b", StoredType::kF32, {2, 3}},

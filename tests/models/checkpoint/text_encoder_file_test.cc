@@ -58,7 +58,7 @@ RawTensor Floats(const std::vector<int64_t>& shape, const std::vector<float>& va
           std::string(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
 }
 
-RawTensor Json(const std::string& text) {
+RawTensor JsonTensor(const std::string& text) {
   return {StoredType::kU8, {static_cast<int64_t>(text.size())}, text};
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("Formats are declared by comfy_quant or by the metadata", "[text_encod
       metadata["_quantization_metadata"] =
           R"({"format_version": "1.0", "layers": {")" + layer + R"(": )" + config + "}}";
     } else {
-      quantized.file[layer + ".comfy_quant"] = Json(config);
+      quantized.file[layer + ".comfy_quant"] = JsonTensor(config);
     }
     std::filesystem::remove(path);
     WriteRaw(path, quantized.file, metadata);
@@ -203,7 +203,7 @@ TEST_CASE("int8 matrices keep their values and scales", "[text_encoder]") {
       tensor.values[i] = static_cast<float>(static_cast<int8_t>(raw.bytes[i])) * 0.03F;
     }
     quantized.file[name.substr(0, name.size() - 7) + ".comfy_quant"] =
-        Json(R"({"format": "int8_tensorwise"})");
+        JsonTensor(R"({"format": "int8_tensorwise"})");
   }
   WriteRaw(directory / "encoder.safetensors", quantized.file);
   CheckLoadsAs(directory / "encoder.safetensors", quantized.values);

@@ -15,8 +15,6 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using nlohmann::json;
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
-
 ModelConfig Parse(const json& config) {
   const auto parsed = ParseModelConfig(config.dump(), "config.json");
   INFO(parsed.status().message());

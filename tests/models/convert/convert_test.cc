@@ -22,6 +22,7 @@
 #include "models/weights/weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"
+#include "tests/models/checkpoint/checkpoint.h"
 #include "tests/models/scratch_directory.h"
 #include "tests/models/weights/equal_weights.h"
 
@@ -29,8 +30,6 @@ namespace quintet {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::string kCases = QUINTET_SOURCE_DIR "/tests/golden/cases/";
 
 ConvertOptions Packed(const std::string& source, const std::string& target,
                       std::optional<DType> dtype) {
@@ -74,7 +73,8 @@ Loaded MustLoad(const std::string& directory, WeightType type) {
 
 std::vector<std::string> AllCases() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kCases)) names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(GoldenDirectory("")))
+    names.push_back(entry.path().filename());
   REQUIRE(names.size() >= 29);
   return names;
 }
@@ -84,7 +84,7 @@ std::string CopyCase(const std::string& name, const ScratchDirectory& scratch) {
   const std::string target = scratch / "source";
   fs::create_directory(target);
   for (const char* file : {"config.json", "model.safetensors"}) {
-    fs::copy_file(kCases + name + "/" + file, target + "/" + file);
+    fs::copy_file(GoldenDirectory(name) + "/" + file, target + "/" + file);
     fs::permissions(target + "/" + file, fs::perms::owner_all);
   }
   return target;
@@ -132,9 +132,9 @@ void EditConfig(const std::string& directory, const std::function<void(nlohmann:
 TEST_CASE("Checkpoints packed in f32 load bit-identical to their source") {
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
-    MustConvert(Packed(kCases + name, scratch / "out", DType::kF32));
+    MustConvert(Packed(GoldenDirectory(name), scratch / "out", DType::kF32));
     for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
-      const Loaded source = MustLoad(kCases + name, type);
+      const Loaded source = MustLoad(GoldenDirectory(name), type);
       const Loaded result = MustLoad(scratch / "out", type);
       INFO(name);
       CHECK(DifferenceOfWeights(source.weights, result.weights) == "");
@@ -148,14 +148,14 @@ TEST_CASE("Checkpoints packed in int8 or in the source's type load bit-identical
   for (const std::string& name : AllCases()) {
     ScratchDirectory scratch;
     INFO(name);
-    MustConvert(Packed(kCases + name, scratch / "int8", DType::kI8));
-    const Loaded source = MustLoad(kCases + name, WeightType::kI8);
+    MustConvert(Packed(GoldenDirectory(name), scratch / "int8", DType::kI8));
+    const Loaded source = MustLoad(GoldenDirectory(name), WeightType::kI8);
     CHECK(DifferenceOfWeights(source.weights,
                               MustLoad(scratch / "int8", WeightType::kI8).weights) == "");
-    MustConvert(Packed(kCases + name, scratch / "same", std::nullopt));
+    MustConvert(Packed(GoldenDirectory(name), scratch / "same", std::nullopt));
     const Loaded same = MustLoad(scratch / "same", WeightType::kF32);
-    CHECK(DifferenceOfWeights(MustLoad(kCases + name, WeightType::kF32).weights, same.weights) ==
-          "");
+    CHECK(DifferenceOfWeights(MustLoad(GoldenDirectory(name), WeightType::kF32).weights,
+                              same.weights) == "");
     // Converting a directory that is already an output of the conversion gives a file with the same
     // bytes.
     MustConvert(Packed(scratch / "int8", scratch / "again", std::nullopt));
@@ -169,7 +169,8 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
   for (const std::string name : {"t5-v1_0", "mt5", "gpt2", "fat5-rope"}) {
     ScratchDirectory scratch;
     INFO(name);
-    CHECK(MustConvert(Packed(kCases + name, scratch / "fp8", DType::kF8)).dtype == DType::kF8);
+    CHECK(MustConvert(Packed(GoldenDirectory(name), scratch / "fp8", DType::kF8)).dtype ==
+          DType::kF8);
     const auto files = SafetensorsReader::OpenFile(scratch / "fp8/model.safetensors");
     REQUIRE(files.ok());
     int quantized = 0;
@@ -182,7 +183,7 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       if (t.name.find("ffn_out") != std::string::npos) CHECK_FALSE(scaled);  // unchanged
     }
     CHECK(quantized >= 6);
-    const Loaded source = MustLoad(kCases + name, WeightType::kF32);
+    const Loaded source = MustLoad(GoldenDirectory(name), WeightType::kF32);
     const Loaded result = MustLoad(scratch / "fp8", WeightType::kF32);
     CHECK(result.config.converted_dtype == "fp8");
     const LinearWeight &a = source.weights.decoder.layers[0].qkv,
@@ -212,7 +213,7 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
 
 TEST_CASE("A tied head is stored once, and a converted file contains packed tensors only") {
   ScratchDirectory scratch;
-  MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", DType::kI8));
+  MustConvert(Packed(GoldenDirectory("t5-v1_0"), scratch / "out", DType::kI8));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "out");
   CHECK(files.Find("head.weight") == nullptr);
   REQUIRE(files.Find("embedding.weight") != nullptr);
@@ -227,8 +228,8 @@ TEST_CASE("A tied head is stored once, and a converted file contains packed tens
 TEST_CASE("bf16 and f16 round the matrices only") {
   for (const auto& [type, bits] : {std::pair(DType::kBF16, 8), std::pair(DType::kF16, 11)}) {
     ScratchDirectory scratch;
-    MustConvert(Packed(kCases + "t5-v1_0", scratch / "out", type));
-    const Loaded source = MustLoad(kCases + "t5-v1_0", WeightType::kF32);
+    MustConvert(Packed(GoldenDirectory("t5-v1_0"), scratch / "out", type));
+    const Loaded source = MustLoad(GoldenDirectory("t5-v1_0"), WeightType::kF32);
     const Loaded result = MustLoad(scratch / "out", WeightType::kF32);
     const LinearWeight &a = source.weights.cross_kv, &b = result.weights.cross_kv;
     std::vector<float> x(a.n() * a.k()), y(x.size());
@@ -277,9 +278,9 @@ TEST_CASE("Conversion writes the same bytes in every run, from one file or from 
 
 TEST_CASE("An existing directory is replaced only with force and only if it contains a model") {
   ScratchDirectory scratch;
-  MustConvert(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
+  MustConvert(Packed(GoldenDirectory("t5-v1_1"), scratch / "out", DType::kF32));
   const std::string before = ReadText(scratch / "out/config.json");
-  ConvertOptions options = Packed(kCases + "gpt2", scratch / "out", DType::kBF16);
+  ConvertOptions options = Packed(GoldenDirectory("gpt2"), scratch / "out", DType::kBF16);
   CHECK(Failure(options).code() == absl::StatusCode::kAlreadyExists);
   CHECK(ReadText(scratch / "out/config.json") == before);
   options.replace = true;
@@ -320,7 +321,7 @@ TEST_CASE("A model directory is never replaced by its own conversion, whatever t
 
 TEST_CASE("Target names are accepted up to the length that the file system supports") {
   ScratchDirectory scratch;
-  const std::string source = kCases + "t5-v1_1";
+  const std::string source = GoldenDirectory("t5-v1_1");
   const int64_t longest = NAME_MAX - kTemporaryNameBytes;
   MustConvert(Packed(source, scratch / std::string(longest, 'n'), DType::kF32));
   for (const std::string& target :
@@ -393,7 +394,7 @@ TEST_CASE("Values that the output type cannot represent are errors, and no file 
 
 TEST_CASE("A rejected or cancelled conversion leaves no file") {
   ScratchDirectory scratch;
-  ConvertOptions options = Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32);
+  ConvertOptions options = Packed(GoldenDirectory("t5-v1_1"), scratch / "out", DType::kF32);
   options.accept = [&](const std::string& directory, const ConvertResult&) {
     CHECK(fs::exists(directory + "/config.json"));
     CHECK_FALSE(fs::exists(scratch / "out"));
@@ -414,7 +415,8 @@ TEST_CASE("A full disk is a clear error, and no file remains") {
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit = {200000, 200000};  // larger files fail as on a full disk
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
-    const absl::Status status = Failure(Packed(kCases + "t5-v1_1", scratch / "out", DType::kF32));
+    const absl::Status status =
+        Failure(Packed(GoldenDirectory("t5-v1_1"), scratch / "out", DType::kF32));
     _exit(status.code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
   }
   int status = 0;
@@ -429,12 +431,12 @@ TEST_CASE("T5 converted to FAT5 and back has identical tensors") {
   for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "t5-encoder", "t5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
-    MustConvert(Renamed(kCases + name, scratch / "fat5", ConvertForm::kFat5));
+    MustConvert(Renamed(GoldenDirectory(name), scratch / "fat5", ConvertForm::kFat5));
     const Loaded fat5 = MustLoad(scratch / "fat5", WeightType::kF32);
     CHECK(fat5.config.family == Family::kFat5);
     CHECK(fat5.config.attention_scale == 1.0f);
     MustConvert(Renamed(scratch / "fat5", scratch / "t5", ConvertForm::kT5));
-    const Loaded source = MustLoad(kCases + name, WeightType::kF32);
+    const Loaded source = MustLoad(GoldenDirectory(name), WeightType::kF32);
     const Loaded back = MustLoad(scratch / "t5", WeightType::kF32);
     CHECK(DifferenceOfWeights(source.weights, back.weights) == "");
     CHECK(source.weights.logit_scale == back.weights.logit_scale);
@@ -449,17 +451,17 @@ TEST_CASE("FAT5 converted to T5 and back has identical tensors, also without 'ac
   for (const char* name : {"fat5-t5", "fat5-t5-shared-only", "fat5-tokcls"}) {
     ScratchDirectory scratch;
     INFO(name);
-    MustConvert(Renamed(kCases + name, scratch / "t5", ConvertForm::kT5));
+    MustConvert(Renamed(GoldenDirectory(name), scratch / "t5", ConvertForm::kT5));
     CHECK(MustLoad(scratch / "t5", WeightType::kF32).config.family == Family::kT5);
     MustConvert(Renamed(scratch / "t5", scratch / "fat5", ConvertForm::kFat5));
-    CHECK(DifferenceOfWeights(MustLoad(kCases + name, WeightType::kF32).weights,
+    CHECK(DifferenceOfWeights(MustLoad(GoldenDirectory(name), WeightType::kF32).weights,
                               MustLoad(scratch / "fat5", WeightType::kF32).weights) == "");
   }
 }
 
 TEST_CASE("The scale of tied logits moves into FAT5's head if that is exact") {
   ScratchDirectory scratch;  // 64^-0.5 = 1/8
-  MustConvert(Renamed(kCases + "t5-v1_0", scratch / "fat5", ConvertForm::kFat5));
+  MustConvert(Renamed(GoldenDirectory("t5-v1_0"), scratch / "fat5", ConvertForm::kFat5));
   const SafetensorsReader files = *SafetensorsReader::Open(scratch / "fat5");
   std::vector<float> table(192 * 64), head(table.size());
   REQUIRE(files.Read(*files.Find("shared.weight"), 0, table.size() * 4, table.data()).ok());
@@ -492,8 +494,8 @@ TEST_CASE("A scale that is not exact makes the head f32, and converting back giv
 
 TEST_CASE("FAT5's attention scale moves into T5's query weights") {
   ScratchDirectory scratch;  // attention_scale null: 1 / sqrt(4 heads)
-  MustConvert(Renamed(kCases + "fat5-scale-null", scratch / "t5", ConvertForm::kT5));
-  const Loaded fat5 = MustLoad(kCases + "fat5-scale-null", WeightType::kF32);
+  MustConvert(Renamed(GoldenDirectory("fat5-scale-null"), scratch / "t5", ConvertForm::kT5));
+  const Loaded fat5 = MustLoad(GoldenDirectory("fat5-scale-null"), WeightType::kF32);
   const Loaded t5 = MustLoad(scratch / "t5", WeightType::kF32);
   CHECK(fat5.config.attention_scale == 0.5f);
   const LinearWeight &a = fat5.weights.decoder.layers[1].cross_q,
@@ -508,19 +510,19 @@ TEST_CASE("Features that the other family lacks are rejected before any file is 
   ScratchDirectory scratch;
   for (const char* name : {"umt5", "t5-long", "t5-seqcls", "t5-qa", "gpt2", "fat5-t5"}) {
     INFO(name);
-    CHECK(Failure(Renamed(kCases + name, scratch / "out", ConvertForm::kFat5)).code() ==
+    CHECK(Failure(Renamed(GoldenDirectory(name), scratch / "out", ConvertForm::kFat5)).code() ==
           absl::StatusCode::kUnimplemented);
   }
   for (const char* name : {"fat5-alibi", "fat5-rope", "fat5-fire-32", "fat5-nope", "fat5-seqcls",
                            "fat5-qa", "t5-v1_1"}) {
     INFO(name);
-    CHECK(Failure(Renamed(kCases + name, scratch / "out", ConvertForm::kT5)).code() ==
+    CHECK(Failure(Renamed(GoldenDirectory(name), scratch / "out", ConvertForm::kT5)).code() ==
           absl::StatusCode::kUnimplemented);
   }
-  MustConvert(Packed(kCases + "t5-v1_1", scratch / "packed", DType::kF32));
+  MustConvert(Packed(GoldenDirectory("t5-v1_1"), scratch / "packed", DType::kF32));
   CHECK(Failure(Renamed(scratch / "packed", scratch / "out", ConvertForm::kFat5)).code() ==
         absl::StatusCode::kFailedPrecondition);
-  ConvertOptions int8 = Renamed(kCases + "t5-v1_1", scratch / "out", ConvertForm::kFat5);
+  ConvertOptions int8 = Renamed(GoldenDirectory("t5-v1_1"), scratch / "out", ConvertForm::kFat5);
   int8.dtype = DType::kI8;
   CHECK(Failure(int8).code() == absl::StatusCode::kInvalidArgument);
   CHECK(scratch.Entries() == std::vector<std::string>{"packed"});
@@ -532,7 +534,7 @@ TEST_CASE("A conversion killed at 100 random moments leaves the old model and no
   std::mt19937 random(11);
   ScratchDirectory scratch;
   const auto convert = [&](const std::string& name) {
-    ConvertOptions options = Packed(kCases + name, scratch / "out", DType::kI8);
+    ConvertOptions options = Packed(GoldenDirectory(name), scratch / "out", DType::kI8);
     options.replace = true;
     return Convert(options).ok();
   };

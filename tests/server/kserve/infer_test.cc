@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/text_format.h"
 #include "tests/catch.h"
 #include "tests/server/kserve/infer_checks.h"
+#include "tests/server/kserve/parse_request.h"
 #include "tests/server/running_server.h"
 
 namespace quintet {
@@ -39,15 +39,9 @@ const std::vector<const ModelHost*>& Hosts() {
   return *hosts;
 }
 
-kserve::ModelInferRequest Parsed(const std::string& text) {
-  kserve::ModelInferRequest request;
-  REQUIRE(google::protobuf::TextFormat::ParseFromString(text, &request));
-  return request;
-}
-
 TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
   InferTask task(/*streams=*/false);
-  task.Read(Parsed(R"(id: "r-1" parameters { key: "num_beams" value { int64_param: 3 } }
+  task.Read(ParseRequest(R"(id: "r-1" parameters { key: "num_beams" value { int64_param: 3 } }
                       parameters { key: "priority" value { string_param: "low" } }
                       inputs { name: "text_input" datatype: "BYTES" shape: [2, 1]
                                contents { bytes_contents: "abc" bytes_contents: "de" } })"),
@@ -72,7 +66,7 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
 // The request's id becomes the request id of quintet.v1 if valid there; else it is only returned.
 TEST_CASE("an id that is no request id is still returned", "[kserve]") {
   InferTask task(false);
-  task.Read(Parsed(R"(id: "no/request id")"), absl::OkStatus());
+  task.Read(ParseRequest(R"(id: "no/request id")"), absl::OkStatus());
   CHECK(task.call().request_id().empty());
   kserve::ModelInferResponse response;
   task.WriteHead("m", &response);
@@ -81,7 +75,7 @@ TEST_CASE("an id that is no request id is still returned", "[kserve]") {
 
 TEST_CASE("memory that cannot be reserved is the error of the request", "[kserve]") {
   const kserve::ModelInferRequest request =
-      Parsed(R"(inputs { name: "input_ids" datatype: "INT64" shape: [1, 2]
+      ParseRequest(R"(inputs { name: "input_ids" datatype: "INT64" shape: [1, 2]
                          contents { int64_contents: [5, 6] } })");
   CHECK(InferTask::MemoryToRead(request) > 0);
   InferTask task(false);

@@ -3,20 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "google/protobuf/text_format.h"
 #include "tests/catch.h"
+#include "tests/server/kserve/parse_request.h"
 
 namespace quintet {
 namespace {
 
 constexpr InputTensors::Spec kSpecs[] = {
     {"text", kserve::TYPE_STRING}, {"ids", kserve::TYPE_INT32}, {"flag", kserve::TYPE_BOOL}};
-
-kserve::ModelInferRequest Parsed(const std::string& text) {
-  kserve::ModelInferRequest request;
-  REQUIRE(google::protobuf::TextFormat::ParseFromString(text, &request));
-  return request;
-}
 
 TEST_CASE("raw and typed contents are read as the same elements", "[kserve]") {
   for (const char* text : {R"(inputs { name: "text" datatype: "BYTES" shape: [2]
@@ -30,7 +24,7 @@ TEST_CASE("raw and typed contents are read as the same elements", "[kserve]") {
            raw_input_contents:
              "\377\377\377\377\377\377\377\377\007\000\000\000\000\000\000\000"
            raw_input_contents: "\001")"}) {
-    const kserve::ModelInferRequest request = Parsed(text);
+    const kserve::ModelInferRequest request = ParseRequest(text);
     const absl::StatusOr<InputTensors> tensors = InputTensors::Read(request, kSpecs);
     REQUIRE(tensors.status() == absl::OkStatus());
     CHECK(tensors->typed() == (request.raw_input_contents_size() == 0));
@@ -47,7 +41,7 @@ TEST_CASE("raw strings are refused at every length but their own", "[kserve]") {
   const std::string whole = RawStrings(std::vector<std::string>{"ab", "", "c"});
   const auto read = [](const std::string& raw) {
     kserve::ModelInferRequest request =
-        Parsed(R"(inputs { name: "text" datatype: "BYTES" shape: 3 })");
+        ParseRequest(R"(inputs { name: "text" datatype: "BYTES" shape: 3 })");
     request.add_raw_input_contents(raw);
     return InputTensors::Read(request, kSpecs).status();
   };

@@ -18,7 +18,7 @@
 namespace quintet {
 namespace {
 
-LoadShape Shape() {
+LoadShape MixedShape() {
   LoadShape shape;
   shape.vocab = 128;
   shape.input_tokens = {2, 9};
@@ -29,7 +29,7 @@ LoadShape Shape() {
 }
 
 int64_t PlannedTokens(int requests) {
-  LoadPlan plan(Shape());
+  LoadPlan plan(MixedShape());
   int64_t tokens = 0;
   for (int i = 0; i < requests; ++i) tokens += plan.Next().output_tokens;
   return tokens;
@@ -53,7 +53,7 @@ Totals TotalsOf(const LoadRecord& record) {
 // Returns how many of the plan's first `requests` requests are greedy. Only greedy requests always
 // stream tokens: a beam search may stream nothing before its end.
 int64_t GreedyRequests(int requests) {
-  LoadPlan plan(Shape());
+  LoadPlan plan(MixedShape());
   int64_t greedy = 0;
   for (int i = 0; i < requests; ++i) greedy += plan.Next().num_beams == 1 ? 1 : 0;
   return greedy;
@@ -113,7 +113,7 @@ TEST_CASE("the targets of all protocols and of the engine process the same reque
   for (const auto& target : targets) all.push_back(target.get());
   int64_t input_tokens = -1;
   for (LoadTarget* each : all) {
-    LoadPlan plan(Shape());
+    LoadPlan plan(MixedShape());
     const Totals totals = TotalsOf(RunLoad({.concurrency = 4, .requests = kRequests}, &plan, each));
     CHECK(totals.ok == kRequests);
     CHECK(totals.output_tokens == PlannedTokens(kRequests));
@@ -147,7 +147,7 @@ TEST_CASE("unary responses are complete, in an open loop and in batches") {
     options.stream = false;
     for (const int64_t batch : {0, 5}) {
       const auto target = Connect(protocol.name, options);
-      LoadShape shape = Shape();
+      LoadShape shape = MixedShape();
       shape.request_rate = 500;
       LoadPlan plan(shape);
       const Totals totals =
@@ -166,7 +166,7 @@ TEST_CASE("rejected requests are counted by status code and reason") {
   });
   for (const Protocol& protocol : Protocols()) {
     const auto target = Connect(protocol.name, served.options(protocol.name));
-    LoadShape shape = Shape();
+    LoadShape shape = MixedShape();
     shape.beam_share = 0;
     shape.output_tokens = {100, 100};
     LoadPlan plan(shape);
@@ -193,7 +193,7 @@ TEST_CASE("a timeout ends a request with DEADLINE_EXCEEDED, by every protocol") 
     ServerTargetOptions options = served.options(protocol.name);
     options.timeout_s = 0.5;
     const auto target = Connect(protocol.name, options);
-    LoadShape shape = Shape();
+    LoadShape shape = MixedShape();
     shape.beam_share = 0;
     shape.output_tokens = {4000, 4000};
     LoadPlan plan(shape);
