@@ -30,6 +30,8 @@ for python in "${pythons[@]}"; do
       tools/python/requirements.txt
   }
   begin=$SECONDS
+  # scikit-build-core empties the build folder if this file names another Python's environment.
+  rm -f build-wheel/.skbuild-info.json
   PATH=$environment/bin:$PATH "$environment/bin/python" -m build --wheel --no-isolation \
     --outdir "$raw/$version" -Cbuild-dir=build-wheel -Cinstall.strip=true \
     -Ccmake.define.QUINTET_CUDA="${QUINTET_CUDA:-AUTO}" \
