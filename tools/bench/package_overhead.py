@@ -19,6 +19,7 @@ the process, as the command has.
 """
 
 import argparse
+import contextlib
 import datetime
 import fcntl
 import json
@@ -69,12 +70,11 @@ FIGURES = ("wall_s", "cpu_s", "page_faults", "context_switches")
 def usage_of(pid: int) -> list[float]:
     """CPU seconds, minor page faults and context switches of a running process."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    switches = sum(
-        int(line.split()[1])
-        for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
-        for line in (task / "status").read_text().splitlines()
-        if "ctxt_switches" in line
-    )
+    switches = 0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            for line in (task / "status").read_text().splitlines():
+                switches += int(line.split()[1]) if "ctxt_switches" in line else 0
     return [(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), int(stat[7]), switches]
 
 
