@@ -8,7 +8,7 @@
 #   tools/try_images.sh           # the CPU image, about 15 minutes on 2 cores
 #   tools/try_images.sh --cuda    # also builds the CUDA image, with the toolkit of /usr/local/cuda
 #
-# Removes the images that it made. Keeps compiled objects in build-image/, a compiler cache.
+# Removes the images that it made. Keeps the base image's files, build-image/base.tar.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,6 @@ base=localhost/quintet-test-base:$$
 cuda_base=localhost/quintet-test-cuda-base:$$
 image=localhost/quintet-test:$$
 cuda_image=localhost/quintet-test-cuda:$$
-root=$PWD
 work=$(mktemp -d)
 
 missing=()
@@ -48,7 +47,7 @@ cleanup() {
 trap cleanup EXIT
 
 echo "== base image =="
-mkdir -p build-image/ccache
+mkdir -p build-image
 [ -e build-image/base.tar ] ||
   mmdebstrap --quiet --variant=minbase --format=tar bookworm build-image/base.tar.new
 [ -e build-image/base.tar ] || mv build-image/base.tar.new build-image/base.tar
@@ -61,7 +60,6 @@ export QUINTET_COMMIT
 
 build() {
   buildah build --isolation chroot --format docker --layers=false --force-rm \
-    --volume "$root/build-image/ccache:/root/.ccache" \
     --build-arg BASE="$base" --build-arg COMMIT="$QUINTET_COMMIT" \
     --build-arg MODEL=deploy/models/g2p --file deploy/Dockerfile "$@" "$work/context"
 }
