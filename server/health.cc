@@ -79,8 +79,8 @@ class HealthCall final : public RpcHandler {
   mutable std::mutex mutex_;
   std::optional<std::string> service_;  // set by the first valid message
   std::optional<RpcOutcome> failure_;
-  std::optional<health_pb::HealthCheckResponse::ServingStatus>
-      last_;  // the status that was sent last
+  // The status that was sent last.
+  std::optional<health_pb::HealthCheckResponse::ServingStatus> last_;
 };
 
 }  // namespace

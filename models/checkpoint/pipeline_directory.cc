@@ -78,8 +78,8 @@ std::string TokenizerBeside(const std::string& model) {
   }
   const std::string name = folder.filename().string(), pipeline = folder.parent_path().string();
   absl::string_view number = name;  // "_2" of text_encoder_2
-  if (!absl::ConsumePrefix(&number, kEncoderFolder) || !HasEntry(pipeline, kPipelineIndex))
-    return model;
+  if (!absl::ConsumePrefix(&number, kEncoderFolder)) return model;
+  if (!HasEntry(pipeline, kPipelineIndex)) return model;
   const auto index =
       ReadJsonFile(absl::StrCat(pipeline, "/", kPipelineIndex), kMaxPipelineIndexBytes, 8);
   const std::string tokenizer = absl::StrCat(kTokenizerFolder, number);
