@@ -7,6 +7,7 @@
 
 #include "engine/request.h"
 #include "kernels/base/status_macros.h"
+#include "server/oneof.h"
 #include "server/text_templates.h"
 
 namespace quintet {
@@ -24,7 +25,7 @@ absl::Status AddIds(const ModelHost& host, const std::string& text, const char* 
   if (ids.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(setting, " has no tokens for this model"));
   }
-  for (const int32_t id : ids) to->mutable_token_ids()->add_ids(static_cast<uint32_t>(id));
+  for (const int32_t id : ids) MutableTokenIds(to)->add_ids(static_cast<uint32_t>(id));
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "server/api_route.h"
 #include "server/api_usage.h"
 #include "server/json_fields.h"
+#include "server/oneof.h"
 #include "server/proto_conversion.h"
 
 namespace quintet {
@@ -235,14 +236,14 @@ class GenerativeScoringTranslation final : public Translation {
                                 value->is_array() ? absl::StrCat(labels_) : value->type_name()));
     }
     for (const uint32_t id : ids.token_ids().ids()) {
-      proto->add_targets()->mutable_token_ids()->add_ids(id);
+      MutableTokenIds(proto->add_targets())->add_ids(id);
     }
   }
   static void Append(const v1::Input& from, v1::Input* to) {
     if (from.has_text()) {
       to->mutable_text()->append(from.text());
     } else {
-      to->mutable_token_ids()->MergeFrom(from.token_ids());
+      MutableTokenIds(to)->MergeFrom(from.token_ids());
     }
   }
 

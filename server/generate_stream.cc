@@ -6,6 +6,7 @@
 
 #include "server/handlers.h"
 #include "server/message_bytes.h"
+#include "server/oneof.h"
 #include "server/proto_conversion.h"
 
 namespace quintet {
@@ -70,8 +71,9 @@ void GenerateStreamCall::OnTokens(int index, std::span<const int32_t> ids,
 
 absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
   v1::GenerateStreamResponse response;
-  WriteGenerate(request_, results[0], response.mutable_complete());
-  FillInfo(results, response.mutable_complete()->mutable_info());
+  auto* complete = SetMember(&response, &v1::GenerateStreamResponse::set_allocated_complete);
+  WriteGenerate(request_, results[0], complete);
+  FillInfo(results, complete->mutable_info());
   std::vector<Result>().swap(results);
   grpc::ByteBuffer bytes = Serialize(response);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -101,7 +103,8 @@ RpcOutput GenerateStreamCall::Next() {
     if (next == pending_chunks_.end()) next = pending_chunks_.begin();
     last_index_ = next->first;
     v1::GenerateStreamResponse response;
-    *response.mutable_chunk() = std::move(next->second);
+    *SetMember(&response, &v1::GenerateStreamResponse::set_allocated_chunk) =
+        std::move(next->second);
     pending_bytes_ -= ChunkBytes(response.chunk());
     pending_chunks_.erase(next);
     output.message = ToBytes(response);

@@ -10,6 +10,7 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/reflection.h"
 #include "kernels/base/status_macros.h"
+#include "server/oneof.h"
 #include "server/proto_conversion.h"
 
 namespace quintet {
@@ -135,7 +136,7 @@ absl::Status ReadInput(const std::string& name, const json& value, v1::Input* to
     return absl::OkStatus();
   }
   if (!value.is_array()) return ExpectedJson(name, kInput, value);
-  return ReadIds(name, value, to->mutable_token_ids());
+  return ReadIds(name, value, MutableTokenIds(to));
 }
 
 JsonFields::JsonFields(const json& object, std::string prefix)

@@ -9,6 +9,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "grpc/reflection/v1/reflection.pb.h"
 #include "server/message_bytes.h"
+#include "server/oneof.h"
 
 namespace quintet {
 namespace {
@@ -46,8 +47,10 @@ void AddFiles(const FileDescriptor* file, reflection_pb::FileDescriptorResponse*
 
 void AddError(grpc::StatusCode code, const char* text,
               reflection_pb::ServerReflectionResponse* response) {
-  response->mutable_error_response()->set_error_code(code);
-  response->mutable_error_response()->set_error_message(text);
+  auto* error =
+      SetMember(response, &reflection_pb::ServerReflectionResponse::set_allocated_error_response);
+  error->set_error_code(code);
+  error->set_error_message(text);
 }
 
 void HandleRequest(const reflection_pb::ServerReflectionRequest& request,
@@ -58,16 +61,20 @@ void HandleRequest(const reflection_pb::ServerReflectionRequest& request,
   *response->mutable_original_request() = request;
   const FileDescriptor* file = nullptr;
   switch (request.message_request_case()) {
-    case reflection_pb::ServerReflectionRequest::kListServices:
-      for (const std::string& service : services) {
-        response->mutable_list_services_response()->add_service()->set_name(service);
-      }
+    case reflection_pb::ServerReflectionRequest::kListServices: {
+      auto* list = SetMember(
+          response, &reflection_pb::ServerReflectionResponse::set_allocated_list_services_response);
+      for (const std::string& service : services) list->add_service()->set_name(service);
       return;
+    }
     case reflection_pb::ServerReflectionRequest::kAllExtensionNumbersOfType: {
       // The list of extension numbers is empty: no served .proto file has extensions.
       const std::string& type = request.all_extension_numbers_of_type();
       if (pool->FindMessageTypeByName(type) != nullptr) {
-        response->mutable_all_extension_numbers_response()->set_base_type_name(type);
+        SetMember(
+            response,
+            &reflection_pb::ServerReflectionResponse::set_allocated_all_extension_numbers_response)
+            ->set_base_type_name(type);
         return;
       }
       break;
@@ -85,7 +92,10 @@ void HandleRequest(const reflection_pb::ServerReflectionRequest& request,
       return;
   }
   if (file != nullptr) {
-    AddFiles(file, response->mutable_file_descriptor_response());
+    AddFiles(file,
+             SetMember(
+                 response,
+                 &reflection_pb::ServerReflectionResponse::set_allocated_file_descriptor_response));
   } else {
     AddError(grpc::StatusCode::NOT_FOUND, "not found", response);
   }

@@ -12,6 +12,7 @@
 #include "server/errors.h"
 #include "server/field_names.h"
 #include "server/kserve/parameters.h"
+#include "server/oneof.h"
 
 namespace quintet {
 namespace {
@@ -76,7 +77,7 @@ absl::Status AddText(const std::string& field, absl::string_view text,
 absl::Status AddIds(const std::string& field, const InputTensor& tensor, int64_t begin,
                     int64_t count, std::vector<v1::Input>* inputs) {
   inputs->emplace_back();
-  auto* ids = inputs->back().mutable_token_ids()->mutable_ids();
+  auto* ids = MutableTokenIds(&inputs->back())->mutable_ids();
   ids->Reserve(static_cast<int>(count));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = tensor.Integer(begin + i);

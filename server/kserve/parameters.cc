@@ -12,6 +12,7 @@
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "quintet/v1/inference.pb.h"
+#include "server/oneof.h"
 
 namespace quintet {
 namespace {
@@ -129,7 +130,7 @@ absl::Status SetInput(const std::string& field, const json& value, v1::Input* in
     return absl::OkStatus();
   }
   QT_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ReadIds(field, value));
-  input->mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  MutableTokenIds(input)->mutable_ids()->Add(ids.begin(), ids.end());
   return absl::OkStatus();
 }
 

@@ -50,7 +50,12 @@ TEST_CASE("The binary has stack canaries") {
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("The binary calls the checked versions of libc's functions") {
   const std::string symbols = ReadElf("--dyn-syms");
-  for (const char* checked : {" __memcpy_chk@", " __printf_chk@", " __fprintf_chk@"}) {
+#ifdef __clang__  // glibc 2.36 checks the printf family with GCC only
+  const char* const functions[] = {" __memcpy_chk@"};
+#else
+  const char* const functions[] = {" __memcpy_chk@", " __printf_chk@", " __fprintf_chk@"};
+#endif
+  for (const char* checked : functions) {
     INFO(checked);
     CHECK(Contains(symbols, checked));
   }
