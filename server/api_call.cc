@@ -9,6 +9,7 @@
 #include "engine/clock.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "server/message_bytes.h"
 
 namespace quintet {
 namespace {
@@ -267,7 +268,8 @@ void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
     if (finished_) return;
   }
   try {
-    const auto response = Parsed<v1::GenerateStreamResponse>(message);
+    const ArenaMessage<v1::GenerateStreamResponse> parsed;
+    const v1::GenerateStreamResponse& response = Parsed(message, parsed.get());
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
     const std::string events = translation_->OnChunk(index, response.chunk());
@@ -332,7 +334,8 @@ void ApiCall::Advance() {
           if (!memory.ok()) {
             failure = ToRpcOutcome(memory, request_id_, absl::Milliseconds(200));
           } else if (translation_->stream()) {
-            const auto response = Parsed<v1::GenerateStreamResponse>(std::move(part.last));
+            const ArenaMessage<v1::GenerateStreamResponse> parsed;
+            const v1::GenerateStreamResponse& response = Parsed(std::move(part.last), parsed.get());
             WriteLocked(translation_->OnComplete(i, response.complete()));
           }
         } catch (const std::bad_alloc&) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -69,9 +70,15 @@ class Translation {
 
 // Parses a response. It was serialized by this process; therefore parsing cannot fail.
 template <typename Proto>
+const Proto& Parsed(grpc::ByteBuffer bytes, Proto* proto) {
+  QT_CHECK(FromBytes(&bytes, proto));
+  return *proto;
+}
+// For a response without a message in a oneof (ArenaMessage).
+template <typename Proto>
 Proto Parsed(grpc::ByteBuffer bytes) {
   Proto proto;
-  QT_CHECK(FromBytes(&bytes, &proto));
+  Parsed(std::move(bytes), &proto);
   return proto;
 }
 

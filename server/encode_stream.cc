@@ -5,6 +5,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "server/handlers.h"
+#include "server/message_bytes.h"
 
 namespace quintet {
 
@@ -49,7 +50,8 @@ class EncodeStream::Item final : public Call {
   }
 
   const std::shared_ptr<EncodeStream> stream_;
-  v1::EncodeStreamRequest request_;
+  const ArenaMessage<v1::EncodeStreamRequest> arena_request_;
+  v1::EncodeStreamRequest& request_ = *arena_request_;
   grpc::ByteBuffer response_;
 };
 

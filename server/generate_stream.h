@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/call.h"
+#include "server/message_bytes.h"
 
 namespace quintet {
 
@@ -34,7 +35,8 @@ class GenerateStreamCall final : public Call, public RpcHandler {
   void Ended(RpcOutcome outcome) override;
   void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override;
 
-  v1::GenerateRequest request_;
+  const ArenaMessage<v1::GenerateRequest> arena_request_;
+  v1::GenerateRequest& request_ = *arena_request_;
   bool return_text_ = true, return_ids_ = true;
 
   mutable std::mutex mutex_;

@@ -1,6 +1,9 @@
 // Serialization of protobuf messages to and from gRPC byte buffers.
 #pragma once
 
+#include <memory>
+
+#include "google/protobuf/arena.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 
@@ -10,5 +13,29 @@ namespace quintet {
 grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message);
 // Parses `bytes` into `message` and clears `bytes`. Returns false if the bytes do not parse.
 bool FromBytes(grpc::ByteBuffer* bytes, google::protobuf::MessageLite* message);
+
+// A message to parse into. It lies on an arena of its own, which frees all its memory at once: like
+// mutable_X() (server/oneof.h), the generated parser marks a message member of a oneof as set
+// before it allocates it, so that after std::bad_alloc the destructor of the parent must not run.
+template <typename Proto>
+class ArenaMessage {
+ public:
+  Proto& operator*() const { return *message_; }
+  Proto* get() const { return message_; }
+
+ private:
+#if GOOGLE_PROTOBUF_VERSION >= 5026000
+  static Proto* New(google::protobuf::Arena* arena) {
+    return google::protobuf::Arena::Create<Proto>(arena);
+  }
+#else
+  static Proto* New(google::protobuf::Arena* arena) {
+    return google::protobuf::Arena::CreateMessage<Proto>(arena);
+  }
+#endif
+  const std::unique_ptr<google::protobuf::Arena> arena_ =
+      std::make_unique<google::protobuf::Arena>();
+  Proto* const message_ = New(arena_.get());
+};
 
 }  // namespace quintet

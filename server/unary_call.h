@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/call.h"
+#include "server/message_bytes.h"
 
 namespace quintet {
 
@@ -65,7 +66,8 @@ class UnaryCall : public Call, public RpcHandler {
   // Fills the response from the results of the engine.
   virtual void Write(const std::vector<Result>& results, ResponseProto* response) = 0;
 
-  RequestProto request_;
+  const ArenaMessage<RequestProto> arena_request_;
+  RequestProto& request_ = *arena_request_;
 
  private:
   absl::Status Respond(std::vector<Result> results) final {

@@ -492,12 +492,16 @@ TEST_CASE("A failed allocation anywhere in a call ends only that call", "[rpc]")
   item.mutable_input()->set_text("wagner");
   v1::EncodeRequest encode;
   encode.add_inputs()->set_text("wagner");
+  encode.add_inputs()->mutable_token_ids()->add_ids(40);
+  v1::EncodeStreamRequest ids;
+  ids.mutable_input()->mutable_token_ids()->add_ids(40);
   v1::TokenizeRequest tokenize;
   tokenize.set_text("wagner");
   const std::pair<const char*, ByteBuffer> calls[] = {
       {"/Generate", ToBytes(Endless(3))},
       {"/GenerateStream", ToBytes(Endless(3))},
       {"/EncodeStream", ToBytes(item)},
+      {"/EncodeStream", ToBytes(ids)},
       {"/Encode", ToBytes(encode)},
       {"/Tokenize", ToBytes(tokenize)},
       {"/GetModelInfo", ToBytes(v1::GetModelInfoRequest())},
