@@ -16,7 +16,7 @@ class EncodeStream::Item final : public Call {
 
   void Run(grpc::ByteBuffer* message) {
     try {
-      if (Parse(message, &request_)) Start(request_.call(), {1, SizeOf(request_.input())});
+      if (Parse(message, request_.get())) Start(request_->call(), {1, SizeOf(request_->input())});
     } catch (const std::bad_alloc&) {
       EndOutOfMemory();
     }
@@ -25,11 +25,11 @@ class EncodeStream::Item final : public Call {
 
  private:
   int64_t ResponseBound() override {
-    return EncodeResponseBound(request_.input(), request_.options(), host(), input_limits());
+    return EncodeResponseBound(request_->input(), request_->options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     QT_ASSIGN_OR_RETURN(Request request,
-                        EncodeRequestOf(request_.input(), request_.options(), request_.call(),
+                        EncodeRequestOf(request_->input(), request_->options(), request_->call(),
                                         host(), input_limits(), "input"));
     std::vector<Request> requests;
     requests.push_back(std::move(request));
@@ -37,11 +37,11 @@ class EncodeStream::Item final : public Call {
   }
   absl::Status Respond(std::vector<Result> results) override {
     v1::EncodeStreamResponse response;
-    response.set_item_id(request_.item_id());
-    WriteEmbedding(results[0], request_.options().vector_type(), response.mutable_embedding());
+    response.set_item_id(request_->item_id());
+    WriteEmbedding(results[0], request_->options().vector_type(), response.mutable_embedding());
     FillInfo(results, response.mutable_info());
     std::vector<Result>().swap(results);
-    request_ = {};
+    request_.Reset();
     response_ = Serialize(response);
     return absl::OkStatus();
   }
@@ -50,8 +50,7 @@ class EncodeStream::Item final : public Call {
   }
 
   const std::shared_ptr<EncodeStream> stream_;
-  const ArenaMessage<v1::EncodeStreamRequest> arena_request_;
-  v1::EncodeStreamRequest& request_ = *arena_request_;
+  ArenaMessage<v1::EncodeStreamRequest> request_;
   grpc::ByteBuffer response_;
 };
 

@@ -22,11 +22,11 @@ void GenerateStreamCall::OnMessage(grpc::ByteBuffer* message) {
     received_ = true;
   }
   try {
-    if (!Parse(message, &request_)) return;
-    const v1::DecodingOptions& decoding = request_.decoding();
+    if (!Parse(message, request_.get())) return;
+    const v1::DecodingOptions& decoding = request_->decoding();
     return_text_ = OrTrue(decoding.has_return_text(), decoding.return_text());
     return_ids_ = OrTrue(decoding.has_return_token_ids(), decoding.return_token_ids());
-    Start(request_.call(), {1, SizeOf(request_.input())});
+    Start(request_->call(), {1, SizeOf(request_->input())});
   } catch (const std::bad_alloc&) {
     EndOutOfMemory();
   }
@@ -42,7 +42,7 @@ RpcActivity GenerateStreamCall::activity() const {
 }
 
 absl::StatusOr<std::vector<Request>> GenerateStreamCall::Prepare() {
-  return GenerateRequests(request_, host(), input_limits(), /*stream=*/true);
+  return GenerateRequests(*request_, host(), input_limits(), /*stream=*/true);
 }
 
 void GenerateStreamCall::OnTokens(int index, std::span<const int32_t> ids,
@@ -72,8 +72,9 @@ void GenerateStreamCall::OnTokens(int index, std::span<const int32_t> ids,
 absl::Status GenerateStreamCall::Respond(std::vector<Result> results) {
   v1::GenerateStreamResponse response;
   auto* complete = SetMember(&response, &v1::GenerateStreamResponse::set_allocated_complete);
-  WriteGenerate(request_, results[0], complete);
+  WriteGenerate(*request_, results[0], complete);
   FillInfo(results, complete->mutable_info());
+  request_.Reset();
   std::vector<Result>().swap(results);
   grpc::ByteBuffer bytes = Serialize(response);
   std::lock_guard<std::mutex> lock(mutex_);

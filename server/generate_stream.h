@@ -35,8 +35,7 @@ class GenerateStreamCall final : public Call, public RpcHandler {
   void Ended(RpcOutcome outcome) override;
   void OnTokens(int index, std::span<const int32_t> ids, const std::string& text) override;
 
-  const ArenaMessage<v1::GenerateRequest> arena_request_;
-  v1::GenerateRequest& request_ = *arena_request_;
+  ArenaMessage<v1::GenerateRequest> request_;
   bool return_text_ = true, return_ids_ = true;
 
   mutable std::mutex mutex_;

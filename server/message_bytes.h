@@ -21,7 +21,13 @@ template <typename Proto>
 class ArenaMessage {
  public:
   Proto& operator*() const { return *message_; }
+  Proto* operator->() const { return message_; }
   Proto* get() const { return message_; }
+  // Makes the message empty and frees its memory. Throws std::bad_alloc.
+  void Reset() {
+    arena_->Reset();
+    message_ = New(arena_.get());
+  }
 
  private:
 #if GOOGLE_PROTOBUF_VERSION >= 5026000
@@ -35,7 +41,7 @@ class ArenaMessage {
 #endif
   const std::unique_ptr<google::protobuf::Arena> arena_ =
       std::make_unique<google::protobuf::Arena>();
-  Proto* const message_ = New(arena_.get());
+  Proto* message_ = New(arena_.get());
 };
 
 }  // namespace quintet

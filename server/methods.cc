@@ -30,10 +30,10 @@ class GenerateCall final : public UnaryCall<v1::GenerateRequest, v1::GenerateRes
     return {1, SizeOf(request.input())};
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    return GenerateRequests(request_, host(), input_limits(), /*stream=*/false);
+    return GenerateRequests(*request_, host(), input_limits(), /*stream=*/false);
   }
   void Write(const std::vector<Result>& results, v1::GenerateResponse* response) override {
-    WriteGenerate(request_, results[0], response);
+    WriteGenerate(*request_, results[0], response);
   }
 };
 
@@ -47,22 +47,22 @@ class EncodeCall final : public UnaryCall<v1::EncodeRequest, v1::EncodeResponse>
     return {std::min(request.inputs_size(), kMaxInputs), SizeOf(request.inputs())};
   }
   int64_t ResponseBound() override {
-    return EncodeResponseBound(request_.inputs(), request_.options(), host(), input_limits());
+    return EncodeResponseBound(request_->inputs(), request_->options(), host(), input_limits());
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    QT_RETURN_IF_ERROR(CheckCount("inputs", request_.inputs_size(), kMaxInputs));
+    QT_RETURN_IF_ERROR(CheckCount("inputs", request_->inputs_size(), kMaxInputs));
     std::vector<Request> requests;
-    for (int i = 0; i < request_.inputs_size(); ++i) {
-      QT_ASSIGN_OR_RETURN(Request one,
-                          EncodeRequestOf(request_.inputs(i), request_.options(), request_.call(),
-                                          host(), input_limits(), absl::StrCat("inputs[", i, "]")));
+    for (int i = 0; i < request_->inputs_size(); ++i) {
+      QT_ASSIGN_OR_RETURN(
+          Request one, EncodeRequestOf(request_->inputs(i), request_->options(), request_->call(),
+                                       host(), input_limits(), absl::StrCat("inputs[", i, "]")));
       requests.push_back(std::move(one));
     }
     return requests;
   }
   void Write(const std::vector<Result>& results, v1::EncodeResponse* response) override {
     for (const Result& result : results) {
-      WriteEmbedding(result, request_.options().vector_type(), response->add_embeddings());
+      WriteEmbedding(result, request_->options().vector_type(), response->add_embeddings());
     }
   }
 };
@@ -77,8 +77,8 @@ class ScoreCall final : public UnaryCall<v1::ScoreRequest, v1::ScoreResponse> {
     return {1, SizeOf(request.input()) + SizeOf(request.targets())};
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    QT_RETURN_IF_ERROR(CheckCount("targets", request_.targets_size(), kMaxTargets));
-    return ScoreRequests(request_, host(), input_limits());
+    QT_RETURN_IF_ERROR(CheckCount("targets", request_->targets_size(), kMaxTargets));
+    return ScoreRequests(*request_, host(), input_limits());
   }
   void Write(const std::vector<Result>& results, v1::ScoreResponse* response) override {
     WriteScores(results[0], response);
@@ -96,11 +96,11 @@ class ClassifyCall final : public UnaryCall<v1::ClassifyRequest, v1::ClassifyRes
             SizeOf(request.inputs()) + SizeOf(request.pairs())};
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    QT_RETURN_IF_ERROR(CheckCount("inputs", request_.inputs_size(), kMaxInputs));
-    return answers_.Prepare(request_, host(), input_limits());
+    QT_RETURN_IF_ERROR(CheckCount("inputs", request_->inputs_size(), kMaxInputs));
+    return answers_.Prepare(*request_, host(), input_limits());
   }
   void Write(const std::vector<Result>& results, v1::ClassifyResponse* response) override {
-    answers_.Write(request_, host(), results, response);
+    answers_.Write(*request_, host(), results, response);
   }
 
   ClassifyHandler answers_;
@@ -119,10 +119,10 @@ class TokenizeCall final : public UnaryCall<v1::TokenizeRequest, v1::TokenizeRes
     const int64_t bytes = static_cast<int64_t>(request.text().size());
     return {1, {bytes, bytes}};
   }
-  int64_t ResponseBound() override { return TokenizeResponseBound(request_.text()); }
+  int64_t ResponseBound() override { return TokenizeResponseBound(request_->text()); }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
-    QT_RETURN_IF_ERROR(WriteTokens(request_, host(), input_limits(), reserve, &response_));
+    QT_RETURN_IF_ERROR(WriteTokens(*request_, host(), input_limits(), reserve, &response_));
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, v1::TokenizeResponse* response) override {
@@ -143,7 +143,7 @@ class DetokenizeCall final : public UnaryCall<v1::DetokenizeRequest, v1::Detoken
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
     const auto reserve = [this](int64_t bytes) { return ReserveMemory(bytes); };
-    QT_RETURN_IF_ERROR(WriteText(request_, host(), reserve, &response_));
+    QT_RETURN_IF_ERROR(WriteText(*request_, host(), reserve, &response_));
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, v1::DetokenizeResponse* response) override {

@@ -24,9 +24,9 @@ class UnaryCall : public Call, public RpcHandler {
       received_ = true;
     }
     try {
-      if (!Parse(message, &request_)) return;
-      const v1::CallOptions options = CallOptionsOf(&request_);
-      Start(options, Size(request_));
+      if (!Parse(message, request_.get())) return;
+      const v1::CallOptions options = CallOptionsOf(request_.get());
+      Start(options, Size(*request_));
     } catch (const std::bad_alloc&) {
       EndOutOfMemory();
     }
@@ -66,8 +66,7 @@ class UnaryCall : public Call, public RpcHandler {
   // Fills the response from the results of the engine.
   virtual void Write(const std::vector<Result>& results, ResponseProto* response) = 0;
 
-  const ArenaMessage<RequestProto> arena_request_;
-  RequestProto& request_ = *arena_request_;
+  ArenaMessage<RequestProto> request_;
 
  private:
   absl::Status Respond(std::vector<Result> results) final {
@@ -77,7 +76,7 @@ class UnaryCall : public Call, public RpcHandler {
       FillInfo(results, response.mutable_info());
     }
     std::vector<Result>().swap(results);
-    request_ = {};
+    request_.Reset();
     grpc::ByteBuffer bytes = Serialize(response);
     std::lock_guard<std::mutex> lock(mutex_);
     output_.message = std::move(bytes);

@@ -74,7 +74,7 @@ class ModelCall final : public UnaryCall<RequestProto, ResponseProto> {
     return RenamedField(status, {{"call.model", "name"}});
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    QT_RETURN_IF_ERROR(CheckVersion(this->request_.version(), "version"));
+    QT_RETURN_IF_ERROR(CheckVersion(this->request_->version(), "version"));
     return std::vector<Request>();
   }
   void Write(const std::vector<Result>&, ResponseProto* response) override {
@@ -131,18 +131,18 @@ class ModelStatisticsCall final
     return RenamedField(status, {{"call.model", "name"}});
   }
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    QT_RETURN_IF_ERROR(CheckVersion(request_.version(), "version"));
+    QT_RETURN_IF_ERROR(CheckVersion(request_->version(), "version"));
     std::vector<std::shared_ptr<ServedModel>> models = context().models->models();
-    if (!request_.name().empty()) {
+    if (!request_->name().empty()) {
       QT_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> model,
-                          context().models->Find(request_.name()));
+                          context().models->Find(request_->name()));
       models = {std::move(model)};
     }
     for (const auto& model : models) {
       std::shared_ptr<const ModelHost> host = model->view().host;
       if (host != nullptr) {
         hosts_.push_back(std::move(host));
-      } else if (!request_.name().empty()) {
+      } else if (!request_->name().empty()) {
         return absl::UnavailableError("the model is not loaded");
       }
     }
@@ -164,14 +164,14 @@ class RepositoryIndexCall final
 
  private:
   absl::StatusOr<std::vector<Request>> Prepare() override {
-    if (request_.repository_name().empty()) return std::vector<Request>();
+    if (request_->repository_name().empty()) return std::vector<Request>();
     return absl::InvalidArgumentError(
         "repository_name: must be empty: the server has no named repositories");
   }
   void Write(const std::vector<Result>&, kserve::RepositoryIndexResponse* response) override {
     for (const auto& model : context().models->models()) {
       const ServedModel::View view = model->view();
-      if (view.accepts || !request_.ready()) WriteIndex(*model, view, response->add_models());
+      if (view.accepts || !request_->ready()) WriteIndex(*model, view, response->add_models());
     }
   }
 };
@@ -185,7 +185,7 @@ class ModelInferCall final
  private:
   v1::CallOptions CallOptionsOf(kserve::ModelInferRequest* request) override {
     task_.Read(*request, ReserveMemory(InferTask::MemoryToRead(*request)));
-    *request = {};
+    request_.Reset();
     return task_.call();
   }
   CallSize Size(const kserve::ModelInferRequest&) const override { return task_.size(); }
