@@ -1,5 +1,6 @@
 #include "tools/load/engine_target.h"
 
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -13,30 +14,23 @@ namespace quintet {
 // called. Therefore a Sink only queues events. Poll passes them to the observer after the step.
 class EngineTarget::Sink : public ResponseSink {
  public:
-  Sink(EngineTarget* target, uint64_t id) : target_(target), id_(id) {}
+  Sink(EventQueue* events, uint64_t id) : events_(events), id_(id) {}
   void OnTokens(int, std::span<const int32_t> ids, const std::string&) override {
-    target_->Add({.id = id_, .tokens = static_cast<int64_t>(ids.size())});
+    events_->OnTokens(id_, std::ssize(ids), MonotonicMicros());
   }
   void OnDone(absl::StatusOr<Result> result) override {
-    Event event{.id = id_, .end = true};
-    event.how.code = result.status().code();
+    RequestEnd end{.code = result.status().code()};
     if (result.ok()) {
-      event.how.input_tokens = result->input_tokens;
-      event.how.output_tokens = result->output_tokens;
+      end.input_tokens = result->input_tokens;
+      end.output_tokens = result->output_tokens;
     }
-    target_->Add(std::move(event));
+    events_->OnEnd(id_, end, MonotonicMicros());
   }
 
  private:
-  EngineTarget* const target_;
+  EventQueue* const events_;
   const uint64_t id_;
 };
-
-void EngineTarget::Add(Event event) {
-  event.at_us = MonotonicMicros();
-  std::lock_guard<std::mutex> lock(mutex_);
-  events_.push_back(std::move(event));
-}
 
 absl::StatusOr<Request> EngineTarget::MakeRequest(const PlannedRequest& planned) const {
   Request request;
@@ -63,30 +57,17 @@ void EngineTarget::Send(uint64_t id, const PlannedRequest& planned) {
   absl::StatusOr<Request> request = MakeRequest(planned);
   absl::Status status = request.status();
   if (status.ok()) {
-    request->sink = std::make_shared<Sink>(this, id);
+    request->sink = std::make_shared<Sink>(&events_, id);
     status = session_.engine->Submit(*std::move(request)).status();
   }
   if (status.ok()) return;
-  Event event{.id = id, .end = true};
-  event.how.code = status.code();
-  Add(std::move(event));
+  events_.OnEnd(id, {.code = status.code()}, MonotonicMicros());
 }
 
 void EngineTarget::Poll(int64_t timeout_us, LoadObserver* observer) {
   const bool more = session_.engine->Step();
-  std::vector<Event> events;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    events.swap(events_);
-  }
-  for (const Event& event : events) {
-    if (event.end) {
-      observer->OnEnd(event.id, event.how, event.at_us);
-    } else {
-      observer->OnTokens(event.id, event.tokens, event.at_us);
-    }
-  }
-  if (!more && events.empty()) session_.engine->WaitForWork(timeout_us);
+  const bool idle = events_.PassTo(observer, /*timeout_us=*/0) == 0;
+  if (idle && !more) session_.engine->WaitForWork(timeout_us);
 }
 
 }  // namespace quintet

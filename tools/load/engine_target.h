@@ -3,11 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <vector>
-
 #include "tools/load/driver.h"
+#include "tools/load/event_queue.h"
 #include "tools/session.h"
 
 namespace quintet {
@@ -23,21 +20,12 @@ class EngineTarget : public LoadTarget {
 
  private:
   class Sink;
-  struct Event {
-    uint64_t id = 0;
-    int64_t at_us = 0;
-    int64_t tokens = 0;
-    bool end = false;
-    RequestEnd how;
-  };
 
   absl::StatusOr<Request> MakeRequest(const PlannedRequest& planned) const;
-  void Add(Event event);
 
   Session& session_;
   const bool stream_;
-  std::mutex mutex_;
-  std::vector<Event> events_;  // events since the last Poll
+  EventQueue events_;  // since the last Poll
 };
 
 }  // namespace quintet

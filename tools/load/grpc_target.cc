@@ -9,6 +9,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
 #include "quintet/v1/inference.grpc.pb.h"
 
 namespace quintet {
@@ -157,13 +158,30 @@ v1::GenerateRequest QuintetTarget::MakeRequest(const PlannedRequest& planned) co
 
 GrpcTarget::GrpcTarget(const ServerTargetOptions& options) : options_(options) {
   for (int i = 0; i < options.channels; ++i) channels_.push_back(OpenChannel(options));
+  // The other cores are left to gRPC and to the thread that sends the requests.
+  const int readers = std::clamp(AvailableCores() / 2, 1, options.channels);
+  for (int i = 0; i < readers; ++i) {
+    Reader* const reader = readers_.emplace_back(std::make_unique<Reader>()).get();
+    reader->thread = std::thread([this, queue = &reader->queue] { Read(queue); });
+  }
 }
 
 GrpcTarget::~GrpcTarget() {
-  queue_.Shutdown();
+  ending_ = true;  // calls must not start operations on a queue that is shut down
+  for (const auto& reader : readers_) {
+    reader->queue.Shutdown();
+    reader->thread.join();
+  }
+}
+
+// Handles the events of `queue` until it is shut down.
+void GrpcTarget::Read(grpc::CompletionQueue* queue) {
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) delete static_cast<GrpcCall*>(tag);
+  while (queue->Next(&tag, &ok)) {
+    auto* call = static_cast<GrpcCall*>(tag);
+    if (ending_ || !call->Proceed(ok, &events_)) delete call;
+  }
 }
 
 absl::Status GrpcTarget::ReadInfo() {
@@ -195,12 +213,7 @@ void GrpcTarget::SetDeadline(grpc::ClientContext* context) const {
 }
 
 void GrpcTarget::Poll(int64_t timeout_us, LoadObserver* observer) {
-  void* tag = nullptr;
-  bool ok = false;
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::microseconds(timeout_us);
-  if (queue_.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
-  auto* call = static_cast<GrpcCall*>(tag);
-  if (!call->Proceed(ok, observer)) delete call;
+  events_.PassTo(observer, timeout_us);
 }
 
 RequestEnd GrpcEnd(const grpc::Status& status, int64_t input_tokens, int64_t output_tokens) {

@@ -1,13 +1,18 @@
-// Load generator targets: a running server, reached by asynchronous gRPC calls, all on one
-// completion queue. Contains the parts that all gRPC protocols share, and the target of quintet.v1.
+// Load generator targets: a running server, reached by asynchronous gRPC calls. Several threads
+// read the responses, so that the generator is not slower than the server. Contains the parts that
+// all gRPC protocols share, and the target of quintet.v1.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
+#include "tools/load/event_queue.h"
 #include "tools/load/server_target.h"
 
 namespace quintet {
@@ -19,7 +24,7 @@ class GrpcCall {
   explicit GrpcCall(uint64_t id) : id_(id) {}
   virtual ~GrpcCall() = default;
   // Handles the completion of the operation in flight and starts the next one. Returns false if the
-  // call has ended and can be deleted.
+  // call has ended and can be deleted. Called in a thread of the target.
   virtual bool Proceed(bool ok, LoadObserver* observer) = 0;
 
   grpc::ClientContext context;
@@ -40,13 +45,13 @@ class GrpcTarget : public ServerTarget {
   // Waits until all connections are open and fills info() by GetModelInfo of quintet.v1.
   absl::Status ReadInfo();
 
-  // Creates a call and passes `arguments` and the completion queue to its Start. Poll takes the
+  // Creates a call and passes `arguments` and a completion queue to its Start. A thread takes the
   // call's events from the queue and deletes the call when it has ended.
   template <typename Call, typename... Arguments>
   void Start(uint64_t id, Arguments&&... arguments) {
     auto* call = new Call(id);
     SetDeadline(&call->context);
-    call->Start(std::forward<Arguments>(arguments)..., &queue_);
+    call->Start(std::forward<Arguments>(arguments)..., &readers_[id % readers_.size()]->queue);
   }
   void SetDeadline(grpc::ClientContext* context) const;
 
@@ -54,7 +59,15 @@ class GrpcTarget : public ServerTarget {
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
 
  private:
-  grpc::CompletionQueue queue_;
+  struct Reader {
+    grpc::CompletionQueue queue;
+    std::thread thread;
+  };
+  void Read(grpc::CompletionQueue* queue);
+
+  std::vector<std::unique_ptr<Reader>> readers_;
+  EventQueue events_;
+  std::atomic<bool> ending_{false};
 };
 
 // Converts the status of a call, with its google.rpc details, to a request's outcome (RequestEnd).
