@@ -8,8 +8,15 @@
 namespace quintet {
 namespace {
 
-constexpr size_t kWindowTokens = 48;   // the window advances when it is this long
-constexpr size_t kContextTokens = 16;  // tokens that remain in it
+// When the window has `window` tokens or more, all but its last `context` may be removed.
+struct WindowMove {
+  size_t window, context;
+};
+// The first is enough for most tokenizers, the second for tokens of one byte.
+constexpr std::array<WindowMove, 3> kWindowMoves = {{{12, 4}, {16, 8}, {32, 16}}};
+// Least bytes of text that remain in the window: twice as many as in any pattern of kCleaned,
+// because the clean-up may apply one pattern to what another has left.
+constexpr size_t kContextBytes = 8;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 // Hugging Face's clean_up_tokenization removes the first space of each of these patterns.
@@ -57,21 +64,22 @@ void IncrementalText::Push(int32_t id) {
   text_.append(decoded, common, std::string::npos);
   window_text_ = std::move(decoded);
   settled_bytes_ = std::max(settled_bytes_, SettledEnd());
-  if (window_.size() >= kWindowTokens) MoveWindow();
+  if (in_byte_run_) return;  // it is decoded as a whole, so that no part of it may be removed
+  for (const WindowMove& move : kWindowMoves) {
+    if (window_.size() < move.window || MoveWindow(move.context)) return;
+  }
 }
 
-void IncrementalText::MoveWindow() {
-  const std::vector<int32_t> tail(window_.end() - kContextTokens, window_.end());
+bool IncrementalText::MoveWindow(size_t context) {
+  const std::vector<int32_t> tail(window_.end() - static_cast<ptrdiff_t>(context), window_.end());
   std::string decoded = tokenizer_->Decode(tail, skip_special_tokens_);
-  // The window is the list of recent ids that each Push decodes again. Replaces it by `tail`, its
-  // last kContextTokens ids, only if the text of `tail`, decoded alone, has a character other than
-  // a space and is equal to the end of window_text_; otherwise the next Push tries again. The texts
-  // can differ because decoding drops a space at the beginning of a text, and because a run of byte
-  // tokens is decoded differently if its first tokens are missing.
+  // The texts can differ because decoding drops a space at the beginning of a text, and because a
+  // run of byte tokens is decoded differently if its first tokens are missing.
   const bool visible = decoded.find_first_not_of(' ') != std::string::npos;
-  if (!visible || in_byte_run_ || !window_text_.ends_with(decoded)) return;
+  if (!visible || decoded.size() < kContextBytes || !window_text_.ends_with(decoded)) return false;
   window_ = tail;
   window_text_ = std::move(decoded);
+  return true;
 }
 
 size_t IncrementalText::SettledEnd() const {

@@ -28,7 +28,12 @@ class IncrementalText {
   size_t settled_bytes() const { return settled_bytes_; }
 
  private:
-  void MoveWindow();
+  // Removes all but the last `context` ids from the window, the list of recent ids that each Push
+  // decodes again. Returns false and changes nothing unless the text of these ids, decoded alone,
+  // has a character other than a space, is equal to the end of the window's text, and is so long
+  // that the clean-up of later text cannot change what precedes it. Must not be called within a run
+  // of byte tokens.
+  bool MoveWindow(size_t context);
   size_t SettledEnd() const;
 
   const Tokenizer* tokenizer_;
