@@ -1,5 +1,6 @@
 #include "engine/output_queue.h"
 
+#include <iterator>
 #include <new>
 
 #include "engine/reserve.h"
@@ -19,8 +20,11 @@ void Deliver(Job* job) {
   }
 }
 
-void TakeSequences(Job* job) {
-  if (job->generation() == nullptr || job->out_of_memory) return;
+// Delivers the last tokens of a finished job and moves its sequences to its result.
+void Complete(Job* job) {
+  if (job->generation() == nullptr) return;
+  Deliver(job);
+  if (job->out_of_memory) return;
   try {
     job->result.sequences = job->generation()->TakeSequences();
   } catch (const std::bad_alloc&) {
@@ -40,14 +44,12 @@ void OutputQueue::SendTokensOf(Job* job) {
 }
 
 void OutputQueue::SendAll(ThreadPool* pool, absl::FunctionRef<void(Job* job)> answer) {
-  for (Job* job : tokens_) Deliver(job);
+  ForEachInBlocks(pool, std::ssize(tokens_), kJobsPerTask,
+                  [this](int64_t i) { Deliver(tokens_[i]); });
   tokens_.clear();
   if (done_.empty()) return;
-  for (const std::unique_ptr<Job>& job : done_) {
-    if (job->generation() != nullptr) Deliver(job.get());
-  }
-  const auto done = static_cast<int64_t>(done_.size());
-  ForEachInBlocks(pool, done, kJobsPerTask, [this](int64_t i) { TakeSequences(done_[i].get()); });
+  const auto done = std::ssize(done_);
+  ForEachInBlocks(pool, done, kJobsPerTask, [this](int64_t i) { Complete(done_[i].get()); });
   for (const std::unique_ptr<Job>& job : done_) answer(job.get());
   ForEachInBlocks(pool, done, kJobsPerTask, [this](int64_t i) { done_[i].reset(); });
   done_.clear();

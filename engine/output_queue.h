@@ -23,9 +23,9 @@ class OutputQueue {
   // Delivers the queued tokens of one job, if there are any. After a failed allocation the job is
   // marked out_of_memory.
   void SendTokensOf(Job* job);
-  // Delivers all queued tokens. Moves the sequences of each finished job to its result, calls
-  // `answer` for the job, and deletes it. Sequences are moved and jobs deleted on all threads of
-  // `pool`. A failed allocation marks only its job out_of_memory.
+  // Delivers all queued tokens. Delivers the last tokens of each finished job, moves its sequences
+  // to its result, calls `answer` for it, and deletes it. All of this but `answer` runs on all
+  // threads of `pool`. A failed allocation marks only its job out_of_memory.
   void SendAll(ThreadPool* pool, absl::FunctionRef<void(Job* job)> answer);
 
  private:

@@ -61,8 +61,10 @@ struct Result {
   Timing timing;
 };
 
-// Receives the results of one request. The stepping thread calls these functions; they must not
-// block or call the engine.
+// Receives the results of one request. These functions are called one at a time, OnTokens by the
+// stepping thread or a thread of the engine's pool, the others by the stepping thread. Sinks of
+// different requests may be called at the same time. The functions must not block or call the
+// engine.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
@@ -39,6 +40,11 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 }
 
 }  // namespace
+
+void CallContext::WakeSoon(std::shared_ptr<Rpc> rpc) const {
+  const size_t key = absl::HashOf(rpc.get());
+  writer->Post(key, [rpc = std::move(rpc)] { rpc->Wake(); });
+}
 
 absl::StatusOr<Priority> CallContext::Authorize(
     std::optional<absl::string_view> authorization) const {

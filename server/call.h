@@ -29,15 +29,16 @@
 #include "server/proto_conversion.h"
 #include "server/rpc.h"
 #include "server/rpc_registry.h"
+#include "server/sharded_executor.h"
 
 namespace quintet {
 
 // State shared by all calls. Owned by the server.
 struct CallContext {
   ModelDirectory* models = nullptr;
-  Executor* preparation = nullptr;  // tokenizes requests
-  Executor* completion = nullptr;   // builds response messages from engine results
-  Executor* writer = nullptr;       // a single thread that passes chunks of streams to gRPC
+  Executor* preparation = nullptr;    // tokenizes requests
+  Executor* completion = nullptr;     // builds response messages from engine results
+  ShardedExecutor* writer = nullptr;  // passes chunks of streams to gRPC
   MemoryBudget* memory = nullptr;
   int64_t max_text_bytes = 1 << 20, max_message_bytes = 4 << 20;
   int64_t default_timeout_us = 60'000'000, max_timeout_us = 600'000'000;
@@ -49,6 +50,8 @@ struct CallContext {
   RefusalMetrics* refusals = nullptr;
   const AccessLog* access_log = nullptr;  // null: off
 
+  // Wakes `rpc` in a thread of `writer`. Throws std::bad_alloc; `rpc` is then not woken.
+  void WakeSoon(std::shared_ptr<Rpc> rpc) const;
   // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of
   // its authorization header; unset: none. Returns UNAUTHENTICATED if no key was sent, and
   // PERMISSION_DENIED if the key is unknown.

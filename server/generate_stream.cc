@@ -62,7 +62,7 @@ void GenerateStreamCall::OnTokens(int index, std::span<const int32_t> ids,
       write_posted_ = true;
     }
     if (cut_off) return rpc()->TryCancel();
-    context().writer->Post([rpc = rpc()] { rpc->Wake(); });
+    context().WakeSoon(rpc());
   } catch (const std::bad_alloc&) {
     // Out of memory: this chunk of the output may be lost, so the RPC is cancelled.
     rpc()->TryCancel();

@@ -1,7 +1,7 @@
 // Handler of the GenerateStream RPC. Writes chunks of text and ids, then the complete response.
 // Chunks that arrive during a write are merged. A client that lets more than 1 MiB of unwritten
-// chunks accumulate is disconnected. The engine thread only stores chunks; the writer thread passes
-// them to gRPC, because each write takes as long as a system call.
+// chunks accumulate is disconnected. The engine's threads only store chunks; the threads of
+// CallContext::writer pass them to gRPC, because each write takes as long as a system call.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
 #include "server/address.h"
 #include "server/admin_server.h"
 #include "server/certificate_files.h"
@@ -91,11 +93,11 @@ class ServerProcess {
   MetricFactory::Gauges api_connections_ =
       make_.Gauge("http_api_connections", "Open connections of the HTTP API.");
   ApiKeys api_keys_;
-  std::unique_ptr<CertificateFiles> certificates_;  // null: plaintext
-  std::unique_ptr<TlsContext> tls_;                 // of the HTTP API; null: plaintext
-  absl::Status certificates_status_;                // result of the last refresh
-  // preparation_ tokenizes requests, completion_ builds responses, writer_ writes stream chunks.
-  std::unique_ptr<Executor> preparation_, completion_, writer_;
+  std::unique_ptr<CertificateFiles> certificates_;      // null: plaintext
+  std::unique_ptr<TlsContext> tls_;                     // of the HTTP API; null: plaintext
+  absl::Status certificates_status_;                    // result of the last refresh
+  std::unique_ptr<Executor> preparation_, completion_;  // tokenizes requests, builds responses
+  std::unique_ptr<ShardedExecutor> writer_;             // writes chunks of streams
   ModelDirectory directory_;
   const AccessLog access_log_{options_.access_log};
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
@@ -143,7 +145,7 @@ absl::Status ServerProcess::Start() {
       .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
   completion_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "respond", .threads = options_.tokenizer_threads, .short_task_threads = 1});
-  writer_ = std::make_unique<Executor>(ExecutorOptions{.name = "write"});
+  writer_ = std::make_unique<ShardedExecutor>("write", std::clamp(AvailableCores() / 4, 1, 4));
   ModelLoader::Options loader;
   loader.directory = &directory_;
   loader.pool = &pool_;

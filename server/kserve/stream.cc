@@ -169,7 +169,7 @@ void InferStream::ChunksAdded(int64_t bytes) {
     write_posted_ = true;
   }
   if (cut_off) return rpc_->TryCancel();
-  context_->writer->Post([rpc = rpc_] { rpc->Wake(); });
+  context_->WakeSoon(rpc_);
 }
 
 bool InferStream::EndsStream(const RpcOutcome& outcome) const {

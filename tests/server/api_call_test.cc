@@ -2,10 +2,12 @@
 #include "server/api_call.h"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "tests/catch.h"
@@ -108,7 +110,7 @@ struct Wanted {
 
 // Runs a request in which one allocation fails: the one after the first `skip` allocations of one
 // thread. `where` selects the thread: 0 is this thread, which acts as the HTTP server's; 1, 2 and 3
-// are a thread of the executor `preparation`, `completion` and `writer`. Returns whether an
+// are a thread of the executor `preparation`, `completion` or `writer`. Returns whether an
 // allocation failed.
 bool RunWithFailure(Api* api, const Wanted& wanted, int where, int64_t skip) {
   HttpRequest request;
@@ -117,9 +119,12 @@ bool RunWithFailure(Api* api, const Wanted& wanted, int where, int64_t skip) {
   request.body = wanted.body;
   const auto exchange = std::make_shared<FakeExchange>(std::move(request));
   const ApiRoute* const route = &RouteOf(wanted.path);
-  Executor* const executors[] = {&api->host.preparation, &api->host.completion, &api->host.writer};
+  const std::function<void(std::function<void()>)> posts[] = {
+      [&](auto task) { api->host.preparation.Post(std::move(task)); },
+      [&](auto task) { api->host.completion.Post(std::move(task)); },
+      [&](auto task) { api->host.writer.Post(0, std::move(task)); }};
   const int64_t failed_before = FailedAllocations();
-  if (where > 0) executors[where - 1]->Post([skip] { FailAllocations(skip, 1); });
+  if (where > 0) posts[where - 1]([skip] { FailAllocations(skip, 1); });
   if (where == 0) FailAllocations(skip, 1);
   std::shared_ptr<ApiCall> call;
   bool started = false;
@@ -138,7 +143,7 @@ bool RunWithFailure(Api* api, const Wanted& wanted, int where, int64_t skip) {
   if (started) call->OnDone(/*sent=*/!exchange->aborted());
   call.reset();
   FailAllocations(0, 0);
-  for (Executor* executor : executors) executor->Post([] { FailAllocations(0, 0); });
+  for (const auto& post : posts) post([] { FailAllocations(0, 0); });
   const bool failed = FailedAllocations() > failed_before;
 
   INFO(wanted.path << " thread " << where << " allocation " << skip << ": " << exchange->status()

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -441,7 +443,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
 
 // Runs one valid RPC in which one allocation fails: the one after the first `skip` allocations of
 // one thread. `where` selects the thread: 0 is this thread, which acts as a gRPC thread; 1, 2 and 3
-// are a thread of the executor `preparation`, `completion` and `writer`. Returns whether an
+// are a thread of the executor `preparation`, `completion` or `writer`. Returns whether an
 // allocation failed.
 bool RunWithFailure(StubHost* host, const Method& method, const ByteBuffer& message, int where,
                     int64_t skip) {
@@ -459,9 +461,12 @@ bool RunWithFailure(StubHost* host, const Method& method, const ByteBuffer& mess
   stream.Bind(raw);
   std::mt19937_64 random(1);
   const int64_t failed_before = FailedAllocations();
-  Executor* const executors[] = {&host->preparation, &host->completion, &host->writer};
+  const std::function<void(std::function<void()>)> posts[] = {
+      [&](auto task) { host->preparation.Post(std::move(task)); },
+      [&](auto task) { host->completion.Post(std::move(task)); },
+      [&](auto task) { host->writer.Post(0, std::move(task)); }};
   if (where > 0) {
-    executors[where - 1]->Post([skip] { FailAllocations(skip, 1); });
+    posts[where - 1]([skip] { FailAllocations(skip, 1); });
   } else {
     FailAllocations(skip, 1);
   }
@@ -471,7 +476,7 @@ bool RunWithFailure(StubHost* host, const Method& method, const ByteBuffer& mess
     if (step > 100'000) break;
   }
   FailAllocations(0, 0);
-  for (Executor* executor : executors) executor->Post([] { FailAllocations(0, 0); });
+  for (const auto& post : posts) post([] { FailAllocations(0, 0); });
   const bool failed = FailedAllocations() > failed_before;
   INFO(method.path << " thread " << where << " allocation " << skip << ": "
                    << stream.status().error_message() << "; " << stream.state());

@@ -26,8 +26,8 @@ struct StubHost {
   HealthStatus health;
   std::vector<Method> methods;
   // The executors come last, so that they are destroyed first: their tasks use the members above.
-  Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}},
-      writer{{.name = "write"}};
+  Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}};
+  ShardedExecutor writer{"write", 1};
 
   StubHost() {
     HostOptions options = TestOptions().models[0];

@@ -1,0 +1,48 @@
+// Threads with a queue each, for short tasks that many threads post at a high rate, such as writing
+// the chunks of streams. Posting threads and workers rarely wait for each other, because they share
+// only a shard and a worker takes all tasks of its queue at once. After that the worker rests for
+// as long as they took: under load, whatever its tasks take up then comes in fewer and larger
+// portions, while a single task starts at once. Thread-safe. Like Executor, it does not bound its
+// queues.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace quintet {
+
+class ShardedExecutor {
+ public:
+  // `name`: thread name, at most 15 bytes.
+  ShardedExecutor(const char* name, int threads);
+  // Runs all queued tasks; then joins the threads. No task may post another one meanwhile.
+  ~ShardedExecutor();
+  ShardedExecutor(const ShardedExecutor&) = delete;
+  ShardedExecutor& operator=(const ShardedExecutor&) = delete;
+
+  // Queues `task`, which must not throw: an uncaught exception ends the process. Tasks with equal
+  // keys run one after the other, in the order in which they were posted. Throws std::bad_alloc if
+  // the queue cannot grow; the task is then not queued.
+  void Post(size_t key, std::function<void()> task);
+  // Number of threads. Keys that are equal modulo this number share a thread.
+  size_t threads() const { return shards_.size(); }
+
+ private:
+  struct Shard {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::vector<std::function<void()>> queue;
+    bool stop = false;
+    std::thread thread;
+  };
+  static void Run(Shard* shard);
+
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+}  // namespace quintet
