@@ -145,7 +145,7 @@ CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
   return command
       ->add_option("--threads", *threads,
                    "Number of compute threads; 0 = one per physical core available to the process, "
-                   "with a GPU at most 8. "
+                   "with a GPU half of them, at most 8. "
                    "Range [0, 1024].")
       ->check(InRange(0, 1024))
       ->type_name("THREADS");

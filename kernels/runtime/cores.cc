@@ -43,7 +43,8 @@ int AvailableCores() {
 
 int DefaultThreads(bool on_gpu) {
   constexpr int kBesideGpu = 8;
-  return on_gpu ? std::min(kBesideGpu, AvailableCores()) : AvailableCores();
+  const int cores = AvailableCores();
+  return on_gpu ? std::clamp(cores / 2, 1, kBesideGpu) : cores;
 }
 
 }  // namespace quintet
