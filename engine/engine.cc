@@ -21,6 +21,7 @@ absl::Status CheckLimits(const EngineLimits& limits, const ModelLimits& model_li
       {"max_queue_tokens", limits.max_queue_tokens, 1},
       {"max_running_sequences", limits.max_running_sequences, 1},
       {"admission_sequences", limits.admission_sequences, 1},
+      {"max_admission_delay_steps", limits.max_admission_delay_steps, 0},
       {"encoder_cache_bytes", limits.encoder_cache_bytes, 0},
       {"max_step_tokens", model_limits.max_step_tokens, 1},
       {"max_step_sequences", model_limits.max_step_sequences, 1},

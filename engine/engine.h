@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,11 +24,17 @@ struct EngineLimits {
   // this fraction of the time that it spends on decoding. 0: no limit.
   double prefill_share = 0.0;
   // While any request decodes, new requests are admitted only when there is room for at least this
-  // many further sequences (max_running_sequences minus those that run); their inputs then share
-  // encoder batches. If this number is above 1, the next decoder step waits until all waiting
-  // requests that fit are encoded, because a decoder step on a GPU takes almost as long with few
-  // sequences as with many. Larger values than max_running_sequences act like that limit.
+  // many further sequences (max_running_sequences minus those that run), or after
+  // max_admission_delay_steps; their inputs then share encoder batches, and encoding a few inputs
+  // on a GPU takes almost as long as encoding hundreds. Larger values than max_running_sequences
+  // act like that limit.
   int64_t admission_sequences = 1;
+  // Most steps for which requests wait because fewer than admission_sequences are free.
+  int64_t max_admission_delay_steps = std::numeric_limits<int64_t>::max();
+  // Whether the next decoder step waits until all waiting requests that fit are encoded: a decoder
+  // step on a GPU takes almost as long with few sequences as with many. Increases throughput and
+  // the time between tokens.
+  bool encode_before_decoding = false;
   int64_t encoder_cache_bytes = 0;  // 0: off
   // Async scheduling (engine/decoder.h). Unset: on for a GPU, off for a CPU.
   std::optional<bool> async_scheduling;

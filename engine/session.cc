@@ -81,12 +81,10 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
   const ModelLimits& planned = session->model->limits();
   EngineLimits limits;
   limits.max_running_sequences = planned.max_step_sequences;
-  // Encoding a few inputs on a GPU takes almost as long as encoding hundreds. Therefore, while
-  // requests decode, the engine admits new requests only when at least 1 / kAdmissions of the
-  // max_step_sequences sequences are free.
-  constexpr int64_t kAdmissions = 8;  // admissions in which all sequences are replaced once
   if (session->device != nullptr) {
+    constexpr int64_t kAdmissions = 8;  // admissions in which all sequences are replaced once
     limits.admission_sequences = std::max<int64_t>(1, planned.max_step_sequences / kAdmissions);
+    limits.encode_before_decoding = true;
   }
   limits.max_queue_requests =
       needs.queue > 0 ? needs.queue : RequestsInFlight(planned.max_step_sequences);

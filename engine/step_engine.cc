@@ -19,6 +19,8 @@ StepEngine::StepEngine(StepEngineParts parts)
       capacity_(parts.capacity),
       admission_sequences_(
           std::min(parts.limits.admission_sequences, parts.capacity.running_sequences)),
+      max_admission_delay_steps_(parts.limits.max_admission_delay_steps),
+      encode_before_decoding_(parts.limits.encode_before_decoding),
       requests_(parts.limits, capacity_.pages),
       decoder_(std::move(parts.decoder)),
       pace_(parts.limits.prefill_share),
@@ -85,8 +87,12 @@ void StepEngine::Admit(int64_t now) {
   budget.encode_tokens = encoder_.active() ? 0 : capacity_.encode_tokens;
   if (continuations_first_) AdmitContinuations(&budget);
   admitted_.clear();
-  if (admits_more || budget.sequences >= admission_sequences_ || jobs_.decoding().empty()) {
+  if (admits_more || budget.sequences >= admission_sequences_ || jobs_.decoding().empty() ||
+      delayed_steps_ >= max_admission_delay_steps_) {
+    delayed_steps_ = 0;
     jobs_.Admit(now, budget, &admitted_);
+  } else {
+    ++delayed_steps_;
   }
   StartAdmitted(now);
   filling_ = MoreWillDecode(budget.sequences);
@@ -112,7 +118,7 @@ void StepEngine::Admit(int64_t now) {
 // was room before the current engine step admitted any.
 bool StepEngine::MoreWillDecode(int64_t free_before) const {
   const int64_t free = jobs_.FreeBudget().sequences;
-  return admission_sequences_ > 1 && jobs_.waiting() > 0 && free > 0 && free < free_before;
+  return encode_before_decoding_ && jobs_.waiting() > 0 && free > 0 && free < free_before;
 }
 
 // Starts the jobs in admitted_; finishes those for which an allocation failed and removes them from

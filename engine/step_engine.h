@@ -64,7 +64,8 @@ class StepEngine : public Engine {
   const Clock clock_;
   StepObserver* const observer_;
   const Capacity capacity_;
-  const int64_t admission_sequences_;
+  const int64_t admission_sequences_, max_admission_delay_steps_;
+  const bool encode_before_decoding_;
 
   RequestTable requests_;  // the only member that other threads use
 
@@ -77,8 +78,9 @@ class StepEngine : public Engine {
   absl::Status encode_status_;        // device status after the encode phase
   bool continuations_first_ = false;  // continuations precede new requests in the next batch
   // Whether the next decoder step waits until further encoder batches have been encoded
-  // (EngineLimits::admission_sequences).
+  // (EngineLimits::encode_before_decoding).
   bool filling_ = false;
+  int64_t delayed_steps_ = 0;  // steps since the last admission in which requests have waited
 
   // Lists that are used within one step. Their memory is reserved for all jobs, so that steps do
   // not allocate.

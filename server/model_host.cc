@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -173,6 +174,11 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   EngineLimits limits = options_.engine;
   limits.encoder_cache_bytes = encoder_cache_bytes;
   limits.max_running_sequences = model_->limits().max_step_sequences;
+  if (load_.device != nullptr) {
+    constexpr int64_t kAdmissions = 16;  // admissions in which all sequences are replaced once
+    limits.admission_sequences = std::max<int64_t>(1, limits.max_running_sequences / kAdmissions);
+    limits.max_admission_delay_steps = 4;
+  }
   // Admission control alone limits the queue. The engine's own limits are set to the largest
   // numbers that admission control lets in, so that the engine never rejects an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);

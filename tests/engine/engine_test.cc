@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <limits>
 #include <random>
 
 #include "tests/catch.h"
@@ -96,6 +97,7 @@ std::vector<int64_t> SequencesOfTenRequests(int64_t admission_sequences) {
   SequencesPerStep steps;
   EngineLimits limits;
   limits.admission_sequences = admission_sequences;
+  limits.encode_before_decoding = admission_sequences > 1;
   auto engine = Engine::Create(&model, nullptr, limits, MonotonicMicros, &steps);
   REQUIRE(engine.ok());
   DecodingOptions options;
@@ -114,6 +116,34 @@ TEST_CASE("requests that are admitted together are all encoded before the next d
   CHECK(steps == std::vector<int64_t>{6, 6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 4, 4});
 }
 
+TEST_CASE("requests wait for several free sequences, but not for more than the limit of steps") {
+  // Two sequences run, of 12 and of 3 tokens; another request, of 3 tokens, waits.
+  const auto sequences_per_step = [](int64_t max_delay) {
+    FakeOptions fake;
+    fake.limits.max_step_sequences = 2;
+    ThreadPool pool(1);
+    FakeModel model(fake, &pool);
+    SequencesPerStep steps;
+    EngineLimits limits;
+    limits.admission_sequences = 2;
+    limits.max_admission_delay_steps = max_delay;
+    auto engine = Engine::Create(&model, nullptr, limits, MonotonicMicros, &steps);
+    REQUIRE(engine.ok());
+    for (const int tokens : {12, 3, 3}) {
+      DecodingOptions options;
+      options.max_new_tokens = options.min_new_tokens = tokens;
+      REQUIRE((*engine)->Submit(GenerateRequest(model, {4, 5, 6, 7}, options)).ok());
+    }
+    RunAll(engine->get());
+    return steps.sequences;
+  };
+  const int64_t unlimited = std::numeric_limits<int64_t>::max();
+  CHECK(sequences_per_step(unlimited) ==
+        std::vector<int64_t>{2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(sequences_per_step(0) == std::vector<int64_t>{2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1});
+  CHECK(sequences_per_step(4) == std::vector<int64_t>{2, 2, 2, 1, 1, 2, 2, 2, 1, 1, 1, 1});
+}
+
 TEST_CASE("requests that are never decoded do not delay those that are") {
   FakeOptions fake;
   fake.limits.max_encode_tokens = 8;
@@ -121,6 +151,7 @@ TEST_CASE("requests that are never decoded do not delay those that are") {
   FakeModel model(fake, &pool);
   EngineLimits limits;
   limits.admission_sequences = 3;
+  limits.encode_before_decoding = true;
   auto engine = Engine::Create(&model, nullptr, limits);
   REQUIRE(engine.ok());
   DecodingOptions options;

@@ -252,6 +252,7 @@ TEST_CASE(
   trace.limits.max_queue_tokens = 120;
   trace.limits.encoder_cache_bytes = 20000;
   trace.limits.admission_sequences = 5;
+  trace.limits.max_admission_delay_steps = 3;
   for (int seed = 10; seed < 16; ++seed) {
     trace.fake.causal = seed % 2 == 1;
     RunTrace(trace, seed);
@@ -286,6 +287,7 @@ TEST_CASE("random traffic: results are as alone with async scheduling and beams"
   trace.independent = trace.beams = true;
   for (int seed = 70; seed < 80; ++seed) {
     trace.limits.admission_sequences = seed % 3 == 0 ? 1 : 1000;  // 1000: all that may run
+    trace.limits.encode_before_decoding = seed % 3 == 1;
     trace.fake.causal = seed % 2 == 1;
     trace.fake.eos_bonus = seed % 4 < 2 ? 0.0f : 2.0f;
     RunTrace(trace, seed);
@@ -435,6 +437,9 @@ TEST_CASE("invalid limits are refused") {
         absl::StatusCode::kInvalidArgument);
   limits = EngineLimits();
   limits.admission_sequences = 0;
+  CHECK_FALSE(Engine::Create(&model, nullptr, limits).ok());
+  limits = EngineLimits();
+  limits.max_admission_delay_steps = -1;
   CHECK_FALSE(Engine::Create(&model, nullptr, limits).ok());
   limits = EngineLimits();
   limits.prefill_share = -1;
