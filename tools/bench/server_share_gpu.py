@@ -2,7 +2,7 @@
 """Measures the fraction of the engine's speed on a GPU that remains when requests go through the
 server. The requests of batching_gpu.py run in a closed loop that keeps the queue filled,
 alternately on an engine inside `quintet bench engine` and through `quintet serve` and a client,
-both as streams (one message per step) and as unary calls.
+both as streams and as unary calls.
 
 The model has T5-base's shape and random bf16 weights. Server and engine use the first half of the
 machine's cores, the client the other half. Neither engine throttles encoding for running streams or
