@@ -18,7 +18,7 @@ def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> Non
     path.write_bytes(len(text).to_bytes(8, "little") + text + values)
 
 
-def make_adapter(folder: pathlib.Path, seed: int) -> pathlib.Path:
+def make_adapter(folder: pathlib.Path, seed: int, rank: int = 4) -> pathlib.Path:
     """Writes an adapter for the queries and values of the shipped model's attention."""
     random = np.random.default_rng(seed)
     config = json.loads((G2P / "config.json").read_text())
@@ -28,15 +28,15 @@ def make_adapter(folder: pathlib.Path, seed: int) -> pathlib.Path:
         for block in range(config["num_layers"]):
             for module in "qv":
                 name = f"base_model.model.{stack}.block.{block}.layer.0.SelfAttention.{module}"
-                a = random.normal(0, 0.3, (4, width)).astype(np.float32)
-                b = random.normal(0, 0.3, (inner, 4)).astype(np.float32)
+                a = random.normal(0, 0.3, (rank, width)).astype(np.float32)
+                b = random.normal(0, 0.3, (inner, rank)).astype(np.float32)
                 tensors[f"{name}.lora_A.weight"] = a
                 tensors[f"{name}.lora_B.weight"] = b
     folder.mkdir()
     write_safetensors(folder / "adapter_model.safetensors", tensors)
     options = {
         "peft_type": "LORA",
-        "r": 4,
+        "r": rank,
         "lora_alpha": 8,
         "target_modules": ["SelfAttention.q", "SelfAttention.v"],
     }

@@ -1,6 +1,7 @@
 """Tests of LoRA adapters that requests choose: the outputs that PEFT recorded, and the adapters of
 a server through every interface."""
 
+import concurrent.futures
 import json
 
 import numpy as np
@@ -73,6 +74,24 @@ def server(adapters, tmp_path_factory):
     with HttpServer(G2P, config=config) as running:
         yield running
     assert running.process.returncode == 0
+
+
+def test_many_adapters_in_a_batch_give_the_results_of_each_alone(tmp_path):
+    # 33 threads call at the same time, each with another adapter or without one. Ranks differ.
+    adapters = {f"a{i}": make_adapter(tmp_path / f"a{i}", i, rank=1 + i % 16) for i in range(32)}
+    names = [None, *adapters]
+    options = {"num_beams": 2, "max_new_tokens": 40, "min_new_tokens": 30, "return_scores": True}
+    with quintet.Model(G2P, device="cpu", cache_memory=256, adapters=adapters) as model:
+
+        def results(name):
+            (result,) = model.generate(words(1), adapter=name, **options)
+            return [(sequence.token_ids, sequence.score) for sequence in result.sequences]
+
+        alone = [results(name) for name in names]
+        assert len({str(result) for result in alone}) == len(names)
+        with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+            for _ in range(3):
+                assert list(pool.map(results, names)) == alone
 
 
 def test_adapters_change_the_texts(texts):
