@@ -35,7 +35,8 @@ int64_t LoadingBytes(int threads) {
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;
-  plan->host_loading = LoadingBytes(threads);
+  // Adapters are read one after the other, after the weights.
+  plan->host_loading = std::max(LoadingBytes(threads), plan->model.adapter_reading);
   if (options.device == nullptr) {
     plan->host_weights = plan->model.weights + plan->model.adapters;
     plan->host_cache = plan->model.cache;

@@ -19,7 +19,7 @@ struct MemoryPlan {
   int64_t pages = 0;  // number of KV cache pages
   // The parts of the memory that are host memory, in bytes. On a CPU these are weights, cache and
   // workspace; on a GPU only pinned buffers and the CUDA driver's memory. `host_loading` comes on
-  // top of them while weights are read.
+  // top of them while weights and adapters are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const {
     return model.weights + model.adapters + model.cache + model.workspace + search + runtime;

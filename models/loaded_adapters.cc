@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -90,6 +91,12 @@ absl::StatusOr<Adapter> ReadForInference(const AdapterSource& source, const Mode
                            "changes the head ", head,
                            ", which all requests share; merge the adapter into a model of its own: "
                            "quintet convert --adapter")));
+}
+
+int64_t FactorBytes(const Adapter& adapter) {
+  int64_t values = 0;
+  for (const LoraFactors& f : adapter.factors) values += std::ssize(f.a) + std::ssize(f.b);
+  return values * int64_t{sizeof(float)};
 }
 
 // Writes values to consecutive memory of the stream's backend, converted to `dtype`. With a null
@@ -215,6 +222,7 @@ absl::StatusOr<LoadedAdapters> LoadedAdapters::Load(std::span<const AdapterSourc
       int64_t& max_rank = parameters.at(f.module.parameter).max_rank;
       max_rank = std::max(max_rank, PaddedRank(f.rank, stream));
     }
+    loaded.reading_bytes_ = std::max(loaded.reading_bytes_, FactorBytes(adapter));
     FactorWriter sizes(nullptr, dtype, stream);
     LoraPart* const row = table.data() + t * stride;
     AppendFactors(adapter, parameters, stream, &sizes, row);

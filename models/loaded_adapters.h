@@ -48,6 +48,8 @@ class LoadedAdapters {
   int64_t size() const { return size_; }
   // Size in bytes of the factors and of the table with their addresses.
   int64_t bytes() const { return bytes_; }
+  // Size in bytes of the largest adapter's factors as they are read: in host memory, in f32.
+  int64_t reading_bytes() const { return reading_bytes_; }
   // The factors for a weight of the model; null if no adapter changes this weight.
   const LoraWeight* Find(const WeightView* weight) const;
   const std::unordered_map<const WeightView*, LoraWeight>& weights() const { return weights_; }
@@ -57,7 +59,7 @@ class LoadedAdapters {
   absl::Status StoreTable(const std::vector<LoraPart>& table, const std::vector<uint64_t>& counters,
                           bool describe, const Stream& stream);
 
-  int64_t size_ = 0, bytes_ = 0;
+  int64_t size_ = 0, bytes_ = 0, reading_bytes_ = 0;
   std::unordered_map<const WeightView*, LoraWeight> weights_;
   std::vector<Buffer> factors_;  // of each adapter
   Buffer table_;  // LoraPart [size_, parts of all weights], then a LoraWeight::counter for each

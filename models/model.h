@@ -66,10 +66,12 @@ struct LoadOptions {
 
 // Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
 struct ModelMemory {
-  int64_t weights = 0;     // bytes
-  int64_t cache = 0;       // bytes of KV cache pages
-  int64_t workspace = 0;   // bytes used by forward passes
-  int64_t adapters = 0;    // bytes of the factors of LoRA adapters
+  int64_t weights = 0;    // bytes
+  int64_t cache = 0;      // bytes of KV cache pages
+  int64_t workspace = 0;  // bytes used by forward passes
+  int64_t adapters = 0;   // bytes of the factors of LoRA adapters
+  // Bytes of host memory that the factors of the largest adapter take while it is read.
+  int64_t adapter_reading = 0;
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 

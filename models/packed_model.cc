@@ -30,6 +30,7 @@ absl::Status PackedModel::LoadAdapters(std::span<const AdapterSource> sources, b
   QT_ASSIGN_OR_RETURN(adapters_, LoadedAdapters::Load(sources, config_, weights_, activations_,
                                                       follow_symlinks, describe, stream_));
   memory_.adapters = adapters_.bytes();
+  memory_.adapter_reading = adapters_.reading_bytes();
   return absl::OkStatus();
 }
 

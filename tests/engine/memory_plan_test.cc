@@ -1,7 +1,11 @@
 #include "engine/memory_plan.h"
 
+#include <fstream>
+#include <string>
+
 #include "engine/engine.h"
 #include "engine/process_memory.h"
+#include "nlohmann/json.hpp"
 #include "tests/catch.h"
 
 namespace quintet {
@@ -38,6 +42,24 @@ TEST_CASE("the KV cache gets the memory that the bounds leave") {
   CHECK(absl::IsResourceExhausted(refused));
   INFO(refused);
   CHECK(refused.message().find("--max-memory") != std::string::npos);
+}
+
+TEST_CASE("the plan counts the memory in which the factors of an adapter are read") {
+  const std::string tests = QUINTET_SOURCE_DIR "/tests/", adapter = tests + "data/adapters/t5-qv";
+  const std::string base = nlohmann::json::parse(std::ifstream(adapter + "/record.json"))["base"];
+  ThreadPool pool(1);
+  LoadOptions options;
+  CHECK(MeasureMemory(tests + base, options, &pool)->model.adapter_reading == 0);
+  options.adapters = {{"qv", adapter}};
+  const absl::StatusOr<MemoryPlan> plan = MeasureMemory(tests + base, options, &pool);
+  REQUIRE(plan.ok());
+  // The file holds the factors in f32, after 8 bytes and a header whose length these bytes are.
+  std::ifstream file(adapter + "/adapter_model.safetensors", std::ios::binary | std::ios::ate);
+  const int64_t file_bytes = file.tellg();
+  uint64_t header_bytes = 0;
+  file.seekg(0).read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  CHECK(plan->model.adapter_reading == file_bytes - 8 - static_cast<int64_t>(header_bytes));
+  CHECK(plan->host_loading >= plan->model.adapter_reading);
 }
 
 TEST_CASE("limits that are not given are chosen for the workload and the machine") {
