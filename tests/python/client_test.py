@@ -370,5 +370,5 @@ def test_python_of_the_readme(server):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
     assert done.stdout.endswith(
-        "INVALID_ARGUMENT INVALID_FIELD decoding.num_beams: 99 is not in [1, 32]\n"
+        "INVALID_ARGUMENT INVALID_FIELD num_beams: 99 is not in [1, 32]\n"
     )

@@ -14,6 +14,7 @@ import pytest
 
 import quintet
 from server_process import G2P, SMALL, Server, free_port, run_python
+from quintet.spelling import make_error
 from quintet import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -96,10 +97,18 @@ WRONG = [
     (InvalidArgumentError, "early_stopping", lambda m: m.generate("a", early_stopping=1)),
     (InvalidArgumentError, "seed", lambda m: m.generate("a", do_sample=True, seed=-1)),
     (InvalidArgumentError, "seed", lambda m: m.generate("a", do_sample=True, seed=2**64)),
-    (InvalidArgumentError, "eos_token_id", lambda m: m.generate("a", eos_token_id=128)),
+    (InvalidArgumentError, "eos_token_id: ", lambda m: m.generate("a", eos_token_id=128)),
     (InvalidArgumentError, "suppress", lambda m: m.generate("a", suppress_tokens=[999])),
     (InvalidArgumentError, "bad_words", lambda m: m.generate("a", bad_words_ids=[[]])),
-    (InvalidArgumentError, "stop", lambda m: m.generate("a", stop_strings="x" * 300)),
+    (InvalidArgumentError, "stop_strings: ", lambda m: m.generate("a", stop_strings="x" * 300)),
+    (TypeError, "stop_strings[0]: ", lambda m: m.generate("a", stop_strings=[5])),
+    (TypeError, "eos_token_id: ", lambda m: m.generate("a", eos_token_id="x")),
+    (TypeError, "eos_token_id", lambda m: m.generate("a", eos_token_id=numpy.True_)),
+    (
+        InvalidArgumentError,
+        "forced_eos_token_id: ",
+        lambda m: m.generate("a", forced_eos_token_id=128),
+    ),
     # Other methods.
     (TypeError, "several", lambda m: m.stream(["a", "b"])),
     (TypeError, "", lambda m: m.stream("a", progress=True)),
@@ -171,6 +180,52 @@ def test_a_wrong_constructor_is_a_clear_exception(number):
     with pytest.raises(expected) as error:
         call()
     assert words in str(error.value) and "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "engine, python",
+    [
+        (
+            "--max-running: 1 is less than --num-beams 4",
+            "max_num_seqs: 1 is less than num_beams 4",
+        ),
+        ("raise that limit or use --truncate", "raise that limit or use truncate=True"),
+        ("set --dtype to choose (--device cuda).", "set dtype to choose (device cuda)."),
+        ("eos_token_ids: token id 9", "eos_token_id: token id 9"),
+        ("decoding.stop[0]: too long", "stop_strings[0]: too long"),
+        ("--eos-token-ids: bad", "eos_token_id: bad"),
+        *(
+            (same, same)
+            for same in (
+                "download it with: hf download acme/dev --revision v9",
+                "Merge it with: quintet convert BASE MERGED --adapter DIRECTORY",
+                "is not applied; merge it first (quintet convert --adapter)",
+                "/tmp/my--model-x: no such directory",
+                "/tmp/a --dtype/b: no such directory",
+                '(command line: "token_ids" with --truncate)',
+                "--no-such-option: unknown",
+                "stopped: the engine",
+            )
+        ),
+        (
+            "hf download a/b --revision v9; use --follow-symlinks",
+            "hf download a/b --revision v9; use follow_symlinks=True",
+        ),
+    ],
+)
+def test_messages_name_the_options_of_python(engine, python):
+    assert str(make_error("INTERNAL", engine)) == python
+
+
+def test_messages_keep_paths_and_commands(tmp_path):
+    with pytest.raises(NotFoundError, match="/my--model-x: no such directory"):
+        quintet.Model(tmp_path / "my--model-x")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "config.json").write_text("{}")
+    with pytest.raises(quintet.Error, match="convert BASE MERGED --adapter DIRECTORY"):
+        quintet.Model(adapter)
 
 
 def test_damaged_weights_are_an_error(tmp_path):

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from quintet import _engine, results
-from quintet.errors import InvalidArgumentError, make_error
+from quintet.errors import InvalidArgumentError
 from quintet.methods import Task
+from quintet.spelling import in_python, make_error
 
 _engine.set_types({"make_error": make_error, **vars(results)})
 
@@ -25,7 +26,10 @@ def begin(
     options = {name: value for name, value in task.options.items() if value is not None}
     options |= {"one": task.one, "stream": task.method == "stream"}
     rows = task.size if task.array and task.size is not None else -1
-    return model.begin(task.method, options, task.decoding, rows, task.raises, notifier, token)
+    try:
+        return model.begin(task.method, options, task.decoding, rows, task.raises, notifier, token)
+    except TypeError as error:
+        raise TypeError(in_python(str(error))) from None
 
 
 class Feed:

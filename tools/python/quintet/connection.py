@@ -10,10 +10,11 @@ from typing import Any, Literal
 import grpc
 
 from quintet import checks, messages
-from quintet.errors import Error, FailedPreconditionError, InvalidArgumentError, make_error
+from quintet.errors import Error, FailedPreconditionError, InvalidArgumentError
 from quintet.messages import Batch
 from quintet.methods import Task
 from quintet.rpc import Failure, Tls, check_key, make_channel_options
+from quintet.spelling import make_error
 
 Priority = Literal["low", "normal", "high"]
 # Codes of failures that one of several inputs may have caused.

@@ -6,7 +6,6 @@ the wrong type, and an option that does not exist, is a TypeError.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 
@@ -120,7 +119,8 @@ class PermissionDeniedError(Error, PermissionError):
     code = "PERMISSION_DENIED"
 
 
-_CLASSES: dict[str, type[Error]] = {
+# The class of each status code; Error for any other.
+CLASSES: dict[str, type[Error]] = {
     kind.code: kind
     for kind in (
         InvalidArgumentError,
@@ -136,27 +136,3 @@ _CLASSES: dict[str, type[Error]] = {
         PermissionDeniedError,
     )
 }
-
-# Flags of the command line whose option in Python has another name or needs a value.
-_SPELLING = {
-    "--max-running": "max_num_seqs",
-    "--max-batch-tokens": "max_num_batched_tokens",
-    "--truncate": "truncate=True",
-    "--ignore-generation-fields": "ignore_generation_fields=True",
-}
-
-
-def _python_spelling(match: re.Match[str]) -> str:
-    flag = match.group()
-    return _SPELLING.get(flag, flag.removeprefix("--").replace("-", "_"))
-
-
-def make_error(code: str, message: str, index: int = -1, **details: Any) -> Error:
-    """Returns the exception for a status code. Flags of the command line that the engine's message
-    names are replaced by the names of the Python options."""
-    text = re.sub(r"--[a-z]+(?:-[a-z]+)*", _python_spelling, message)
-    place = index if index >= 0 else None
-    kind = _CLASSES.get(code)
-    if kind is None:
-        return Error(text, index=place, code=code, **details)
-    return kind(text, index=place, **details)

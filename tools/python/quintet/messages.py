@@ -12,7 +12,7 @@ import numpy
 from quintet import checks, results
 from quintet.errors import Error, InvalidArgumentError
 from quintet.methods import Task
-from quintet.options import Respond
+from quintet.options import HUGGING_FACE, Respond
 from quintet.wire import health, pb
 
 ENCODE_INPUTS = 32  # maximum number of inputs of an Encode request with pooling
@@ -202,7 +202,7 @@ def _number(name: str, value: Any) -> float:
 
 def _value_of(name: str, value: Any) -> Any:
     """Checks an option and converts it to the value of the DecodingOptions field `name`."""
-    field = _FIELDS[name]
+    field, name = _FIELDS[name], HUGGING_FACE.get(name, name)
     if name == "early_stopping":
         if not isinstance(value, (bool, str)) or value not in _EARLY_STOPPING:
             raise InvalidArgumentError(
@@ -214,7 +214,7 @@ def _value_of(name: str, value: Any) -> Any:
     if name == "bad_words_ids":
         checks.inputs(name, value)
         return [pb.TokenIds(ids=_ids(f"{name}[{i}]", ids)) for i, ids in enumerate(value)]
-    if name == "stop":
+    if name == "stop_strings":
         texts = [value] if isinstance(value, str) else value
         checks.inputs(name, texts)
         for i, text in enumerate(texts):

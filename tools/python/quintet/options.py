@@ -399,7 +399,7 @@ ALIASES = {
     "forced_eos_token_id": "forced_eos_token_ids",
     "stop_strings": "stop",
 }
-_HUGGING_FACE = {name: alias for alias, name in ALIASES.items()}
+HUGGING_FACE = {name: alias for alias, name in ALIASES.items()}
 # The decoding options under the engine's names.
 ENGINE_NAMES = frozenset(ALIASES.get(name, name) for name in options_of(GenerationOptions))
 # Options of transformers' generate that have another form here.
@@ -424,7 +424,7 @@ def resolve(
     known = OPTIONS[method]
     values, decoding = dict(_DEFAULTS[method]), {}
     for name, value in given.items():
-        option = known.get(_HUGGING_FACE.get(name, name))
+        option = known.get(HUGGING_FACE.get(name, name))
         if option is None or option.owner not in ("", owner):
             raise TypeError(f"{method}() has no option {name!r}{_hint(name, known, owner)}")
         if not option.decoding:
@@ -432,7 +432,7 @@ def resolve(
             continue
         target = ALIASES.get(name, name)
         if target in decoding:
-            other = ALIASES.get(name) or _HUGGING_FACE[name]
+            other = ALIASES.get(name) or HUGGING_FACE[name]
             raise TypeError(f"{method}(): {name} is given twice, also as {other}")
         decoding[target] = value
     return values, decoding
@@ -444,7 +444,7 @@ def _hint(name: str, known: Mapping[str, Option], owner: str) -> str:
     if name in known:
         return f": only a {known[name].owner} has it"
     own = [other for other, option in known.items() if option.owner in ("", owner)]
-    near = difflib.get_close_matches(name, sorted({*own, *_HUGGING_FACE}), 1)
+    near = difflib.get_close_matches(name, sorted({*own, *HUGGING_FACE}), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -1,0 +1,58 @@
+"""Exceptions for failed calls of the engine or a server, whose messages name the options as Python
+spells them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from quintet.errors import CLASSES, Error
+from quintet.options import ENGINE_NAMES, HUGGING_FACE, OPTIONS
+
+# Flags of the command line whose option in Python has another name or needs a value.
+_FLAGS = {
+    "--max-running": "max_num_seqs",
+    "--max-batch-tokens": "max_num_batched_tokens",
+    "--truncate": "truncate=True",
+    "--follow-symlinks": "follow_symlinks=True",
+    "--ignore-generation-fields": "ignore_generation_fields=True",
+}
+_NAMES = ENGINE_NAMES.union(*OPTIONS.values())
+# A command to be typed into a shell, up to the end of its clause, or a flag that is a word of its
+# own. Only flags are replaced.
+_COMMAND_OR_FLAG = re.compile(
+    r"(?<![\w./-])(?:hf|quintet) [a-z-][^;)]*|\(command line:[^)]*|"
+    r"(?<![^\s(\"'\[])--[a-z]+(?:-[a-z]+)*(?![\w/=-]|\.\w)"
+)
+# The engine's name of an option at the beginning of a message; a server puts the message of the
+# request that has it as a field before it.
+_OPTION = re.compile(r"(?:decoding\.)?([a-z_]+)(?=[:\[])")
+
+
+def _replace(match: re.Match[str]) -> str:
+    text = match.group()
+    if not text.startswith("--"):
+        return text
+    name = text.removeprefix("--").replace("-", "_")
+    return _FLAGS.get(text) or (HUGGING_FACE.get(name, name) if name in _NAMES else text)
+
+
+def in_python(message: str) -> str:
+    """Returns a message of the engine or a server with Python's names of the options that it names:
+    those of flags of the command line, and Hugging Face's names of decoding options. Commands and
+    paths remain as they are."""
+    text = _COMMAND_OR_FLAG.sub(_replace, message)
+    option = _OPTION.match(text)
+    if option is None or option[1] not in ENGINE_NAMES:
+        return text
+    return HUGGING_FACE.get(option[1], option[1]) + text[option.end() :]
+
+
+def make_error(code: str, message: str, index: int = -1, **details: Any) -> Error:
+    """Returns the exception for a status code and its message."""
+    text = in_python(message)
+    place = index if index >= 0 else None
+    kind = CLASSES.get(code)
+    if kind is None:
+        return Error(text, index=place, code=code, **details)
+    return kind(text, index=place, **details)
