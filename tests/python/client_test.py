@@ -251,10 +251,8 @@ def test_exit_codes(server):
     run("generate", "a", "--num-beams", "-1", server=server, expect=2)
     run("generate", "a", "--no-such-flag", server=server, expect=2)
     run("generate", "a", "--api-key-file", "/no/such/file", server=server, expect=2)
-    assert (
-        "DEADLINE_EXCEEDED"
-        in run("generate", "a", *ENDLESS, "--timeout", "0.2", server=server, expect=4).stderr
-    )
+    told = run("generate", "a", *ENDLESS, "--timeout", "0.2", server=server, expect=4).stderr
+    assert "DEADLINE_EXCEEDED" in told and "the timeout was 0.2 s" in told
     assert (
         "NOT_FOUND MODEL_NOT_FOUND"
         in run("info", "--model", "other", server=server, expect=4).stderr

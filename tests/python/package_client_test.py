@@ -15,7 +15,7 @@ import quintet
 from quintet import _engine
 from quintet import options as opt
 from quintet.wire import pb
-from server_process import G2P, SMALL, Server, words
+from server_process import G2P, SMALL, Server, eventually, run_python, words
 
 LINES = words(150)
 
@@ -268,6 +268,87 @@ def test_long_lists_are_sent_in_parallel(server):
         assert len(results) == 60 and 2 <= most <= 12
 
 
+@pytest.fixture
+def idle(server):
+    """Yields a function that waits until the server has no open call."""
+
+    def wait():
+        assert eventually(lambda: server.metric("quintet_open_calls") == 0, 5)
+
+    wait()
+    yield wait
+    wait()
+
+
+ENDLESS = {"ignore_eos": True, "max_new_tokens": 4000}
+
+
+def test_interrupted_calls_cancel_their_requests(server, idle):
+    program = (
+        "import os, quintet, signal, threading, time\n"
+        "client = quintet.Client(TARGET)\n"
+        "for inputs in ('a', ['a'] * 200):\n"
+        "    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    try:\n"
+        "        client.generate(inputs, ignore_eos=True, max_new_tokens=4000)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print(client.generate('a').text)\n"
+    )
+    begin = time.monotonic()
+    done = run_python(f"TARGET = {server.target!r}\n{program}")
+    assert (done.returncode, done.stdout) == (0, "EY1\n" * 2), done.stderr
+    assert time.monotonic() - begin < 20
+    idle()
+
+
+def test_a_failed_call_cancels_its_requests(server, idle):
+    begin = time.monotonic()
+    with quintet.Client(server.target, concurrency=8) as client:
+        for _ in range(3):
+            with pytest.raises(quintet.InvalidArgumentError, match="input 0:"):
+                client.generate([[999], *["a"] * 200], **ENDLESS)
+            assert client.generate(["a", "b"]) == [client.generate("a"), client.generate("b")]
+        results = client.generate(iter(["b", *["a"] * 200]), max_new_tokens=4000)
+        next(results)
+        results.close()
+    idle()
+    assert time.monotonic() - begin < 20
+
+
+def test_an_async_call_that_ends_early_cancels_its_requests(server, idle):
+    async def work():
+        async with quintet.AsyncClient(server.target, concurrency=8) as client:
+            task = asyncio.create_task(client.generate(["a"] * 200, **ENDLESS))
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(idle)
+            with pytest.raises(quintet.InvalidArgumentError, match="input 0:"):
+                await client.generate([[999], *["a"] * 200], **ENDLESS)
+            await asyncio.to_thread(idle)
+            assert (await client.generate("a")).text == "EY1"
+
+    asyncio.run(work())
+
+
+def test_an_async_client_in_several_event_loops(server):
+    client = quintet.AsyncClient(server.target)
+
+    async def work():
+        return (await client.generate("a")).text
+
+    assert [asyncio.run(work()) for _ in range(3)] == ["EY1"] * 3
+
+    async def both():
+        await work()
+        with pytest.raises(quintet.FailedPreconditionError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, work())
+        await client.close()
+
+    asyncio.run(both())
+
+
 def test_iterators_take_bounded_memory(server):
     taken = itertools.count()
     with quintet.Client(server.target, concurrency=4) as client:
@@ -305,7 +386,7 @@ def test_rejected_requests_are_retried_as_the_server_asks():
 
 def test_timeouts(server):
     with quintet.Client(server.target, timeout=0.2) as client:
-        with pytest.raises(quintet.DeadlineExceededError):
+        with pytest.raises(quintet.DeadlineExceededError, match="timeout was 0.2 s") as error:
             client.generate("a", ignore_eos=True, max_new_tokens=4000)
         assert client.generate("a", timeout=30).text == "EY1"
         begin = time.monotonic()

@@ -13,6 +13,7 @@ import grpc.aio
 
 from quintet import messages
 from quintet.connection import OF_INPUTS, Connection, error_of, failed
+from quintet.errors import FailedPreconditionError
 from quintet.messages import Answered, Batch
 from quintet.methods import AsyncMethods, Task
 from quintet.options import Respond
@@ -23,26 +24,33 @@ from quintet.wire import HEALTH, Stub
 class AsyncClient(Connection, AsyncMethods):
     """`Client` for asyncio: the same methods as coroutines, `stream` as an asynchronous iterator.
 
-    An iterator of inputs gives an asynchronous iterator. To be used in one event loop, in which
-    `on_response` is called.
+    An iterator of inputs gives an asynchronous iterator. To be used in one event loop at a time, in
+    which `on_response` is called.
     """
 
     def _connect(self) -> None:
         self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stub: Any = None
         self._health: Any = None
 
     async def close(self) -> None:
         """Closes the channel. May be repeated."""
         self._closed = True
-        if self._channel is not None:
+        if self._channel is not None and self._loop is asyncio.get_running_loop():
             await self._channel.close()
 
     def _open(self) -> Any:
-        """The gRPC stub. Its channel is created at the first use, for the event loop that runs
-        then."""
+        """The gRPC stub. Its channel belongs to the event loop that runs at the first use, and is
+        replaced if that loop has been closed."""
         self._check_open()
-        if self._stub is None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise FailedPreconditionError(
+                    "the client is used by another event loop; make one client for each loop"
+                )
+            self._loop = loop
             self._channel = (
                 grpc.aio.secure_channel(
                     self._target, self._tls.credentials(), self._channel_options
@@ -70,7 +78,7 @@ class AsyncClient(Connection, AsyncMethods):
         try:
             answer = await self._health.Check(request, timeout=self._timeout)
         except grpc.RpcError as error:
-            raise error_of(error, None) from None
+            raise error_of(error, self._timeout) from None
         return messages.read_health(answer)
 
     # ---- Calls ----
@@ -87,7 +95,8 @@ class AsyncClient(Connection, AsyncMethods):
         stub = self._open()
         respond = messages.responder(task.options["on_response"])
         [batch] = messages.call_of(self._call, task).batches(task)
-        events = stub.GenerateStream(batch.request, **self._sending(self._seconds(task)))
+        timeout = self._seconds(task)
+        events = stub.GenerateStream(batch.request, **self._sending(timeout))
         try:
             async for event in events:
                 respond(event)
@@ -96,7 +105,7 @@ class AsyncClient(Connection, AsyncMethods):
                 else:
                     yield batch.read(event.complete)[0]
         except grpc.RpcError as error:
-            raise error_of(error, None) from None
+            raise error_of(error, timeout) from None
         finally:
             events.cancel()
 
@@ -105,7 +114,7 @@ class AsyncClient(Connection, AsyncMethods):
         try:
             answer = await getattr(self._open(), method)(request, **self._sending(self._timeout))
         except grpc.RpcError as error:
-            raise error_of(error, None) from None
+            raise error_of(error, self._timeout) from None
         respond(answer)
         return answer
 
@@ -125,7 +134,7 @@ class AsyncClient(Connection, AsyncMethods):
             except grpc.RpcError as error:
                 if batch.size > 1 and error.code() in OF_INPUTS:
                     return [answered for part in batch.split() for answered in await send(part)]
-                return [(failed(batch, error, task), None)]
+                return [(failed(batch, error, task, timeout), None)]
             return [(batch.read(answer), answer)]
 
         told = task.progress_bar()
@@ -144,4 +153,6 @@ class AsyncClient(Connection, AsyncMethods):
         finally:
             for future in pending:
                 future.cancel()
+            # Waits until gRPC has cancelled them, and takes the errors of those that have failed.
+            await asyncio.gather(*pending, return_exceptions=True)
             told(-1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import itertools
-import threading
+import dataclasses
+import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,16 +42,11 @@ class Client(Connection, Methods):
             else grpc.insecure_channel(self._target, self._channel_options)
         )
         self._stub, self._health = Stub(self._channel), Stub(self._channel, HEALTH)
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Closes the channel; calls in flight end with CancelledError. May be repeated."""
         self._closed = True
         self._channel.close()
-        with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
 
     def info(self, *, on_response: Respond | None = None) -> ModelInfo:
         """Properties of the model, with the limits of the server."""
@@ -76,7 +70,7 @@ class Client(Connection, Methods):
         try:
             answer = self._health.Check(messages.check_health(service), timeout=self._timeout)
         except grpc.RpcError as error:
-            raise error_of(error, None) from None
+            raise error_of(error, self._timeout) from None
         return messages.read_health(answer)
 
     # ---- Calls ----
@@ -92,8 +86,9 @@ class Client(Connection, Methods):
     def _stream(self, task: Task) -> Stream:
         self._check_open()
         [batch] = messages.call_of(self._call, task).batches(task)
-        events = self._stub.GenerateStream(batch.request, **self._sending(self._seconds(task)))
-        return ClientStream(events, batch, messages.responder(task.options["on_response"]))
+        events = self._stub.GenerateStream(batch.request, **self._sending_of(task))
+        respond = messages.responder(task.options["on_response"])
+        return ClientStream(events, batch, respond, self._seconds(task))
 
     def _unary(self, method: str, request: Any, on_response: Respond | None) -> Any:
         self._check_open()
@@ -101,77 +96,133 @@ class Client(Connection, Methods):
         try:
             answer = getattr(self._stub, method)(request, **self._sending(self._timeout))
         except grpc.RpcError as error:
-            raise error_of(error, None) from None
+            raise error_of(error, self._timeout) from None
         except ValueError as error:  # the channel was closed by another thread
             raise FailedPreconditionError(f"the client has been closed: {error}") from None
         respond(answer)
         return answer
 
-    def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(
-                    self._concurrency, thread_name_prefix="quintet-client"
-                )
-            return self._pool
-
     def _run(self, task: Task) -> Any:
         self._check_open()
         call = messages.call_of(self._call, task)
-        values = self._results(call, task, self._seconds(task))
+        values = self._result(call, task) if task.one else self._results(call, task)
         return values if task.size is None else messages.collect(task, list(values))
 
-    def _results(self, call: messages.Call, task: Task, timeout: float | None) -> Iterator[Any]:
-        """Yields the results of a task in order, with up to `concurrency` requests in flight."""
-
-        def send(batch: Batch) -> list[Answered]:
-            try:
-                answer = getattr(self._stub, batch.method)(batch.request, **self._sending(timeout))
-            except grpc.RpcError as error:
-                if batch.size > 1 and error.code() in OF_INPUTS:
-                    return [answered for part in batch.split() for answered in send(part)]
-                return [(failed(batch, error, task), None)]
-            except ValueError as error:
-                raise FailedPreconditionError(f"the client has been closed: {error}") from None
-            return [(batch.read(answer), answer)]
-
+    def _result(self, call: messages.Call, task: Task) -> Iterator[Any]:
+        """Yields the result of a task of one input. A blocking request takes less time than one
+        that runs in gRPC's thread."""
         told = task.progress_bar()
-        if task.one:
-            for batch in call.batches(task):
-                yield from messages.take(send(batch), task)
-                told(1)
-            told(-1)
-            return
-        pending: collections.deque[concurrent.futures.Future[list[Answered]]] = collections.deque()
-        pool = self._executor()
-        batches = iter(call.batches(task))
+        [batch] = call.batches(task)
         try:
-            while True:
-                for batch in itertools.islice(batches, 2 * self._concurrency - len(pending)):
-                    try:
-                        pending.append(pool.submit(send, batch))
-                    except RuntimeError:
-                        raise FailedPreconditionError("the client has been closed") from None
-                if not pending:
-                    return
-                try:
-                    answered = pending.popleft().result()
-                except concurrent.futures.CancelledError:
-                    raise FailedPreconditionError("the client has been closed") from None
-                results = messages.take(answered, task)
+            answer = getattr(self._stub, batch.method)(batch.request, **self._sending_of(task))
+            answered: Answered = batch.read(answer), answer
+        except grpc.RpcError as error:
+            answered = failed(batch, error, task, self._seconds(task)), None
+        except ValueError as error:
+            raise FailedPreconditionError(f"the client has been closed: {error}") from None
+        yield from messages.take([answered], task)
+        told(1)
+        told(-1)
+
+    def _results(self, call: messages.Call, task: Task) -> Iterator[Any]:
+        """Yields the results of a task in order, with up to `concurrency` requests in flight."""
+        told = task.progress_bar()
+        requests = _Requests(self, call.batches(task), task)
+        try:
+            while (answered := requests.next()) is not None:
+                results = messages.take([answered], task)
                 told(len(results))
                 yield from results
         finally:
-            for future in pending:
-                future.cancel()
+            requests.cancel()
             told(-1)
+
+    def _begin(self, batch: Batch, task: Task) -> Any:
+        """Sends a request. Returns its grpc.Future."""
+        try:
+            method = getattr(self._stub, batch.method)
+            return method.future(batch.request, **self._sending_of(task))
+        except ValueError as error:  # the channel was closed by another thread
+            raise FailedPreconditionError(f"the client has been closed: {error}") from None
+
+    def _sending_of(self, task: Task) -> dict[str, Any]:
+        return self._sending(self._seconds(task))
+
+
+@dataclasses.dataclass
+class _Request:
+    batch: Batch
+    future: Any = None  # grpc.Future; None until it is sent
+
+
+class _Requests:
+    """The requests of one call of a client: sends up to `concurrency` at a time, and returns the
+    responses in order. Used by the thread that makes the call."""
+
+    def __init__(self, client: Client, batches: Iterator[Batch], task: Task):
+        self._client, self._batches, self._task = client, batches, task
+        self._pending: collections.deque[_Request] = collections.deque()  # in order
+        self._unsent: collections.deque[_Request] = collections.deque()  # those of _pending
+        self._in_flight = 0
+        # Futures that gRPC's thread has finished since _in_flight was last updated.
+        self._finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def next(self) -> Answered | None:
+        """Waits for the next request. Returns its results and response; None: it was the last."""
+        while True:
+            self._send()
+            if not self._pending:
+                return None
+            first = self._pending[0]
+            if first.future is None or not first.future.done():
+                self._finished.get()
+                self._in_flight -= 1
+                continue
+            self._pending.popleft()
+            try:
+                answer = first.future.result()
+            except grpc.RpcError as error:
+                if first.batch.size > 1 and error.code() in OF_INPUTS:
+                    parts = [_Request(batch) for batch in first.batch.split()]
+                    self._pending.extendleft(reversed(parts))
+                    self._unsent.extendleft(reversed(parts))
+                    continue
+                timeout = self._client._seconds(self._task)
+                return failed(first.batch, error, self._task, timeout), None
+            return first.batch.read(answer), answer
+
+    def cancel(self) -> None:
+        """Cancels the requests that have not finished."""
+        for request in self._pending:
+            if request.future is not None:
+                request.future.cancel()
+
+    def _send(self) -> None:
+        """Sends as many requests as may be in flight. Reads ahead as many batches, so that a slow
+        request at the front does not delay those behind it."""
+        concurrency = self._client._concurrency
+        while not self._finished.empty():
+            self._finished.get()
+            self._in_flight -= 1
+        while self._in_flight < concurrency:
+            if not self._unsent:
+                batch = next(self._batches, None) if len(self._pending) < 2 * concurrency else None
+                if batch is None:
+                    return
+                self._pending.append(_Request(batch))
+                self._unsent.append(self._pending[-1])
+            request = self._unsent.popleft()
+            request.future = self._client._begin(request.batch, self._task)
+            self._in_flight += 1
+            request.future.add_done_callback(self._finished.put)
 
 
 class ClientStream(Stream):
     """A stream of a Client."""
 
-    def __init__(self, events: Any, batch: Batch, respond: Respond):
+    def __init__(self, events: Any, batch: Batch, respond: Respond, timeout: float | None):
         self._events, self._batch, self._respond = events, batch, respond
+        self._timeout = timeout
         self._closed = False
 
     def __next__(self) -> Chunk:
@@ -185,7 +236,7 @@ class ClientStream(Stream):
         except grpc.RpcError as error:
             if self._events.cancelled() and self._result is None and self._closed:
                 raise StopIteration from None
-            raise error_of(error, None) from None
+            raise error_of(error, self._timeout) from None
         raise StopIteration
 
     def close(self) -> None:

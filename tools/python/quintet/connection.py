@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import os
+import re
 from typing import Any, Literal
 
 import grpc
@@ -21,13 +22,16 @@ Priority = Literal["low", "normal", "high"]
 OF_INPUTS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
-def error_of(error: grpc.RpcError, index: int | None) -> Error:
-    """The exception of a failed call."""
+def error_of(error: grpc.RpcError, timeout: float | None, index: int = -1) -> Error:
+    """The exception of a failed call. `timeout`: that of the call."""
     failure = Failure.of(error)
+    message = failure.message
+    if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout is not None:
+        message += f"; the timeout was {timeout:g} s, the option timeout sets a longer one"
     return make_error(
         failure.code.name,
-        failure.message,
-        -1 if index is None else index,
+        message,
+        index,
         reason=failure.reason,
         retry_after=failure.retry_after_s,
         request_id=failure.request_id,
@@ -68,23 +72,28 @@ class Connection(abc.ABC):
             priority: of all requests.
             max_message_bytes: limit of a response.
         """
-        checks.text("target", target)
+        if not checks.text("target", target).strip():
+            raise InvalidArgumentError(f"target: expected HOST:PORT, got {target!r}")
         checks.text("model", model)
         if not (tls is None or isinstance(tls, (bool, Tls))):
             raise TypeError(f"tls: expected a Tls or a bool, got {type(tls).__name__}")
-        checks.text_or_none("api_key", api_key)
+        if api_key is not None and not re.fullmatch("[!-~]*", checks.text("api_key", api_key)):
+            raise InvalidArgumentError(
+                "api_key: expected printable ASCII without spaces; a key that was read from a file "
+                "may end with a newline: strip it"
+            )
         checks.in_range(1, 5)("attempts", attempts)
         checks.in_range(1, 1024)("concurrency", concurrency)
         checks.in_range(1, 2**31 - 1)("max_message_bytes", max_message_bytes)
         if priority is not None:
             checks.one_of("low", "normal", "high")("priority", priority)
-        checks.seconds("timeout", timeout)
+        default_timeout = checks.seconds("timeout", timeout) or None
         self._tls = Tls() if tls is True else tls or None
         try:
             check_key(target, self._tls, api_key, checks.flag("allow_plaintext", allow_plaintext))
         except ValueError as error:
             raise InvalidArgumentError(f"api_key: {error}") from None
-        self._target, self._timeout, self._attempts = target, timeout, attempts
+        self._target, self._timeout, self._attempts = target, default_timeout, attempts
         self._concurrency = concurrency
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else None
         self._call = messages.call_options(model, priority)
@@ -121,10 +130,10 @@ class Connection(abc.ABC):
         return f"<quintet.{type(self).__name__} {self._target!r}{', closed' * self._closed}>"
 
 
-def failed(batch: Batch, error: grpc.RpcError, task: Task) -> list[Any]:
+def failed(batch: Batch, error: grpc.RpcError, task: Task, timeout: float | None) -> list[Any]:
     """Returns the results of a failed request, its error for each of its inputs. Raises the error
     instead if the task has on_error="raise"."""
-    failure = error_of(error, None if task.one else batch.first)
+    failure = error_of(error, timeout, -1 if task.one else batch.first)
     if task.raises:
-        raise failure
+        raise failure from None
     return [failure] * batch.size
