@@ -477,6 +477,22 @@ def test_async_methods_equal_those_of_model(model):
     assert model.generate("a").text == "EY1"  # a shared model stays open
 
 
+def test_another_tokenizer_and_symbolic_links(tmp_path):
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).symlink_to(G2P / file)
+    with pytest.raises(quintet.InvalidArgumentError, match="or follow_symlinks=True$"):
+        quintet.Model(folder, **SMALL)
+    options = {"follow_symlinks": True, **SMALL}
+    with quintet.Model(folder, **options) as bare:
+        with pytest.raises(quintet.FailedPreconditionError, match="no tokenizer"):
+            bare.generate("a")
+    for tokenizer in (G2P, str(G2P / "spiece.model")):
+        with quintet.Model(folder, tokenizer=tokenizer, **options) as complete:
+            assert complete.generate("a").text == "EY1"
+
+
 def test_cancelling_a_task_ends_its_call(model):
     async def work():
         shared = quintet.AsyncModel(model)

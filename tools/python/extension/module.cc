@@ -512,6 +512,8 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   std::string device, dtype;
   Set(options, "device", &device);
   Set(options, "dtype", &dtype);
+  Set(options, "tokenizer", &session.tokenizer);
+  Set(options, "follow_symlinks", &session.follow_symlinks);
   Set(options, "threads", &session.threads);
   Set(options, "max_num_seqs", &session.max_running);
   Set(options, "max_input_tokens", &session.max_input_tokens);
@@ -529,6 +531,13 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   new (self) PythonModel(session, device, dtype);
 }
 
+// Returns (repository, revision) of a hub id, with an empty revision if it has none; otherwise
+// None.
+nb::object ReadHubId(const std::string& name) {
+  const std::optional<HubId> id = ParseHubId(name);
+  return id ? nb::object(nb::make_tuple(id->repository, id->revision)) : nb::none();
+}
+
 }  // namespace
 
 NB_MODULE(_engine, m) {
@@ -536,6 +545,8 @@ NB_MODULE(_engine, m) {
   RegisterErrors();
   m.def("set_types", &SetPythonTypes);
   m.def("generation_option_names", &GenerationOptionNames);
+  m.def("read_hub_id", &ReadHubId);
+  m.def("hub_cache_directory", &HubCacheDirectory);
   m.attr("cuda") =
 #ifdef QUINTET_CUDA
       true;

@@ -81,6 +81,14 @@ def text_or_none(name: str, value: Any) -> str | None:
     raise TypeError(f"{name}: expected a str or None, got {type(value).__name__}")
 
 
+def path_or_none(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name}: expected a str, a path or None, got {type(value).__name__}")
+    return text(name, os.fspath(value))
+
+
 def paths_by_name(name: str, value: Any) -> dict[str, str] | None:
     """The check of a mapping from names to paths, or None."""
     if value is None:

@@ -8,10 +8,10 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from quintet import _engine, calls
+from quintet import _engine, calls, hub
 from quintet import options as opt
 from quintet.cuda import use_cublas_wheel
-from quintet.errors import Error, InvalidArgumentError
+from quintet.errors import Error, InvalidArgumentError, NotFoundError
 from quintet.methods import Methods, Stream, Task
 from quintet.results import Chunk, ModelInfo, Tokens
 
@@ -52,8 +52,10 @@ class Model(Methods):
         """Loads a model.
 
         Args:
-            path: directory with Hugging Face's files, the output of `quintet convert`, or the id of
-                a model in the Hugging Face cache, with @REVISION if it is not the main one.
+            path: directory with Hugging Face's files, the output of `quintet convert`, a text
+                encoder in one file, or the id of a model on the Hugging Face hub, with @REVISION if
+                it is not the main one. A model that is not in the cache is downloaded if the
+                package huggingface_hub is installed.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"path: expected a str or a path, got {type(path).__name__}")
@@ -61,7 +63,8 @@ class Model(Methods):
         if _engine.cuda:
             use_cublas_wheel()
         given = {name: value for name, value in values.items() if value is not None}
-        self._engine: _engine.Model = _engine.Model(os.fspath(path), given)
+        name = hub.with_revision(os.fspath(path), given.pop("revision", None))
+        self._engine: _engine.Model = _load(name, given)
         for level, message in self._engine.messages():
             _log.log(level, "%s: %s", path, message)
         self._head: str = self._engine.info()["head"]
@@ -111,6 +114,18 @@ class Model(Methods):
 
     def _detokenize(self, token_ids: Any, options: dict[str, Any]) -> str:
         return self._engine.detokenize(token_ids, options["skip_special_tokens"])
+
+
+def _load(name: str, options: dict[str, Any]) -> _engine.Model:
+    """Loads a model, after a download if the hub's cache lacks it or its tokenizer."""
+    try:
+        return _engine.Model(name, options)
+    except (NotFoundError, InvalidArgumentError) as error:
+        failure = error
+    sources = [name, *([options["tokenizer"]] if "tokenizer" in options else [])]
+    if not any([hub.download(source, failure) for source in sources]):
+        raise failure
+    return _engine.Model(name, options)
 
 
 class ModelStream(Stream):

@@ -319,6 +319,33 @@ class LoadOptions(TypedDict, total=False):
             "bf16 on a GPU, and the type of a converted directory",
         ),
     ]
+    revision: Annotated[
+        str | None,
+        Option(
+            None,
+            checks.text_or_none,
+            "branch, tag or commit of a model on the Hugging Face hub; the same as ID@REVISION. "
+            "None: the main branch",
+        ),
+    ]
+    tokenizer: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            None,
+            checks.path_or_none,
+            "another tokenizer: a directory, a file (tokenizer.json, spiece.model, GGUF) or an id "
+            "on the Hugging Face hub. None: that of the model",
+        ),
+    ]
+    follow_symlinks: Annotated[
+        bool,
+        Option(
+            False,
+            checks.flag,
+            "follows all symbolic links to model files, not only those within a repository's "
+            "folder of the Hugging Face cache",
+        ),
+    ]
     adapters: Annotated[
         Mapping[str, str | os.PathLike[str]] | None,
         Option(
