@@ -130,7 +130,9 @@ def test_text_output_equals_that_of_the_command_line(model):
     assert "".join(f"{result.text}\n" for result in model.generate(LINES)) == expected
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first", "last", "none"])
+@pytest.mark.parametrize(
+    "pooling", ["mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean", "none"]
+)
 def test_encode_equals_the_command_line(model, pooling):
     flags = ["--pooling", pooling, "--normalize"]
     out = run_quintet(

@@ -67,6 +67,9 @@ def test_generate_equals_that_of_a_model(model, remote, options):
 def test_encode_score_and_tokens_equal_those_of_a_model(model, remote):
     assert numpy.array_equal(remote.encode(LINES), model.encode(LINES))
     assert numpy.array_equal(remote.encode("a", normalize=True), model.encode("a", normalize=True))
+    for pooling in ("first", "last", "max", "mean_sqrt_len", "weighted_mean"):
+        far, near = (m.encode(LINES[:9], pooling=pooling) for m in (remote, model))
+        assert numpy.array_equal(far, near) and not numpy.array_equal(far, remote.encode(LINES[:9]))
     for far, near in zip(
         remote.encode(LINES[:9], pooling="none"),
         model.encode(LINES[:9], pooling="none"),
@@ -100,11 +103,37 @@ def test_classify_equals_that_of_a_model(tiny_models):
                 near = model.classify(LINES[:9], **contexts)
                 assert rounded(far) == rounded(near)
                 ids = model.tokenize("abc").ids
-                if not contexts:
+                if contexts:
+                    assert rounded(remote.classify(ids, "abc")) == rounded(
+                        model.classify(ids, "abc")
+                    )
+                    for either in (model, remote):
+                        with pytest.raises(TypeError, match="contexts: .*parts of this text"):
+                            either.classify(ids, ids)
+                        with pytest.raises(quintet.InvalidArgumentError, match="contexts: .*more"):
+                            either.classify(["a"], iter(["b", "c"]))
+                else:
                     assert rounded(remote.classify(ids)) == rounded(model.classify(ids))
         with pytest.raises(quintet.NotFoundError, match="no model") as error:
             quintet.Client(server.target, model="other").generate("a")
         assert error.value.reason == "MODEL_NOT_FOUND"
+
+
+def test_options_may_be_scalars_of_numpy(model, remote):
+    options = {
+        "num_beams": numpy.int64(2),
+        "eos_token_id": numpy.int64(1),
+        "early_stopping": numpy.True_,
+        "length_penalty": numpy.float32(0.5),
+        "return_scores": numpy.True_,
+        "truncate": numpy.False_,
+        "timeout": numpy.float32(60),
+    }
+    plain = {name: value.item() for name, value in options.items()}
+    for either in (model, remote):
+        assert either.generate("phoneme", **options) == either.generate("phoneme", **plain)
+        ids = numpy.array([1])
+        assert either.generate("a", eos_token_id=ids) == either.generate("a", eos_token_id=[1])
 
 
 def test_options_exist_where_they_have_an_effect(model, remote):
@@ -388,6 +417,7 @@ def test_timeouts(server):
     with quintet.Client(server.target, timeout=0.2) as client:
         with pytest.raises(quintet.DeadlineExceededError, match="timeout was 0.2 s") as error:
             client.generate("a", ignore_eos=True, max_new_tokens=4000)
+        assert error.value.__suppress_context__ and error.value.__cause__ is None
         assert client.generate("a", timeout=30).text == "EY1"
         begin = time.monotonic()
         with pytest.raises(quintet.DeadlineExceededError):

@@ -4,6 +4,7 @@ The table runs on a Model and on a Client of a server with the same model: both 
 class.
 """
 
+import itertools
 import pathlib
 import shutil
 import threading
@@ -33,6 +34,10 @@ def model(request):
             yield client
 
 
+async def later():
+    yield "a"
+
+
 # Each row: the expected class of the exception, a part of its message, and the call.
 WRONG = [
     # Inputs.
@@ -57,6 +62,7 @@ WRONG = [
     (InvalidArgumentError, "token", lambda m: m.generate("", add_special_tokens=False)),
     (InvalidArgumentError, "1048576", lambda m: m.generate("a" * (1 << 20) + "b")),
     (InvalidArgumentError, "4096", lambda m: m.generate("a" * 5000)),
+    (TypeError, "async for", lambda m: m.generate(later())),
     (ZeroDivisionError, "", lambda m: list(m.generate(1 // 0 for _ in "a"))),
     # Options of generate.
     (TypeError, "num_beams'", lambda m: m.generate("a", num_beam=4)),
@@ -113,7 +119,7 @@ WRONG = [
     (TypeError, "several", lambda m: m.stream(["a", "b"])),
     (TypeError, "", lambda m: m.stream("a", progress=True)),
     (InvalidArgumentError, "num_beams", lambda m: list(m.stream("a", num_beams=99))),
-    (InvalidArgumentError, "pooling", lambda m: m.encode("a", pooling="max")),
+    (InvalidArgumentError, "pooling", lambda m: m.encode("a", pooling="median")),
     (TypeError, "pooling", lambda m: m.encode("a", pooling=1)),
     (TypeError, "normalize", lambda m: m.encode("a", normalize="yes")),
     (TypeError, "num_beams", lambda m: m.encode("a", num_beams=4)),
@@ -121,6 +127,10 @@ WRONG = [
     (InvalidArgumentError, "targets", lambda m: m.score("a", [])),
     (InvalidArgumentError, "64", lambda m: m.score("a", ["b"] * 65)),
     (InvalidArgumentError, "2 entries", lambda m: m.score(["a", "b"], [["c"]])),
+    (InvalidArgumentError, "more entries", lambda m: m.score(["a"], iter([["b"], ["c"]]))),
+    (InvalidArgumentError, "more entries", lambda m: list(m.score(iter("a"), [["b"], ["c"]]))),
+    (InvalidArgumentError, "fewer entries", lambda m: m.score(["a", "b"], iter([["c"]]))),
+    (InvalidArgumentError, "more entries", lambda m: m.score(["a"], itertools.repeat(["b"]))),
     (TypeError, "targets", lambda m: m.score(["a", "b"], "c")),
     (TypeError, "", lambda m: m.score("a", [None])),
     (InvalidArgumentError, "top_logprobs", lambda m: m.score("a", ["b"], top_logprobs=21)),

@@ -311,8 +311,9 @@ std::unique_ptr<Item> MakeItem(const std::shared_ptr<const CallOptions>& options
       std::string context;
       if (!extra.is_none()) {
         if (!PyUnicode_Check(extra.ptr())) {
-          ThrowType(
-              absl::StrCat("contexts: expected a str, got ", nb::type_name(extra.type()).c_str()));
+          ThrowType(absl::StrCat("contexts: expected a str, got ",
+                                 nb::type_name(extra.type()).c_str(),
+                                 ": answers are parts of this text"));
         }
         context = ReadInput(extra, "contexts").text;
       }

@@ -183,7 +183,10 @@ Pooling PoolingOf(const std::string& name) {
   if (name == "none") return Pooling::kNone;
   if (name == "first") return Pooling::kFirst;
   if (name == "last") return Pooling::kLast;
-  ThrowValue(absl::StrCat("pooling: expected auto, mean, first, last or none, got ", name));
+  if (name == "max") return Pooling::kMax;
+  if (name == "mean_sqrt_len") return Pooling::kMeanSqrtLen;
+  if (name == "weighted_mean") return Pooling::kWeightedMean;
+  ThrowValue(absl::StrCat("pooling: unknown value ", name));  // quintet/options.py has checked it
 }
 
 }  // namespace

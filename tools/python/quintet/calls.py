@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from quintet import _engine, results
-from quintet.errors import InvalidArgumentError
 from quintet.methods import Task
 from quintet.spelling import in_python, make_error
 
@@ -45,7 +44,7 @@ class Feed:
         # Inputs that are there already cannot be slow to arrive.
         self._waits = not isinstance(task.inputs, (list, tuple))
         self._inputs: Iterator[Any] = iter(task.inputs)
-        self._extras = None if task.extras is None else iter(task.extras)
+        self._extras = task.pairs()
         self._window = window
         self._pending = 0
         self.exhausted = False
@@ -75,9 +74,11 @@ class Feed:
         while not self.exhausted and self._pending < self._window:
             inputs, slow = self._take(min(self.MOST, self._window - self._pending))
             if inputs:
-                extras = None if self._extras is None else self._take_extras(len(inputs))
+                extras = None if self._extras is None else self._extras.take(len(inputs))
                 self._call.push(inputs, extras)
                 self._pending += len(inputs)
+            if self.exhausted and self._extras is not None:
+                self._extras.check_end()
             if slow:
                 break
         return self._pending > 0
@@ -97,14 +98,6 @@ class Feed:
                 return inputs, True
         self.exhausted = True
         return inputs, False
-
-    def _take_extras(self, count: int) -> list[Any]:
-        extras = []
-        for extra in self._extras or ():
-            extras.append(extra)
-            if len(extras) == count:
-                return extras
-        raise InvalidArgumentError("there are fewer targets or contexts than inputs")
 
 
 def run(model: _engine.Model, task: Task) -> Any:

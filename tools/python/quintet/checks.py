@@ -11,8 +11,16 @@ from typing import Any
 from quintet.errors import InvalidArgumentError
 
 
+def plain(value: Any) -> Any:
+    """Converts a scalar of numpy to the Python object of its value; returns any other value."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value
+
+
 def flag(name: str, value: Any) -> bool:
     """A boolean. Values such as "False" and 0.0 are mistakes."""
+    value = plain(value)
     if value is True or value is False:
         return bool(value)
     raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
@@ -52,6 +60,7 @@ def size_or_automatic(name: str, value: Any) -> int | None:
 
 def seconds(name: str, value: Any) -> float:
     """A duration in seconds; returns 0 for None, which means no limit."""
+    value = plain(value)
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -73,6 +82,15 @@ def text(name: str, value: Any) -> str:
             'character; decode the bytes with errors="replace"'
         ) from None
     return value
+
+
+def context(name: str, value: Any) -> str:
+    """The context of a question."""
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{name}: expected a str, got {type(value).__name__}: answers are parts of this text"
+        )
+    return text(name, value)
 
 
 def text_or_none(name: str, value: Any) -> str | None:
@@ -142,6 +160,11 @@ def inputs(name: str, value: Any) -> Any:
         return value
     if isinstance(value, (bytes, bytearray)):
         raise TypeError(f"{name}: expected str, got {type(value).__name__}; decode it first")
+    if hasattr(value, "__aiter__"):
+        raise TypeError(
+            f"{name}: asynchronous iterators are not supported; make a list of it: "
+            "[item async for item in ...]"
+        )
     if isinstance(value, (Mapping, Set)) or not isinstance(value, Iterable):
         raise TypeError(
             f"{name}: expected a str, a list of token ids, or an iterable of these, "

@@ -84,7 +84,7 @@ class Call:
 
     def batches(self, task: Task) -> Iterator[Batch]:
         """The requests of a task, in the order of its inputs."""
-        source, others = iter(task.inputs), None if task.extras is None else iter(task.extras)
+        source, others = iter(task.inputs), task.pairs()
         first, held = 0, list(itertools.islice(source, 1))
         while held:
             chunk, size = held, _bytes(held[0])
@@ -95,14 +95,12 @@ class Call:
                     break
                 chunk, size = chunk + held, size + _bytes(held[0])
                 held = []
-            belonging = None
-            if others is not None:
-                belonging = list(itertools.islice(others, len(chunk)))
-                if len(belonging) < len(chunk):
-                    raise InvalidArgumentError("there are fewer targets or contexts than inputs")
-            yield self.batch(first, chunk, belonging)
+            extras = None if others is None else others.take(len(chunk))
+            yield self.batch(first, chunk, extras)
             first += len(chunk)
             held = held or list(itertools.islice(source, 1))
+        if others is not None:
+            others.check_end()
 
 
 def _bytes(value: Any) -> int:
@@ -222,7 +220,7 @@ def _value_of(name: str, value: Any) -> Any:
                 raise TypeError(f"{name}[{i}]: expected a str, got {type(text).__name__}")
         return list(texts)
     if field.is_repeated:
-        return _ids(name, [value] if hasattr(value, "__index__") else value)
+        return _ids(name, [value] if not isinstance(value, Iterable) else value)
     if field.type == field.TYPE_BOOL:
         return checks.flag(name, value)
     if field.type == field.TYPE_FLOAT:
@@ -316,7 +314,7 @@ def classify(base: Options, task: Task) -> Call:
         return pb.ClassifyRequest(
             call=call,
             inputs=[make_input(value) for value in inputs],
-            pairs=[pb.Input(text=checks.text("contexts", value)) for value in extras or ()],
+            pairs=[pb.Input(text=checks.context("contexts", value)) for value in extras or ()],
             **options,
         )
 

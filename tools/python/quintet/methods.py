@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from quintet import checks
 from quintet import options as opt
+from quintet.errors import InvalidArgumentError
 from quintet.options import takes
 from quintet.results import Chunk, ClassifyResult, Generation, ModelInfo, Scores, Tokens
 
@@ -29,8 +31,32 @@ if TYPE_CHECKING:
 
     OneInput = str | Sequence[int] | NDArray[numpy.integer[Any]]
     Targets = OneInput | Sequence[OneInput]
-    Pooled = Literal["auto", "mean", "first", "last"]
+    Pooled = Literal["auto", "mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean"]
     Vectors = NDArray[numpy.float32]
+
+
+class Extras:
+    """The targets or contexts of the inputs of a call, in the order of these inputs."""
+
+    def __init__(self, values: Iterable[Any], name: str):
+        self._values, self._name, self._taken = iter(values), name, 0
+
+    def take(self, count: int) -> list[Any]:
+        """Those of the next `count` inputs."""
+        taken = list(itertools.islice(self._values, count))
+        self._taken += len(taken)
+        if len(taken) < count:
+            raise InvalidArgumentError(
+                f"{self._name}: there are fewer entries ({self._taken}) than inputs"
+            )
+        return taken
+
+    def check_end(self) -> None:
+        """Checks, once the inputs have ended, that none are left."""
+        for _ in self._values:
+            raise InvalidArgumentError(
+                f"{self._name}: there are more entries than inputs ({self._taken})"
+            )
 
 
 @dataclasses.dataclass
@@ -42,8 +68,13 @@ class Task:
     decoding: dict[str, Any]  # the decoding options that were given, under the engine's names
     inputs: Iterable[Any]
     extras: Iterable[Any] | None  # the targets (score) or contexts (classify) of the inputs
+    extras_name: str  # the name of the argument `extras`
     one: bool  # a single input: the result is not in a list
     size: int | None  # number of inputs; None: an iterator
+
+    def pairs(self) -> Extras | None:
+        """The extras, to be taken together with the inputs."""
+        return None if self.extras is None else Extras(self.extras, self.extras_name)
 
     @property
     def raises(self) -> bool:
@@ -147,18 +178,18 @@ class _Tasks:
         checks.inputs("inputs", inputs)
         one = checks.is_one_input(inputs)
         size = 1 if one else len(inputs) if isinstance(inputs, Sized) else None
-        paired = None
+        name, paired = "", None
         if extras is not None:
             name, value = extras
             paired = [value] if one else checks.one_for_each_input(name, value, size)
         sources = [inputs] if one else inputs
-        return Task(method, options, decoding, sources, paired, one, size)
+        return Task(method, options, decoding, sources, paired, name, one, size)
 
     def _stream_task(self, source: Any, given: Mapping[str, Any]) -> Task:
         options, decoding = opt.resolve(self._owner, "stream", given)
         options |= {"on_error": "raise", "progress": False}
         inputs = [checks.one_input("input", source)]
-        return Task("stream", options, decoding, inputs, None, True, 1)
+        return Task("stream", options, decoding, inputs, None, "", True, 1)
 
     def _classify_task(self, inputs: Any, contexts: Any, given: Mapping[str, Any]) -> Task:
         extras = None if contexts is None else ("contexts", contexts)

@@ -12,13 +12,13 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_args, get_type_hints
 
 from quintet import checks
 
 Respond = Callable[[Any], object]
-Pooling = Literal["auto", "mean", "first", "last", "none"]
-POOLINGS = ("auto", "mean", "first", "last", "none")
+Pooling = Literal["auto", "mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean", "none"]
+POOLINGS = get_args(Pooling)
 VECTOR_TYPES = ("fp32", "fp16", "bf16")
 
 
@@ -224,7 +224,8 @@ class EncodeOptions(EmbeddingOptions, total=False):
             "auto",
             checks.one_of(*POOLINGS),
             '"auto" (that of the model\'s modules.json, otherwise "mean"), "mean", "first", '
-            '"last", or "none": one row for each token',
+            '"last", "max", "mean_sqrt_len" (sum / sqrt(tokens)), "weighted_mean" (weights 1, 2, '
+            '...), or "none": one row for each token',
         ),
     ]
     pad_to: Annotated[
@@ -461,7 +462,7 @@ def resolve(
         if target in decoding:
             other = ALIASES.get(name) or HUGGING_FACE[name]
             raise TypeError(f"{method}(): {name} is given twice, also as {other}")
-        decoding[target] = value
+        decoding[target] = checks.plain(value)
     return values, decoding
 
 
