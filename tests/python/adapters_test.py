@@ -3,6 +3,8 @@ a server through every interface."""
 
 import concurrent.futures
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -103,6 +105,13 @@ def test_the_command_line(adapters, texts):
     flags += ["--adapter", str(adapters["two"])]
     written = run_quintet("generate", *flags, stdin="".join(f"{word}\n" for word in words(8)))
     assert written.decode().splitlines() == texts["two"]
+
+
+def test_the_command_of_the_client(server, texts):
+    command = [sys.executable, str(SOURCE / "tools" / "client.py"), "generate", *words(8)]
+    command += ["--target", server.target, "--num-beams", "2", "--max-new-tokens", "24"]
+    written = subprocess.run([*command, "--adapter", "two"], capture_output=True, check=True)
+    assert written.stdout.decode().splitlines() == texts["two"]
 
 
 def test_clients_of_the_server(server, texts):

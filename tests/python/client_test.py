@@ -219,6 +219,31 @@ def test_the_other_commands(server, tiny_models):
         assert answer and answer in "the quick brown fox"
 
 
+def test_every_pooling(server):
+    rows = {
+        pooling: run("encode", "wagner", "--pooling", pooling, server=server).stdout
+        for pooling in ("mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean")
+    }
+    assert len(set(rows.values())) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "command, flags, message",
+    [
+        ("generate", ["--logprobs"], "--logprobs: text output does not show it; use --output json"),
+        ("generate", ["--top-logprobs", "2"], "--top-logprobs: text output does not"),
+        ("stream", ["--num-beams", "2", "--return-scores"], "--return-scores: text output does"),
+        ("score", ["--top-logprobs", "2"], "--top-logprobs: text output does not show it"),
+        ("generate", ["--concurrency", "0"], "argument --concurrency: 0 is not in [1, 1024]"),
+        ("encode", ["--concurrency", "-3"], "argument --concurrency: -3 is not in [1, 1024]"),
+        ("encode", ["--pooling", "median"], "invalid choice: 'median'"),
+    ],
+)
+def test_flags_that_are_refused(command, flags, message):
+    done = run(command, "wagner", *flags, expect=2)
+    assert message in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+
+
 def test_a_failed_line_keeps_its_place(server):
     done = run("generate", "wagner", "a" * 5000, "wagner", server=server, expect=4)
     assert done.stdout == "W AE1 G N ER0\n\nW AE1 G N ER0\n"
