@@ -392,6 +392,4 @@ def test_python_of_the_readme(server):
     done = run_python(code, timeout_s=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("F OW1 N IY0 M") == 2
-    assert done.stdout.endswith(
-        "INVALID_ARGUMENT INVALID_FIELD num_beams: 99 is not in [1, 32]\n"
-    )
+    assert done.stdout.endswith("INVALID_ARGUMENT INVALID_FIELD num_beams: 99 is not in [1, 32]\n")

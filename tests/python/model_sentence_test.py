@@ -1,6 +1,7 @@
 """Tests quintet.Model on sentence-transformers directories, against that library's vectors."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -105,6 +106,7 @@ def test_a_hub_id_and_other_names_of_data_types(models, tmp_path, monkeypatch): 
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
         with quintet.Model("me/small", dtype="float32", device="cpu", cache_memory=64) as model:
             assert model.encode("phoneme").ndim == 1
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # nothing is downloaded
         with pytest.raises(quintet.Error, match="hf download me/absent"):
             quintet.Model("me/absent")
     finally:

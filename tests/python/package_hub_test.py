@@ -1,5 +1,5 @@
-"""Tests quintet.Model with ids of the Hugging Face hub: the download of models that the cache lacks,
-by huggingface_hub from a local server that answers as the hub does."""
+"""Tests quintet.Model with ids of the Hugging Face hub: huggingface_hub downloads models that the
+cache lacks from a local server that answers as the hub does."""
 
 import functools
 import hashlib
@@ -13,7 +13,13 @@ import pytest
 from server_process import G2P, free_port, run_python
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
-READ = ["config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json"]
+READ = [
+    "config.json",
+    "model.safetensors",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
 UNREAD = ["README.md", "pytorch_model.bin", "flax_model.msgpack", "transformer/model.safetensors"]
 
 
@@ -49,7 +55,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         api, plain = "/api/models/acme/tiny", "/acme/tiny/resolve/"
-        if path.startswith(api):
+        if path.startswith(f"{api}/tree/"):  # the list of files for huggingface_hub 2
+            files = [
+                {"type": "file", "path": f, "size": len(content(f)), "oid": "0" * 40}
+                for f in READ + UNREAD
+            ]
+            self.answer(200, json.dumps(files).encode(), Content_Type="application/json")
+        elif path.startswith(api):
             commit = self.revisions.get(path.removeprefix(api).removeprefix("/revision/") or "main")
             if commit is None:
                 self.refuse("RevisionNotFound")
@@ -161,7 +173,8 @@ def test_what_the_hub_does_not_have(tmp_path, hub, name, error):
 
 def test_a_hub_that_cannot_be_reached(tmp_path, hub):
     told = load(tmp_path, f"http://127.0.0.1:{free_port()}", "acme/tiny")
-    assert told.startswith("UnavailableError acme/tiny: is not in the Hugging Face cache, and the")
+    assert told.startswith("UnavailableError acme/tiny: no such directory, and no such model in")
+    assert "hf download acme/tiny (downloading it now has failed: " in told
 
 
 @pytest.mark.parametrize("how", ["blocked", "offline"])

@@ -77,12 +77,13 @@ def download(name: str, error: Error) -> bool:
             allow_patterns=FILES,
         )
     except Exception as failure:
-        raise _error_of(name, failure, utils) from failure
+        raise _error_of(name, error, failure, utils) from failure
     return True
 
 
-def _error_of(name: str, failure: Exception, utils: Any) -> Error:
-    """The exception of a failed download. `utils`: huggingface_hub.utils, with its exceptions."""
+def _error_of(name: str, error: Error, failure: Exception, utils: Any) -> Error:
+    """The exception of a failed download. `error`: that of the engine; `utils`:
+    huggingface_hub.utils, with the package's exceptions."""
     if isinstance(failure, utils.GatedRepoError):
         return NotFoundError(
             f"{name}: access to it is restricted on the Hugging Face hub; accept its terms there, "
@@ -97,9 +98,7 @@ def _error_of(name: str, failure: Exception, utils: Any) -> Error:
         return NotFoundError(
             f"{name}: the model on the Hugging Face hub has no such revision ({_cause(failure)})"
         )
-    return UnavailableError(
-        f"{name}: is not in the Hugging Face cache, and the download failed: {_cause(failure)}"
-    )
+    return UnavailableError(f"{error.message} (downloading it now has failed: {_cause(failure)})")
 
 
 def _cause(failure: Exception) -> str:
