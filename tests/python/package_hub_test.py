@@ -1,6 +1,7 @@
 """Tests quintet.Model with ids of the Hugging Face hub: huggingface_hub downloads models that the
 cache lacks from a local server that answers as the hub does."""
 
+import fnmatch
 import functools
 import hashlib
 import http.server
@@ -10,6 +11,7 @@ import urllib.parse
 
 import pytest
 
+from quintet.hub import FILES
 from server_process import G2P, free_port, run_python
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
@@ -183,6 +185,24 @@ def test_without_a_download_the_error_has_the_command(tmp_path, hub, how):
     assert told.startswith("NotFoundError acme/tiny@v9: no such directory, and no such model in")
     assert told.endswith("download it with: hf download acme/tiny --revision v9")
     assert hub[1] == []
+
+
+def test_the_files_of_a_download():
+    read = [
+        *READ,
+        *("model-00001-of-00002.safetensors", "model.safetensors.index.json", "merges.txt"),
+        *("modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"),
+        *("model_index.json", "tokenizer_2/spiece.model", "text_encoder_2/config.json"),
+        "text_encoder_2/model-00001-of-00002.safetensors",
+    ]
+    unread = [
+        *UNREAD,
+        *("model.fp16.safetensors", "flux1-dev.safetensors", "onnx/model.safetensors"),
+        *("text_encoder/model.fp16.safetensors", "vae/config.json", "openvino/config.json"),
+        *("2_Dense/pytorch_model.bin", "text_encoder/pytorch_model.bin"),
+    ]
+    chosen = [f for f in read + unread if any(fnmatch.fnmatch(f, pattern) for pattern in FILES)]
+    assert chosen == read
 
 
 def test_a_revision_needs_an_id(tmp_path):
