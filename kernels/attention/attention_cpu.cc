@@ -122,7 +122,7 @@ void RunTask(const AttentionArgs& args, const Partition& partition, int64_t numb
 }  // namespace
 
 void Attention(const AttentionArgs& args, ThreadPool& pool) {
-  constexpr int64_t kSmallWork = 200000;  // about 10 us: not worth waking a thread
+  constexpr int64_t kSmallWork = 30000;  // about 1.5 us: not worth sharing with other threads
   const Partition partition(args, pool.threads());
   const auto body = [&](int64_t number, int thread) { RunTask(args, partition, number, thread); };
   if (MultiplyAdds(args) >= kSmallWork) return pool.ParallelFor(partition.tasks(), body);
