@@ -110,6 +110,13 @@ absl::StatusOr<std::unique_ptr<LineOutput>> LineOutput::Open(const std::string& 
   output->name_ = path.empty() ? "standard output" : path;
   output->fd_ = STDOUT_FILENO;
   if (!path.empty()) {
+    // Checked before the file is created or an existing one is truncated.
+    const Compression compression = CompressionOfName(path);
+    if (compression != Compression::kNone && format.record_bytes > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--output-file: ", path, " would be compressed, which binary output cannot be"));
+    }
+    if (compression != Compression::kNone) output->compressor_ = Compressor::Create(compression);
     output->fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (output->fd_ < 0) {
       return absl::InvalidArgumentError(
@@ -138,13 +145,6 @@ absl::Status LineOutput::Begin(bool resume) {
       return wrong("--output-file", "is in use by another process");
     }
   }
-  if (const Compression compression = CompressionOfName(name_);
-      owned_ && compression != Compression::kNone) {
-    if (format_.record_bytes > 0) {
-      return wrong("--output-file", "would be compressed, which binary output cannot be");
-    }
-    compressor_ = Compressor::Create(compression);
-  }
   if (resume) {
     if (!regular_) return wrong("--resume", "is not a regular file");
     QT_RETURN_IF_ERROR(KeepRecords());
@@ -152,8 +152,16 @@ absl::Status LineOutput::Begin(bool resume) {
     return Failed(name_, "truncating");
   }
   if (header_bytes_ == 0 || kept_records_ > 0) return absl::OkStatus();
-  if (!regular_ || lseek(fd_, 0, SEEK_CUR) != 0) {
-    return wrong("--output", "must be an empty regular file, whose header is written last");
+  // With O_APPEND every write goes to the end of the file, also that of the header.
+  if (const int flags = fcntl(fd_, F_GETFL); flags >= 0 && (flags & O_APPEND) != 0) {
+    return wrong("--output",
+                 "appends (>>), but the header, at the beginning, is written last; "
+                 "redirect with > or set --output-file");
+  }
+  if (!regular_ || lseek(fd_, 0, SEEK_END) != 0) {
+    return wrong("--output",
+                 "must be an empty regular file, whose header is written last; "
+                 "redirect with > or set --output-file");
   }
   QT_RETURN_IF_ERROR(WriteHeader(0));
   return lseek(fd_, header_bytes_, SEEK_SET) < 0 ? Failed(name_, "seeking in") : absl::OkStatus();

@@ -30,7 +30,8 @@ class LineOutput {
   // the complete records of the file are kept, everything after them is cut off, and Write appends.
   // The file stays locked until the destructor. INVALID_ARGUMENT if the file is also the standard
   // input, is used by another process or cannot be opened; if `resume` is set and the output is not
-  // a regular file; or if `format` has a header and the output is not an empty regular file.
+  // a regular file; if `format` has a header and the output is not an empty regular file or appends
+  // (O_APPEND); or if `path` would be compressed and records have a fixed size.
   static absl::StatusOr<std::unique_ptr<LineOutput>> Open(const std::string& path, bool resume,
                                                           const RecordFormat& format);
   ~LineOutput();

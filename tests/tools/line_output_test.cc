@@ -1,5 +1,6 @@
 #include "tools/line_output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -154,8 +155,39 @@ TEST_CASE("outputs that cannot be used are refused with the flag and the reason"
   CHECK_THAT(OpenError("/dev/null", true), ContainsSubstring("/dev/null is not a regular file"));
   CHECK_THAT(OpenError(compressed.path(), false, {.record_bytes = 4}),
              ContainsSubstring("which binary output cannot be"));
+  CHECK(!std::filesystem::exists(compressed.path()));  // refused before it is created
   const auto output = Open(file.path(), false);
   CHECK_THAT(OpenError(file.path(), true), ContainsSubstring("is in use by another process"));
+}
+
+// Opens the standard output, which is `path` opened with `flags`, for records with a header.
+absl::Status OpenStandardOutput(const std::string& path, int flags) {
+  const int saved = dup(STDOUT_FILENO), file = open(path.c_str(), flags | O_CREAT, 0666);
+  REQUIRE(saved >= 0);
+  REQUIRE(dup2(file, STDOUT_FILENO) == STDOUT_FILENO);
+  const absl::Status status =
+      LineOutput::Open("", false, {.record_bytes = 1, .header = [](int64_t) { return "<>"; }})
+          .status();
+  dup2(saved, STDOUT_FILENO);
+  close(file);
+  close(saved);
+  return status;
+}
+
+TEST_CASE("a header is written to a standard output that is an empty file and does not append") {
+  const OutputFile file(".npy");
+  const absl::Status appended = OpenStandardOutput(file.path(), O_WRONLY | O_APPEND);
+  CHECK(absl::IsInvalidArgument(appended));
+  CHECK_THAT(std::string(appended.message()),
+             ContainsSubstring("--output: standard output appends (>>)") &&
+                 ContainsSubstring("redirect with > or set --output-file"));
+  CHECK(file.Bytes().empty());
+  file.Set("old");
+  CHECK(absl::IsInvalidArgument(OpenStandardOutput(file.path(), O_WRONLY)));
+  CHECK(absl::IsInvalidArgument(OpenStandardOutput(file.path(), O_WRONLY | O_APPEND)));
+  CHECK(file.Bytes() == "old");
+  CHECK(OpenStandardOutput(file.path(), O_WRONLY | O_TRUNC).ok());
+  CHECK(file.Bytes() == "<>");
 }
 
 }  // namespace
