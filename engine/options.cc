@@ -77,10 +77,12 @@ class Checker {
 // Determines the options of one request field by field, from the request, the files or defaults.
 class Resolver {
  public:
-  Resolver(const DecodingRequest& request, const GenerationDefaults& defaults,
+  // `greedy`: the temperature of the client's request is 0, and `request` is WithoutSampling.
+  Resolver(const DecodingRequest& request, bool greedy, const GenerationDefaults& defaults,
            const ModelConfig& config, const DecodingLimits& limits,
            const std::vector<int32_t>& input)
       : request_(request),
+        greedy_(greedy),
         defaults_(defaults),
         config_(config),
         limits_(limits),
@@ -157,6 +159,7 @@ class Resolver {
   void CannotAct();
 
   const DecodingRequest& request_;
+  const bool greedy_;
   const GenerationDefaults& defaults_;
   const ModelConfig& config_;
   const DecodingLimits& limits_;
@@ -249,7 +252,9 @@ void Resolver::Search() {
   }
   if (request_.num_return_sequences.has_value()) {
     if (!beams && !options_.do_sample && *request_.num_return_sequences > 1) {
-      check_.Fail("num_return_sequences", "more than 1 needs num_beams or do_sample");
+      check_.Fail("num_return_sequences",
+                  greedy_ ? "more than 1 needs num_beams or a temperature above 0: 0 is greedy"
+                          : "more than 1 needs num_beams or do_sample");
     }
     check_.InRange("num_return_sequences", *request_.num_return_sequences,
                    {1, static_cast<double>(most)});
@@ -435,6 +440,7 @@ static DecodingRequest WithoutSampling(DecodingRequest request) {
     field->reset();
   }
   request.top_k.reset();
+  request.seed.reset();
   return request;
 }
 
@@ -444,9 +450,9 @@ absl::StatusOr<DecodingOptions> ResolveDecoding(const DecodingRequest& request,
                                                 const DecodingLimits& limits,
                                                 const std::vector<int32_t>& input) {
   if (request.temperature == 0.0) {
-    return Resolver(WithoutSampling(request), defaults, config, limits, input).Run();
+    return Resolver(WithoutSampling(request), true, defaults, config, limits, input).Run();
   }
-  return Resolver(request, defaults, config, limits, input).Run();
+  return Resolver(request, false, defaults, config, limits, input).Run();
 }
 
 }  // namespace quintet

@@ -155,9 +155,10 @@ void CompletionTranslation::ReadSampling(JsonFields* fields, v1::DecodingOptions
   }
   bool sample = *temperature != 0;
   fields->Read("do_sample", &sample);
-  if (sample != (*temperature != 0)) {
+  if (!sample && *temperature != 0) {
     fields->Fail("do_sample", "contradicts temperature, which is 0 for greedy decoding");
   }
+  sample = *temperature != 0;
   to->set_do_sample(sample);
   if (sample) {
     const double most = std::numeric_limits<float>::max();

@@ -82,9 +82,13 @@ TEST_CASE("A temperature of 0 turns sampling off, with its other parameters") {
   c.request.temperature = 0.0;
   c.request.top_k = 5;
   c.request.top_p = 0.5;
+  c.request.seed = 3;
   const auto options = c.Resolve();
   REQUIRE(options.ok());
   CHECK_FALSE(options->do_sample);
+  c.request.num_return_sequences = 3;
+  CHECK(c.Resolve().status().message() ==
+        "num_return_sequences: more than 1 needs num_beams or a temperature above 0: 0 is greedy");
   c.request = DecodingRequest();
   c.request.temperature = 0.0;  // without do_sample, where another temperature is an error
   c.defaults.do_sample = true;
