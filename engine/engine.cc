@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
                 model_limits.max_step_tokens});
   capacity.pages = model_limits.cache_pages;
   capacity.page_size = model_limits.page_size;
+  capacity.page_bytes = model->memory().cache / std::max<int64_t>(model_limits.cache_pages, 1);
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
   capacity.adapters = model->adapters();

@@ -165,7 +165,12 @@ absl::Status CheckFits(const Job& job, const ModelConfig& config, const Capacity
     return too_much("running sequences", job.needs.sequences, capacity.running_sequences);
   }
   if (job.needs.pages > capacity.pages) {
-    return too_much("cache pages", job.needs.pages, capacity.pages);
+    constexpr int64_t kMib = int64_t{1} << 20;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request can never fit: it needs ",
+                     (job.needs.pages * capacity.page_bytes + kMib - 1) / kMib,
+                     " MiB of KV cache, the model has ",
+                     capacity.pages * capacity.page_bytes / kMib, " MiB: raise --cache-memory"));
   }
   if (job.queue_tokens > capacity.queue_tokens) {
     return too_much("queue tokens", job.queue_tokens, capacity.queue_tokens);

@@ -94,6 +94,7 @@ inline void PrefetchAhead(std::span<Job* const> jobs, size_t i) {
 struct Capacity {
   int64_t running_sequences = 0;     // sequences of all running requests; each beam counts
   int64_t pages = 0, page_size = 1;  // KV cache pages; tokens per page
+  int64_t page_bytes = 0;            // memory of one KV cache page, of all layers
   int64_t encode_tokens = 0;         // tokens of one encoder batch
   int64_t queue_tokens = 0;          // EngineLimits::max_queue_tokens
   int64_t adapters = 0;              // number of LoRA adapters of the model

@@ -111,6 +111,18 @@ int64_t HostCacheBytes(const LimitRequest& request) {
          request.models;
 }
 
+// Checks that the slots of the KV cache that the user wants have 32-bit numbers.
+absl::Status CheckCacheBytes(const LimitRequest& request, const LoadOptions& options,
+                             const ModelConfig& config) {
+  if (!config.has_decoder()) return absl::OkStatus();
+  const int64_t page_bytes = PageBytes(options, config);
+  const int64_t most_pages = std::numeric_limits<int32_t>::max() / options.limits.page_size;
+  if (request.cache_bytes / page_bytes <= most_pages) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--cache-memory: ", request.cache_bytes >> 20, " MiB is not in [1, ",
+                   ((most_pages + 1) * page_bytes - 1) >> 20, "], the range for this model"));
+}
+
 // Returns the number of KV cache pages: at most `most_bytes` bytes unless the user sets the size.
 int64_t CachePages(const LimitRequest& request, const LoadOptions& options,
                    const ModelConfig& config, int64_t most_bytes) {
@@ -157,6 +169,7 @@ absl::Status PlanMemory(const std::string& directory, const LimitRequest& reques
   QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
   ModelLimits& limits = options->limits;
   SetBatchLimits(request, config, options);
+  QT_RETURN_IF_ERROR(CheckCacheBytes(request, *options, config));
   if (options->device == nullptr && request.max_bytes == 0) {
     if (config.has_decoder()) {
       limits.cache_pages = CachePages(request, *options, config, HostCacheBytes(request));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/check.h"
+#include "kernels/base/memory_size.h"
 
 namespace quintet {
 namespace {
@@ -105,7 +106,7 @@ absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes) {
     buffer.owner_ = TakeBlock(bytes, &buffer.data_);
   }
   if (buffer.owner_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes"));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", MemorySize(bytes)));
   }
   return buffer;
 }

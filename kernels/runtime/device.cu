@@ -6,6 +6,7 @@
 #include <span>
 #include <thread>
 
+#include "kernels/base/memory_size.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/cublas_lt.cuh"
@@ -20,8 +21,8 @@ namespace {
 
 absl::Status NoMemory(int64_t bytes, const char* where, cudaError_t error) {
   cudaGetLastError();  // clear the error: a failed allocation is not sticky
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot allocate ", bytes, " bytes ", where, ": ", cudaGetErrorString(error)));
+  return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", MemorySize(bytes), " ",
+                                                   where, ": ", cudaGetErrorString(error)));
 }
 
 bool IsSet(const char* variable) {

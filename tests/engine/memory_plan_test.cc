@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/engine.h"
 #include "engine/process_memory.h"
 #include "nlohmann/json.hpp"
@@ -120,6 +121,19 @@ TEST_CASE("automatic batch limits shrink until --max-memory has room, given ones
   REQUIRE(PlanMemory(kModel, given, &kept, &pool).ok());
   CHECK(kept.limits.max_encode_tokens == 4096);
   CHECK(kept.limits.max_step_sequences == 256);
+}
+
+TEST_CASE("a KV cache of more slots than have numbers is an error in MiB") {
+  ThreadPool pool(1);
+  LoadOptions options;
+  const int64_t page_bytes =
+      CachePageBytes(*ReadModelConfig(kModel), options.limits.page_size, DType::kF32);
+  const int64_t most = (int64_t{1} << 31) / options.limits.page_size * page_bytes;
+  CHECK(PlanMemory(kModel, {.cache_bytes = most - page_bytes}, &options, &pool).ok());
+  const absl::Status status = PlanMemory(kModel, {.cache_bytes = most}, &options, &pool);
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(status.message() == absl::StrCat("--cache-memory: ", most >> 20, " MiB is not in [1, ",
+                                         (most - 1) >> 20, "], the range for this model"));
 }
 
 TEST_CASE("the token budget of a step is one per sequence, on a GPU plus a prefill budget") {
