@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
 #include "models/checkpoint/json.h"
 #include "models/checkpoint/safetensors.h"
@@ -27,6 +29,28 @@ absl::Status CheckFields(const nlohmann::json& line, const std::vector<std::stri
                               nearest.empty() ? "; put fields of your own into \"meta\"" : ""));
   }
   return absl::OkStatus();
+}
+
+// Removes the first value from *members, the rest of the members of a JSON object after its brace,
+// and returns the value's text. Names of members are values, too. Returns "" at the end of the
+// object. The object must be valid.
+absl::string_view TakeJsonValue(absl::string_view* members) {
+  constexpr absl::string_view kBetween = " \t\r\n,:";
+  const size_t begin = std::min(members->find_first_not_of(kBetween), members->size());
+  size_t end = begin;
+  for (int depth = 0; end < members->size(); ++end) {
+    const char c = (*members)[end];
+    if (depth == 0 && (c == '}' || kBetween.find(c) != absl::string_view::npos)) break;
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (c != '"') continue;
+    for (++end; (*members)[end] != '"'; ++end) {  // to the closing quote
+      if ((*members)[end] == '\\') ++end;
+    }
+  }
+  const absl::string_view value = members->substr(begin, end - begin);
+  members->remove_prefix(end);
+  return value;
 }
 
 }  // namespace
@@ -140,21 +164,29 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
   return input;
 }
 
-nlohmann::ordered_json CarriedFields(const std::string& line) {
-  nlohmann::ordered_json carried = nlohmann::ordered_json::object();
-  const absl::StatusOr<nlohmann::json> object = ParseJson(line, "input");
-  if (!object.ok() || !object->is_object()) return carried;
-  for (const char* name : {"id", "meta"}) {
-    if (object->contains(name)) carried[name] = (*object)[name];
+std::string CarriedFields(const std::string& line) {
+  constexpr absl::string_view kSpace = " \t\r\n";
+  if (!nlohmann::json::accept(line)) return "";
+  absl::string_view rest = line;
+  absl::ConsumePrefix(&rest, "\xEF\xBB\xBF");  // a byte order mark, which the parser skips
+  rest.remove_prefix(std::min(rest.find_first_not_of(kSpace), rest.size()));
+  if (!absl::ConsumePrefix(&rest, "{")) return "";
+  absl::string_view id, meta;
+  while (true) {
+    const absl::string_view key = TakeJsonValue(&rest);
+    if (key.empty()) break;  // the end of the object
+    const absl::string_view value = TakeJsonValue(&rest);
+    const auto name = nlohmann::json::parse(key).get<std::string>();
+    if (name == "id") id = value;
+    if (name == "meta") meta = value;
   }
-  return carried;
+  return absl::StrCat(id.empty() ? "" : ",\"id\":", id, meta.empty() ? "" : ",\"meta\":", meta);
 }
 
-std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields) {
+std::string WithFields(const std::string& output, const std::string& fields) {
   if (fields.empty()) return output;
   QT_CHECK(output.size() > 3 && output.compare(output.size() - 2, 2, "}\n") == 0);
-  const std::string more = JsonLine(fields);  // {...} and a newline
-  return absl::StrCat(output.substr(0, output.size() - 2), ",", more.substr(1));
+  return absl::StrCat(output.substr(0, output.size() - 2), fields, "}\n");
 }
 
 std::string JsonLine(const nlohmann::ordered_json& value) {

@@ -40,13 +40,13 @@ absl::StatusOr<LineInput> ReadInput(const Session& session, const LineFlags& fla
                                     const std::string& line,
                                     const std::vector<std::string>& fields = {},
                                     const Embedding* embedding = nullptr);
-// Returns the fields id and meta of a line of JSON input, which the output repeats: {"id": 7}.
-// Returns an empty object if the line has neither field, and also if the line is not a JSON object,
-// which ReadInput reports as an error.
-nlohmann::ordered_json CarriedFields(const std::string& line);
-// Adds `fields` to the JSON object in `output`, a line that JsonLine returned, and returns the new
-// line.
-std::string WithFields(const std::string& output, const nlohmann::ordered_json& fields);
+// Returns the fields id and meta of a line of JSON input, which the output repeats byte for byte:
+// `,"id":7`. Numbers keep all digits. Returns "" if the line has neither field, and also if the
+// line is not a JSON object, which ReadInput reports as an error.
+std::string CarriedFields(const std::string& line);
+// Adds `fields`, a result of CarriedFields, to the JSON object in `output`, a line that JsonLine
+// returned, and returns the new line.
+std::string WithFields(const std::string& output, const std::string& fields);
 // Reads a JSON array of token ids. Errors are INVALID_ARGUMENT and name the field `field`.
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,
                                                  const std::string& field);

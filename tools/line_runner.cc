@@ -44,8 +44,8 @@ struct Line {
   int64_t number = 0;
   std::string text;
   absl::Status error;
-  nlohmann::ordered_json carried;  // fields of JSON input that the output repeats
-  std::optional<LineJob> job;      // unset if parsing failed
+  std::string carried;         // id and meta of JSON input, which JSON output repeats
+  std::optional<LineJob> job;  // unset if parsing failed
   Result result;
   std::string output;
   int64_t bytes = 0;   // size of `text`
@@ -110,7 +110,8 @@ class LineRunner {
         command_(command),
         output_(output),
         side_(side),
-        carries_(flags.input == "json" && flags.output == "json"),
+        json_input_(flags.input == "json"),
+        json_output_(flags.output == "json"),
         most_lines_(RequestsInFlight(session.model->limits().max_step_sequences)),
         reader_(STDIN_FILENO, kMaxLineBytes),
         progress_(flags.quiet) {}
@@ -283,7 +284,7 @@ class LineRunner {
         return absl::InvalidArgumentError(
             "the line is not UTF-8; convert the input, for example with iconv -t UTF-8");
       }
-      if (carries_) line->carried = CarriedFields(line->text);
+      if (json_input_) line->carried = CarriedFields(line->text);
       QT_ASSIGN_OR_RETURN(line->job, command_.parse(line->number, line->text));
       line->text = std::string();
       return absl::OkStatus();
@@ -370,7 +371,7 @@ class LineRunner {
     }
     line->job.reset();
     if (!line->error.ok()) line->output = command_.format_error(line->number, line->error);
-    if (carries_) line->output = WithFields(line->output, line->carried);
+    if (json_output_) line->output = WithFields(line->output, line->carried);
   }
 
   void WriteLines() {
@@ -398,6 +399,7 @@ class LineRunner {
     std::string out, side;
     int64_t bytes = 0;
     for (const LinePtr& line : lines) {
+      WarnOfDroppedFields(*line);
       if (!line->error.ok()) {
         progress_.Clear();
         spdlog::error("line {}: {}", line->number, std::string(line->error.message()));
@@ -423,6 +425,14 @@ class LineRunner {
     bytes_in_flight_ -= bytes;
     wake_reader_.notify_one();
     return true;
+  }
+
+  // Warns once if a line has fields that the output format has no place for.
+  void WarnOfDroppedFields(const Line& line) {
+    if (json_output_ || line.carried.empty() || warned_of_fields_) return;
+    warned_of_fields_ = true;
+    progress_.Clear();
+    spdlog::warn("line {}: \"id\" and \"meta\" are written only with --output json", line.number);
   }
 
   // Updates what the progress line shows: the total number of lines or, if that is unknown, the
@@ -467,7 +477,8 @@ class LineRunner {
   const LineCommand& command_;
   LineOutput* const output_;
   LineOutput* const side_;  // null without command_.side
-  const bool carries_;      // id and meta from input to output
+  const bool json_input_, json_output_;
+  bool warned_of_fields_ = false;  // that id and meta are not written; used by the writing thread
   const int64_t most_lines_;
   std::vector<std::thread> threads_;
   LineReader reader_;  // used by the reading thread; total_bytes() by all

@@ -50,6 +50,27 @@ def test_id_and_meta_are_carried_through_also_by_failed_lines():
     assert json.loads(out[0])["id"] == 3
 
 
+def test_numbers_of_id_and_meta_keep_their_digits():
+    line = b'{"id":123456789012345678901234,"meta":18446744073709551616,"text":"oros"}\n'
+    out, _ = run("generate", *JSON, stdin=line)
+    assert out[0].endswith(',"id":123456789012345678901234,"meta":18446744073709551616}')
+
+
+def test_a_request_beyond_the_kv_cache_is_told_the_size_and_the_flag():
+    _, log = run(
+        "generate", "--cache-memory", "1", "--num-beams", "32", stdin=b"a" * 300 + b"\n", code=1
+    )
+    assert "MiB of KV cache, the model has 1 MiB: raise --cache-memory" in log
+
+
+def test_text_output_warns_once_that_it_has_no_id_and_meta():
+    given = lines_of({"text": "a"}, {"text": "oros", "id": 1}, {"text": "a", "meta": 2})
+    out, log = run("generate", "--input", "json", stdin=given)
+    assert len(out) == 3
+    assert log.count('"id" and "meta" are written only with --output json') == 1
+    assert "line 2: " in log
+
+
 @pytest.mark.parametrize(
     "command, field, expected",
     [
@@ -181,13 +202,25 @@ def test_data_types_have_their_usual_names(dtype):
 
 
 def test_misspelt_variables_are_warned_of():
-    env = {"QUINTET_NUM_BEANS": "4", "QUINTET_PORT": "tcp://10.0.0.1:50051", "PATH": "/usr/bin"}
+    env = {
+        "QUINTET_NUM_BEANS": "4",
+        "QUINTET_num_beams": "4",
+        "QUINTET_MODLE": "x",
+        "QUINTET_FOO": "x",
+        "QUINTET_PORT": "tcp://10.0.0.1:50051",
+        "PATH": "/usr/bin",
+    }
     _, log = run("generate", stdin=b"oros\n", env=env)
     assert (
         "QUINTET_NUM_BEANS: no flag has this environment variable; did you mean QUINTET_NUM_B"
         in log
     )
-    assert "QUINTET_PORT" not in log
+    assert (
+        "QUINTET_num_beams: no flag has this environment variable; did you mean QUINTET_NUM_B"
+        in log
+    )
+    assert "did you mean QUINTET_MODEL?" in log
+    assert "QUINTET_PORT" not in log and "QUINTET_FOO" not in log
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
@@ -198,6 +231,9 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_help_is_a_subcommand():
     assert command("help").stdout == command("--help").stdout != ""
+    for arguments in (["help", "help"], ["help", "--help"], ["help", "-h"]):
+        assert command(*arguments).stdout == command("--help").stdout
+    assert command("help", "generate", "--help").stdout == command("generate", "--help").stdout
     assert command("help", "serve").stdout == command("serve", "--help").stdout != ""
     assert command("help", "bench", "serve").stdout == command("bench", "serve", "--help").stdout
     assert command("help", "generat").returncode == 2

@@ -28,5 +28,20 @@ TEST_CASE("errors about the ids of a JSON line name the position") {
   CHECK(message("{}") == "token_ids: expected an array of token ids, got object");
 }
 
+TEST_CASE("id and meta of a JSON line are carried byte for byte") {
+  CHECK(CarriedFields(R"({"id":123456789012345678901234,"text":"a"})") ==
+        R"(,"id":123456789012345678901234)");
+  CHECK(CarriedFields(R"( { "text" : "a", "meta" : [1.10, {"}": "\\\""}] , "id" : 1e40 } )") ==
+        R"(,"id":1e40,"meta":[1.10, {"}": "\\\""}])");
+  CHECK(CarriedFields(R"({"i\u0064":18446744073709551616,"x":{"id":1}})") ==
+        R"(,"id":18446744073709551616)");
+  CHECK(CarriedFields(R"({"id":1,"id":2})") == R"(,"id":2)");
+  CHECK(CarriedFields(R"({"text":"id"})").empty());
+  CHECK(CarriedFields(R"({"id":)").empty());
+  CHECK(CarriedFields(R"(["id"])").empty());
+  CHECK(CarriedFields("{}").empty());
+  CHECK(WithFields("{\"line\":1}\n", R"(,"id":1.0)") == "{\"line\":1,\"id\":1.0}\n");
+}
+
 }  // namespace
 }  // namespace quintet
