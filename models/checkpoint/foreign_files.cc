@@ -185,6 +185,16 @@ bool NamesForeignCode(const std::string& directory) {
          config->value("model_type", nlohmann::json()) != "flash_t5";
 }
 
+// Files that sentence-transformers writes along with modules.json and that Quintet reads only with
+// it.
+constexpr const char* kSentenceFiles[] = {"1_Pooling/config.json",
+                                          "config_sentence_transformers.json"};
+
+bool IsSentenceFile(const std::string& name) {
+  return std::find(std::begin(kSentenceFiles), std::end(kSentenceFiles), name) !=
+         std::end(kSentenceFiles);
+}
+
 constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bpe.model",
                                             "sentencepiece.model", "source.spm", "target.spm"};
 
@@ -193,9 +203,14 @@ constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bp
 std::string Effect(const std::string& directory, const std::string& name,
                    const std::set<std::string>& shards, bool has_tokenizer) {
   if (IsAdapter(name)) {
-    return name == "adapter_config.json"
+    // One warning for each adapter: about its weights only if they have no configuration.
+    return name == "adapter_config.json" || !HasEntry(directory, "adapter_config.json")
                ? "the PEFT adapter is not applied; merge it first (quintet convert --adapter)"
                : "";
+  }
+  if (IsSentenceFile(name) && !HasEntry(directory, "modules.json")) {
+    return "modules.json, which names the modules of sentence-transformers, is missing; pooling "
+           "and prompts may differ from those of the model";
   }
   const bool single = HasEntry(directory, kWeights);
   if (name == kWeightsIndex && single) return "model.safetensors is used instead";
@@ -245,7 +260,11 @@ std::string ExplainFile(const std::string& path) {
 }
 
 std::vector<std::string> UnusedFileWarnings(const std::string& directory) {
-  const std::vector<std::string> names = EntryNames(directory);
+  std::vector<std::string> names = EntryNames(directory);
+  for (const char* name : kSentenceFiles) {
+    if (absl::StrContains(name, "/") && HasEntry(directory, name)) names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
   const std::set<std::string> shards = IndexedShards(directory);
   const bool has_tokenizer = HasEntry(directory, "tokenizer.json") ||
                              HasEntry(directory, "spiece.model") ||

@@ -89,6 +89,8 @@ TEST_CASE("Unused files that could change results are listed, others are not") {
       {"model-00001-of-00002.safetensors", "model.safetensors is used instead of the shards"},
       {"extra.safetensors", "its tensors are not read"},
       {"tokenizer.model", "tokenizers are read from tokenizer.json"},
+      {"adapter_model.safetensors", "the PEFT adapter is not applied"},
+      {"config_sentence_transformers.json", "modules.json, which names the modules"},
   };
   for (const auto& c : cases) {
     INFO(c.file);
@@ -97,11 +99,23 @@ TEST_CASE("Unused files that could change results are listed, others are not") {
     CHECK_THAT(found[0], ContainsSubstring(std::string(c.file) + ": not used: "));
     CHECK_THAT(found[0], ContainsSubstring(c.expected));
   }
+  CHECK(warnings({"model.safetensors", "adapter_config.json", "adapter_model.safetensors"}, config)
+            .size() == 1);
+  CHECK(warnings({"model.safetensors", "modules.json", "config_sentence_transformers.json"}, config)
+            .empty());
   const char* code = R"({"model_type": "t5", "auto_map": {"AutoModel": "x.Y"}})";
   REQUIRE(warnings({"model.safetensors"}, code).size() == 1);
   CHECK_THAT(warnings({"model.safetensors"}, code)[0], ContainsSubstring("auto_map"));
   const char* fat5 = R"({"model_type": "flash_t5", "auto_map": {"AutoModel": "x.Y"}})";
   CHECK(warnings({"model.safetensors"}, fat5).empty());
+  TemporaryDirectory sentence;
+  std::filesystem::create_directory(sentence / "1_Pooling");
+  WriteBytes(sentence / "1_Pooling/config.json", "{}");
+  REQUIRE(UnusedFileWarnings(sentence.path()).size() == 1);
+  CHECK_THAT(UnusedFileWarnings(sentence.path())[0],
+             ContainsSubstring("1_Pooling/config.json: not used: modules.json"));
+  WriteBytes(sentence / "modules.json", "[]");
+  CHECK(UnusedFileWarnings(sentence.path()).empty());
   // The index names only the first of the two shards, so only the second shard causes a warning
   // that it is not used.
   TemporaryDirectory sharded;
