@@ -71,6 +71,16 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
+// Whether an embedding of `rows` rows has the size of the vocabulary, rounded up to a multiple that
+// models are padded to for faster GEMMs.
+constexpr int64_t kPaddings[] = {8, 64, 128};
+
+bool IsPadded(int64_t vocab, int64_t rows) {
+  return std::any_of(std::begin(kPaddings), std::end(kPaddings), [&](int64_t multiple) {
+    return (vocab + multiple - 1) / multiple * multiple == rows;
+  });
+}
+
 class WarningFinder {
  public:
   explicit WarningFinder(const Inspection& inspection)
@@ -114,7 +124,7 @@ class WarningFinder {
     if (t.vocab > config_.vocab) {
       Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
           " rows: texts with higher ids are rejected");
-    } else if (t.vocab * 10 < config_.vocab * 9) {
+    } else if (t.vocab * 10 < config_.vocab * 9 && !IsPadded(t.vocab, config_.vocab)) {
       Add("tokenizer: ", t.vocab, " ids, but the embedding has ", config_.vocab,
           " rows: it may belong to another model");
     }

@@ -102,7 +102,8 @@ std::string KnownRevisions(const std::string& folder) {
 }
 
 // `folder` is a repository's folder in the hub cache. Returns the directory of its snapshot of
-// revision id.revision (empty: main); an empty string if there is no such snapshot.
+// revision id.revision (empty: main); an empty string if there is no such revision. Errors: the ref
+// of the revision does not name a snapshot.
 absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId& id) {
   const std::string revision = id.revision.empty() ? "main" : id.revision;
   constexpr int64_t kMaxRefBytes = 256;
@@ -112,12 +113,19 @@ absl::StatusOr<std::string> FindSnapshot(const std::string& folder, const HubId&
   if (ref.ok()) {
     commit = std::string(absl::StripAsciiWhitespace(*ref));
     if (!IsRevision(commit) || absl::StrContains(commit, "/")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "refs/", revision, " in ", folder, ": expected a commit, got ", Printable(commit)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("refs/", revision, " in ", folder, " is damaged: expected a commit, got ",
+                       Printable(commit), "; download it with: ", id.DownloadCommand()));
     }
   }
   const std::string snapshot = absl::StrCat(folder, "/snapshots/", commit);
-  return IsDirectory(snapshot) ? snapshot : "";
+  if (IsDirectory(snapshot)) return snapshot;
+  if (!ref.ok()) return "";
+  return absl::NotFoundError(absl::StrCat("refs/", revision, " in ", folder, " names the snapshot ",
+                                          Printable(commit),
+                                          ", which does not exist: the ref is damaged or the "
+                                          "download is incomplete; download it with: ",
+                                          id.DownloadCommand()));
 }
 
 absl::StatusOr<std::string> FindInCache(const std::string& model, const HubId& id) {

@@ -347,7 +347,9 @@ absl::StatusOr<std::string> TextEncoderFile::SentencePieceModel() const {
     QT_RETURN_IF_ERROR(file_->Read(tensor, 0, tensor.bytes, model.data()));
     return model;
   }
-  return absl::NotFoundError(absl::StrCat(name_, ": no tensor ", kTokenizer));
+  return absl::NotFoundError(absl::StrCat(
+      name_, ": no tensor ", kTokenizer,
+      ": the file has no tokenizer; set --tokenizer to a directory or a file that has one"));
 }
 
 }  // namespace quintet

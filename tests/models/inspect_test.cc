@@ -121,6 +121,12 @@ TEST_CASE("FindWarnings accepts valid configurations") {
   in.config.head = Head::kEncoder;
   in.config.eos_ids.clear();
   CHECK(FindWarnings(in).empty());
+  in = Sound();
+  in.tokenizer.vocab = 102;
+  for (const int64_t padded : {104, 128}) {  // to a multiple of 8, and of 64 or 128
+    in.config.vocab = padded;
+    CHECK(FindWarnings(in).empty());
+  }
 }
 
 }  // namespace

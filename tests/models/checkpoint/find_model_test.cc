@@ -138,6 +138,11 @@ TEST_CASE("A hub id is found by its main revision, a branch, a tag or a commit")
   CHECK(absl::IsNotFound(FindModel("acme/other").status()));
   WriteBytes(cache.Repo("refs/evil"), "../../../etc");
   CHECK_THAT(Failure("acme/tiny@evil"), ContainsSubstring("expected a commit"));
+  WriteBytes(cache.Repo("refs/main"), "junk");
+  CHECK_THAT(
+      Failure("acme/tiny"),
+      ContainsSubstring("names the snapshot junk, which does not exist: the ref is damaged") &&
+          ContainsSubstring("hf download acme/tiny"));
 }
 
 TEST_CASE("A directory is returned as it is, even if its name is also a hub id") {

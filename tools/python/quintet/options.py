@@ -472,7 +472,7 @@ def _hint(name: str, known: Mapping[str, Option], owner: str) -> str:
     if name in known:
         return f": only a {known[name].owner} has it"
     own = [other for other, option in known.items() if option.owner in ("", owner)]
-    near = difflib.get_close_matches(name, sorted({*own, *HUGGING_FACE}), 1)
+    near = difflib.get_close_matches(name, sorted({*own, *HUGGING_FACE}), 1, cutoff=0.8)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
