@@ -181,6 +181,7 @@ int CommandLine::ShowHelp(const std::vector<std::string>& path) {
   CLI::App* command = &app_;
   std::string parents;
   for (const std::string& name : path) {
+    if (name == "-h" || name == "--help" || (name == "help" && command == &app_)) continue;
     const std::vector<CLI::App*> below =
         command->get_subcommands([&](CLI::App* app) { return app->get_name() == name; });
     if (below.empty()) return ReportUnknown(command, name);
@@ -202,7 +203,7 @@ int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) {
       candidates.push_back(known->get_name());
     }
   }
-  const std::string name = word.substr(0, word.find('='));
+  const std::string name = is_flag ? word.substr(0, word.find('=')) : word;
   if (is_flag) {  // a flag of a subcommand, before its name
     for (CLI::App* known : AllCommands(at_top ? &app_ : command->get_parent())) {
       const std::vector<std::string> flags = FlagNames(*known);
@@ -219,10 +220,13 @@ int CommandLine::ReportUnknown(CLI::App* command, const std::string& word) {
   const std::string kind = is_flag  ? "unknown flag "
                            : at_top ? "unknown subcommand "
                                     : "unexpected argument ";
+  const CLI::Option* const model = at_top ? nullptr : command->get_option_no_throw("--model");
   const std::string hint =
-      nearest.empty()
-          ? absl::StrCat(". See quintet ", at_top ? "" : CommandPath(*command, " ") + " ", "--help")
-          : absl::StrCat(". Did you mean ", nearest, "?");
+      !nearest.empty() ? absl::StrCat(". Did you mean ", nearest, "?")
+      : !is_flag && model != nullptr && !model->get_positional()
+          ? ". The model is given as --model MODEL"
+          : absl::StrCat(". See quintet ", at_top ? "" : CommandPath(*command, " ") + " ",
+                         "--help");
   return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(kind, name, hint)));
 }
 

@@ -30,9 +30,10 @@ struct Choices {
 std::string FirstSentence(const std::string& text) { return text.substr(0, text.find(". ")); }
 
 // Returns the values that an option accepts if its type name lists them: "f32 bf16" for the type
-// name "TYPE:{f32,bf16}". Returns "" for an option without such a list.
+// name "TYPE:{f32,bf16}", or if it is BOOL. Returns "" for an option without such a list.
 std::string FixedValues(const CLI::Option& option) {
   const std::string type = option.get_type_name();
+  if (type == "BOOL") return "true false";
   const size_t open = type.find(":{");
   if (open == std::string::npos || type.back() != '}') return "";
   return absl::StrReplaceAll(type.substr(open + 2, type.size() - open - 3), {{",", " "}});
@@ -63,11 +64,27 @@ Choices ChoicesOf(const CLI::App& command) {
   return choices;
 }
 
+// Adds the words that may follow `path`, which is "help", or "help" and subcommands of which
+// `command` is the last: the subcommands of `command`.
+void AddHelpChoices(const CLI::App& command, const std::string& path, std::vector<Choices>* all) {
+  Choices choices;
+  choices.path = path;
+  for (const CLI::App* below : command.get_subcommands({})) {
+    choices.commands.push_back({below->get_name(), FirstSentence(below->get_description())});
+  }
+  all->push_back(std::move(choices));
+  for (const CLI::App* below : command.get_subcommands({})) {
+    AddHelpChoices(*below, absl::StrCat(path, " ", below->get_name()), all);
+  }
+}
+
 // Returns, for each subcommand, the words that may follow it. Nested subcommands come before their
 // parents ("bench serve" before "bench"), because the scripts select with a shell `case`, in which
 // the first matching pattern wins.
 std::vector<Choices> AllChoices(CLI::App* root) {
   std::vector<Choices> all = {ChoicesOf(*root)};
+  all.front().commands.push_back({"help", "Show the help of a subcommand."});
+  AddHelpChoices(*root, "help", &all);
   for (const CLI::App* command : AllCommands(root)) all.push_back(ChoicesOf(*command));
   std::reverse(all.begin(), all.end());
   return all;
@@ -124,6 +141,12 @@ std::string BashScript(const std::vector<Choices>& all) {
       "  case \"${COMP_WORDS[*]:1:COMP_CWORD - 1} \" in\n",
       cases,
       "  esac\n"
+      // Bash splits --flag=VALUE into three words.
+      "  if [[ \"$current\" == = ]]; then\n"
+      "    current=\"\"\n"
+      "  elif [[ \"$previous\" == = ]]; then\n"
+      "    previous=\"${COMP_WORDS[COMP_CWORD - 2]}\"\n"
+      "  fi\n"
       "  if [[ -n \"${values[$previous]}\" ]]; then\n"
       "    COMPREPLY=($(compgen -W \"${values[$previous]}\" -- \"$current\"))\n"
       "  elif [[ \"$current\" == -* ]]; then\n"
@@ -160,7 +183,12 @@ std::string ZshScript(const std::vector<Choices>& all) {
       "  case \"${words[2,CURRENT-1]} \" in\n",
       cases,
       "  esac\n"
-      "  local fixed=\"${values[${words[CURRENT-1]}]}\"\n"
+      "  local flag=\"${words[CURRENT-1]}\"\n"
+      "  if [[ \"$PREFIX\" == --*=* ]]; then\n"
+      "    flag=\"${PREFIX%%=*}\"\n"
+      "    compset -P '*='\n"
+      "  fi\n"
+      "  local fixed=\"${values[$flag]}\"\n"
       "  if [[ -n \"$fixed\" ]]; then\n"
       "    compadd -- ${=fixed}\n"
       "  elif [[ \"$PREFIX\" == -* ]]; then\n"

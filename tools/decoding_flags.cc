@@ -59,8 +59,8 @@ class Adder {
                ->check(NumberOf<T>()),
            text);
   }
-  void String(const FlagText& text, std::string* field) {
-    Finish(command_->add_option(text.name, *field, text.description), text);
+  CLI::Option* String(const FlagText& text, std::string* field) {
+    return Finish(command_->add_option(text.name, *field, text.description), text);
   }
   void Switch(const char* name, const char* description, bool* field) {
     command_->add_flag(name, *field, description)->group(group_);
@@ -89,11 +89,13 @@ void AddSearchFlags(CLI::App* command, DecodingFlags* flags) {
                 "Exponent of the length by which a beam's score is divided. Range [-10, 10].",
                 "EXPONENT", "1"},
                &r.length_penalty);
-  search.String(
-      {"--early-stopping",
-       "When beam search stops: heuristic, first or never (Hugging Face: false, true, never).",
-       "RULE", "heuristic"},
-      &flags->early_stopping);
+  search
+      .String(
+          {"--early-stopping",
+           "When beam search stops: heuristic, first or never (Hugging Face: false, true, never).",
+           "RULE", "heuristic"},
+          &flags->early_stopping)
+      ->check(CLI::IsMember({"heuristic", "first", "never"}));
   search.Value({"--patience",
                 "Finished beams to collect, as a multiple of --num-beams. Other than 1 needs "
                 "--early-stopping first. Range [0.1, 4].",
@@ -257,11 +259,8 @@ absl::StatusOr<DecodingRequest> BuildDecodingRequest(const DecodingFlags& flags,
       request.early_stopping = EarlyStopping::kHeuristic;
     } else if (flags.early_stopping == "first") {
       request.early_stopping = EarlyStopping::kFirst;
-    } else if (flags.early_stopping == "never") {
-      request.early_stopping = EarlyStopping::kNever;
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--early-stopping: expected heuristic, first or never, got ", flags.early_stopping));
+      request.early_stopping = EarlyStopping::kNever;
     }
   }
   if (!flags.bad_words.empty()) {

@@ -158,6 +158,7 @@ absl::Status ApplyEnvironment(CLI::App* command) {
 }
 
 std::vector<std::string> MisspeltVariables(CLI::App* root) {
+  constexpr absl::string_view kPrefix = "QUINTET_";
   // The environment variables that belong to no flag: the kernels, the Python client and the tests
   // read them. The loop below adds the variables of all flags.
   std::vector<std::string> known = {"QUINTET_CPU_ISA",       "QUINTET_CACHE_DIR",
@@ -169,18 +170,22 @@ std::vector<std::string> MisspeltVariables(CLI::App* root) {
       if (std::string name = VariableName(*option); !name.empty()) known.push_back(std::move(name));
     }
   }
+  // Names are compared in upper case and without the prefix that they all have.
+  std::vector<std::string> suffixes;
+  for (const std::string& name : known) suffixes.push_back(name.substr(kPrefix.size()));
   std::vector<std::string> warnings;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::pair<std::string, std::string> variable =
         absl::StrSplit(*entry, absl::MaxSplits('=', 1));
     const std::string& name = variable.first;
-    if (!absl::StartsWith(name, "QUINTET_") || absl::StartsWith(variable.second, "tcp://") ||
+    if (!absl::StartsWithIgnoreCase(name, kPrefix) || absl::StartsWith(variable.second, "tcp://") ||
         std::find(known.begin(), known.end(), name) != known.end()) {
       continue;  // Kubernetes sets QUINTET_PORT=tcp://... for a service named quintet
     }
-    if (const std::string nearest = Nearest(name, known); !nearest.empty()) {
+    const std::string suffix = absl::AsciiStrToUpper(name.substr(kPrefix.size()));
+    if (const std::string nearest = Nearest(suffix, suffixes); !nearest.empty()) {
       warnings.push_back(absl::StrCat(
-          name, ": no flag has this environment variable; did you mean ", nearest, "?"));
+          name, ": no flag has this environment variable; did you mean ", kPrefix, nearest, "?"));
     }
   }
   return warnings;
@@ -295,31 +300,41 @@ std::string PrintConfig(const CLI::App& command) {
 }
 
 int EditDistance(const std::string& a, const std::string& b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+  // rows[i][j] is the distance of the first i characters of a and the first j of b.
+  std::vector<std::vector<int>> rows(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      int& distance = rows[i][j];
+      if (i == 0 || j == 0) {
+        distance = static_cast<int>(i + j);
+        continue;
+      }
+      const int replaced = rows[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      distance = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        distance = std::min(distance, rows[i - 2][j - 2] + 1);
+      }
     }
   }
-  return row[b.size()];
+  return rows[a.size()][b.size()];
 }
 
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongestWord = 64;
+  constexpr size_t kLongestWord = 64, kShortWord = 4;
   if (word.size() > kLongestWord) return "";
-  int best = word.size() <= 3 ? 1 : 2;
+  const int most = word.size() <= kShortWord ? 1 : 2;
+  const auto rank = [&word](const std::string& candidate) {
+    const auto difference =
+        static_cast<std::ptrdiff_t>(candidate.size()) - static_cast<std::ptrdiff_t>(word.size());
+    return std::pair(EditDistance(word, candidate), std::abs(difference));
+  };
   std::string nearest;
+  std::pair<int, std::ptrdiff_t> best;
   for (const std::string& candidate : candidates) {
-    const int distance = EditDistance(word, candidate);
-    if (distance < best || (distance == best && nearest.empty())) {
-      best = distance;
-      nearest = candidate;
-    }
+    const auto found = rank(candidate);
+    if (found.first > most || (!nearest.empty() && found >= best)) continue;
+    best = found;
+    nearest = candidate;
   }
   return nearest;
 }

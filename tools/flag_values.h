@@ -59,8 +59,8 @@ std::string DefaultText(const CLI::Option& option);
 absl::Status ApplyEnvironment(CLI::App* command);
 
 // Returns a warning for each environment variable, such as QUINTET_NUM_BEANS, whose name resembles
-// a known name: the variable of a flag of any subcommand below `root`, or a variable that belongs
-// to no flag.
+// a known name, also if only its case differs: the variable of a flag of any subcommand below
+// `root`, or a variable that belongs to no flag.
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
 // Sets a flag to `values` after the same checks as on the command line. A boolean flag takes true
@@ -80,11 +80,12 @@ absl::StatusOr<std::vector<ModelSection>> ApplyConfigFile(CLI::App* command,
 // set appears as a comment with its default.
 std::string PrintConfig(const CLI::App& command);
 
-// Returns the Levenshtein distance: the smallest number of insertions, deletions and replacements
-// of characters that turn a into b.
+// Returns the smallest number of insertions, deletions and replacements of characters, and swaps of
+// two neighbouring characters, that turn a into b (optimal string alignment).
 int EditDistance(const std::string& a, const std::string& b);
-// Returns the candidate that is closest to `word` by edit distance, to suggest it. Returns "" if
-// that distance exceeds 2 (1 if `word` has at most three letters).
+// Returns the candidate that is closest to `word` by edit distance, to suggest it; of several, the
+// one whose length is closest. Returns "" if that distance exceeds 2 (1 if `word` has at most four
+// characters).
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
 // Returns all subcommands below `root`, including subcommands of subcommands, in the order of
 // registration.

@@ -107,9 +107,8 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
               "Model: a directory, a T5 text encoder in one safetensors or GGUF file, or the id of "
               "a "
               "model in the Hugging Face cache, optionally with the name that clients use "
-              "(default: the name of the directory or file, or the id). Repeat the flag to serve "
-              "several models.")
-          ->allow_extra_args(false)
+              "(default: the name of the directory or file, or the id). Repeat it to serve several "
+              "models.")
           ->type_name("[NAME=]MODEL")
           ->group(kModel));
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);

@@ -22,6 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 # print the candidates that the script passes to them.
 ZSH = """
 compdef() { :; }
+compset() { PREFIX="${PREFIX#*=}"; }
 compadd() { shift; print -l -- "$@"; }
 _describe() { [[ $1 == -o ]] && shift; print -l -- "${(@)${(@P)2}%%:*}"; }
 _files() { print -l -- *; }
@@ -55,8 +56,13 @@ def offered(request, tmp_path):
     (folder / "words.txt").touch()
 
     def complete(*words: str) -> set[str]:
+        flag, equals, value = words[-1].partition("=")
+        # Bash splits words at "=".
+        typed = [*words[:-1], flag, "=", value][: None if value else -1]
+        if not equals or shell != "bash":
+            typed = words
         done = subprocess.run(
-            [*SHELLS[shell], str(script), "quintet", *words],
+            [*SHELLS[shell], str(script), "quintet", *typed],
             capture_output=True,
             text=True,
             timeout=60,
@@ -65,10 +71,10 @@ def offered(request, tmp_path):
             env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TERM": "dumb"},
         )
         assert done.stderr == "", done.stderr
-        found = set(done.stdout.split())
+        found = {word.removeprefix(f"{flag}=") for word in done.stdout.split()}
         # Keeps the candidates that begin with the word at the cursor. zsh itself does this only
         # while a line is edited.
-        return {word for word in found if word.startswith(words[-1])}
+        return {word for word in found if word.startswith(value if equals else words[-1])}
 
     return complete
 
@@ -89,7 +95,10 @@ def test_subcommands_are_offered_where_they_may_stand(offered):
     top = run_quintet("--help").decode()
     names = set(re.findall(r"(?m)^  ([a-z]+) {2,}", top))
     assert {"generate", "serve", "completion"} <= names
-    assert offered("") == names
+    assert offered("") == names | {"help"}
+    assert offered("he") == {"health", "help"}
+    assert offered("help", "gen") == {"generate"}
+    assert {"serve", "engine"} <= offered("help", "bench", "")
     assert offered("gen") == {"generate"}
     assert {"serve", "engine"} <= offered("bench", "")
     assert offered("completion", "z") == {"zsh"}
@@ -101,6 +110,10 @@ def test_values_of_a_fixed_set_are_offered_and_files_otherwise(offered):
     assert offered("serve", "--device", "c") == {"cpu", "cuda"}
     assert offered("encode", "--output", "") == {"json", "f32", "npy"}
     assert offered("generate", "--output", "") == {"text", "json"}
+    assert offered("generate", "--device=") == {"auto", "cpu", "cuda"}
+    assert offered("generate", "--device=c") == {"cpu", "cuda"}
+    assert offered("generate", "--early-stopping", "") == {"heuristic", "first", "never"}
+    assert offered("generate", "--skip-special-tokens", "") == {"true", "false"}
     assert "words.txt" in offered("generate", "--model", "")
 
 

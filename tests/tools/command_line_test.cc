@@ -38,6 +38,9 @@ TEST_CASE("usage errors exit with 2 and a message") {
       {{"generate", "--num-beans=4"}, "Did you mean --num-beams?"},
       {{"generate", "--no-such-flag-at-all"}, "unknown flag --no-such-flag-at-all"},
       {{"generate", "a", "extra"}, "unexpected argument extra"},
+      {{"bench", "a"}, "unexpected argument a. The model is given as --model MODEL"},
+      {{"bench", "a=b"}, "unexpected argument a=b."},
+      {{"generate", "--early-stopping", "soon"}, "--early-stopping: soon not in"},
       {{"generate"}, "--model is required"},
       {{"generate", "--num-beams", "many"},
        "--num-beams: expected a whole number from 0 to 4294967295, got many"},
@@ -291,6 +294,9 @@ TEST_CASE("rejected models exit with 3") {
     CHECK(outcome.exit_code == kExitModel);
     CHECK(outcome.out.empty());
   }
+  const Outcome two = RunBinary({{"serve", "a=" + G2pModel(), "b=/no/such/model"}, "", {}});
+  CHECK(two.exit_code == kExitModel);
+  CHECK_THAT(two.err, ContainsSubstring("/no/such/model"));
   // classify rejects the shipped model, because it has no classification head.
   CHECK(RunBinary({{"classify", "--model", G2pModel()}, "a\n", {}}).exit_code == kExitModel);
 }
@@ -299,6 +305,9 @@ TEST_CASE("misspelt names get the suggestion with the smallest edit distance") {
   CHECK(EditDistance("", "abc") == 3);
   CHECK(EditDistance("kitten", "sitting") == 3);
   CHECK(EditDistance("same", "same") == 0);
+  CHECK(EditDistance("--nubm", "--numb") == 1);
+  CHECK(Nearest("MODEI", {"MODE", "MODEL"}) == "MODEL");
+  CHECK(Nearest("FOO", {"TO", "MODEL"}).empty());
   CHECK(Nearest("--num-beans", {"--num-beams", "--seed"}) == "--num-beams");
   CHECK(Nearest("--xxxxxxxx", {"--num-beams", "--seed"}).empty());
   CHECK(Nearest("ab", {"cd", "xy"}).empty());
