@@ -181,6 +181,11 @@ absl::Status CheckAdapterNames(std::span<const AdapterSource> sources) {
                                                      " is not 1 to ", kMaxAdapterNameBytes,
                                                      " bytes of UTF-8 without control characters"));
     }
+    if (name.find(':') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("adapters: the name ", name,
+                       " contains ':', which separates model and adapter in MODEL:ADAPTER"));
+    }
     if (!names.insert(name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("adapters: the name ", name, " is given twice"));

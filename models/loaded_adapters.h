@@ -23,7 +23,7 @@ constexpr size_t kMaxAdapters = 1024;  // of one model
 constexpr size_t kMaxAdapterNameBytes = 256;
 
 // INVALID_ARGUMENT: more than kMaxAdapters adapters, a name twice, or a name that is empty, longer
-// than kMaxAdapterNameBytes, not UTF-8, or contains a control character.
+// than kMaxAdapterNameBytes, not UTF-8, or contains a control character or a colon.
 absl::Status CheckAdapterNames(std::span<const AdapterSource> sources);
 // Returns the index of the adapter `name` in `sources`. NOT_FOUND: there is none; the message names
 // those that there are.

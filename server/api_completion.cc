@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Translation>> CompletionTranslation::Create(
   const absl::StatusOr<std::shared_ptr<ModelHost>> host = request.Find(proto.call().model());
   if (host.ok()) {
     made->host_ = *host;
-    made->model_ = (*host)->options().name;
+    made->model_ = proto.call().model().empty() ? (*host)->options().name : proto.call().model();
   }
   std::vector<v1::Input> prompts;
   bool list = false;

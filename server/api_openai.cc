@@ -64,7 +64,7 @@ class EmbeddingsTranslation final : public Translation {
       }
     }
     absl::StrAppend(&body, R"(],"model":)");
-    AppendJsonString(response.info().model(), &body);
+    AppendJsonString(ModelName(response.info()), &body);
     absl::StrAppend(&body, R"(,"usage":)", JsonText(UsageOf(response.info())), "}");
     return body;
   }

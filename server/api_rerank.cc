@@ -128,7 +128,7 @@ std::vector<double> PairTranslation::Scores(const std::vector<grpc::ByteBuffer>&
   if (kind_ == Kind::kCosine) {
     const auto response = Parsed<v1::EncodeResponse>(responses[0]);
     *tokens += response.info().usage().input_tokens();
-    *model = response.info().model();
+    *model = ModelName(response.info());
     for (int i = 0; i + 1 < response.embeddings_size(); i += 2) {
       scores.push_back(
           Cosine(response.embeddings(i).values(), response.embeddings(i + 1).values()));
@@ -138,7 +138,7 @@ std::vector<double> PairTranslation::Scores(const std::vector<grpc::ByteBuffer>&
   for (const grpc::ByteBuffer& bytes : responses) {
     const auto response = Parsed<v1::ScoreResponse>(bytes);
     *tokens += response.info().usage().input_tokens();
-    *model = response.info().model();
+    *model = ModelName(response.info());
     const double first = response.scores(0).log_prob();
     if (kind_ == Kind::kLikelihood) {
       scores.push_back(first / std::max<uint32_t>(response.scores(0).tokens(), 1));

@@ -61,11 +61,20 @@ class Translation {
   template <typename Proto>
   void AddRpc(const char* method, const Proto& message) {
     rpcs_.push_back({method, ToBytes(message)});
+    if constexpr (requires { message.call(); }) requested_model_ = message.call().model();
+  }
+  // Returns the name of the model as the client gave it, perhaps MODEL:ADAPTER, or else that of the
+  // only model.
+  std::string ModelName(const v1::CallInfo& info) const {
+    return requested_model_.empty() ? info.model() : requested_model_;
   }
 
   std::vector<RpcOfRequest> rpcs_;
   std::vector<FieldRenames> names_{FieldRenames()};  // one for all RPCs, or one for each
   bool stream_ = false;
+
+ private:
+  std::string requested_model_;  // of the RPCs; empty: the only model
 };
 
 // Parses a response. It was serialized by this process; therefore parsing cannot fail.

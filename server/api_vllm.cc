@@ -208,7 +208,7 @@ class GenerativeScoringTranslation final : public Translation {
     for (size_t i = 0; i < responses.size(); ++i) {
       const auto response = Parsed<v1::ScoreResponse>(responses[i]);
       tokens += response.info().usage().input_tokens();
-      model = response.info().model();
+      model = ModelName(response.info());
       const double first = response.scores(0).log_prob();
       // sum = 1 / p. If softmax_, p is the first label's softmax over all labels, else exp(first).
       double sum = softmax_ ? 0.0 : std::exp(-first);
@@ -289,7 +289,7 @@ class ClassifyTranslation final : public Translation {
                       {"probs", std::move(probabilities)},
                       {"num_classes", labels.size()}});
     }
-    Json body = ListHead(id_, response.info().model());
+    Json body = ListHead(id_, ModelName(response.info()));
     body["data"] = std::move(data);
     body["usage"] = UsageOf(response.info());
     return JsonText(body);

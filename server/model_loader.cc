@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 #include <set>
 #include <system_error>
@@ -26,11 +27,24 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(200);  // for models that have become idle
 constexpr char kReasonLoadFailed[] = "LOAD_FAILED", kReasonModelState[] = "MODEL_STATE";
 
-// Returns the error that administrators see after a failed load: its message lacks the directory,
+// Returns the error that administrators see after a failed load: its message lacks the directories,
 // and its code and reason say whether memory was short.
 absl::Status LoadError(const absl::Status& status, const HostOptions& options) {
-  const std::string message = absl::StrReplaceAll(
-      status.message(), {{absl::StrCat(options.directory, "/"), ""}, {options.directory, "model"}});
+  std::vector<std::pair<std::string, std::string>> shorter;
+  const auto shorten = [&shorter](const std::string& path, const std::string& shown) {
+    if (path.empty()) return;
+    shorter.emplace_back(absl::StrCat(path, "/"), "");
+    shorter.emplace_back(path, shown);
+  };
+  const auto file_name = [](const std::string& path) {
+    return std::filesystem::path(path).filename().string();
+  };
+  shorten(options.directory, "model");
+  shorten(options.tokenizer, file_name(options.tokenizer));
+  for (const AdapterSource& adapter : options.load.adapters) {
+    shorten(adapter.path, file_name(adapter.path));
+  }
+  const std::string message = absl::StrReplaceAll(status.message(), shorter);
   if (absl::IsResourceExhausted(status)) {
     return WithReason(absl::ResourceExhaustedError(message), kReasonOutOfMemory);
   }

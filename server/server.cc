@@ -249,8 +249,10 @@ absl::Status ServerProcess::ListenGrpc() {
   if (server_ == nullptr) return absl::InternalError("gRPC did not start");
   health_.SetServing(false);
   listener_.Start(std::move(acceptor));
-  spdlog::info("listening on {} (gRPC, port {}) and {} (HTTP)", options_.listen, listener_.port(),
-               options_.http_listen.empty() ? "nothing" : options_.http_listen);
+  spdlog::info("listening on {} (gRPC, port {}) and {}", options_.listen, listener_.port(),
+               http_ == nullptr
+                   ? "no HTTP endpoints"
+                   : fmt::format("{} (HTTP, port {})", options_.http_listen, http_->port()));
   return absl::OkStatus();
 }
 

@@ -98,6 +98,7 @@ void Print(const admin_pb::ReloadConfigurationResponse& response) {
                 change.failure().empty() ? action.c_str() : "failed",
                 static_cast<unsigned long long>(change.version()));
     if (!change.failure().empty()) std::printf("\t%s", change.failure().c_str());
+    if (change.drained_first()) std::printf("\tthe version before was drained first");
     std::printf("\n");
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -20,7 +21,12 @@ namespace fs = std::filesystem;
 // first dimension is the rank.
 void CountModule(absl::string_view name, const StoredTensor& tensor, char separator,
                  AdapterSummary* summary) {
-  const size_t at = name.rfind(separator);
+  size_t at = name.rfind(separator);
+  // Kohya joins the parts of names by '_', but '_' is also a part of names such as wi_0.
+  if (at != absl::string_view::npos &&
+      absl::ascii_isdigit(static_cast<unsigned char>(name.back()))) {
+    at = name.rfind(separator, at - 1);
+  }
   if (at != absl::string_view::npos) name.remove_prefix(at + 1);
   ++summary->modules[std::string(name)];
   const int64_t rank = tensor.shape.empty() ? 0 : tensor.shape[0];

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "models/loaded_adapters.h"
 #include "server/field_names.h"
 #include "server/kserve/infer.h"
 #include "server/kserve/model.h"
@@ -242,6 +243,15 @@ Method ModelMethod(const char* name, CallContext* context,
   });
 }
 
+// Whether the version that serves, or of an idle model the next one, has the adapter. True if
+// `adapter` is empty.
+bool HasAdapter(const ServedModel& model, const std::string& adapter) {
+  if (adapter.empty()) return true;
+  const ServedModel::View view = model.view();
+  const HostOptions& options = view.host == nullptr ? *view.options : view.host->options();
+  return FindAdapter(options.load.adapters, adapter).ok();
+}
+
 std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& options) {
   using Live = kserve::ServerLiveRequest;
   using Ready = kserve::ServerReadyRequest;
@@ -259,8 +269,10 @@ std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& opti
               "ModelReady",
               [context, draining = options.draining](const kserve::ModelReadyRequest& request,
                                                      kserve::ModelReadyResponse* response) {
-                const auto model = context->models->Find(request.name());
+                std::string adapter;
+                const auto model = context->models->FindWithAdapter(request.name(), &adapter);
                 response->set_ready(model.ok() && (*model)->accepts() && !draining() &&
+                                    HasAdapter(**model, adapter) &&
                                     CheckVersion(request.version(), "version").ok());
               })};
 }

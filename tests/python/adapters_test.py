@@ -156,6 +156,9 @@ def test_kserve(server, texts):
     with triton.InferenceServerClient(server.target) as client:
         for name in texts:
             assert infer(name) == texts[name][0]
+        for name in ("g2p", "g2p:one", "g2p:two"):
+            assert client.is_model_ready(name)
+        assert not client.is_model_ready("g2p:three") and not client.is_model_ready("other:one")
         with pytest.raises(tritonclient.utils.InferenceServerException, match="no adapter three"):
             infer("three")
 
@@ -172,10 +175,13 @@ def test_the_http_api(server, texts):
             model=model, prompt=words(8), max_tokens=24, extra_body=beams
         )
         assert [choice.text for choice in answer.choices] == texts[name]
+        assert answer.model == model
         generate = {"inputs": words(1)[0], "parameters": {"adapter_id": name, **TGI_OPTIONS}}
         if name is None:
             del generate["parameters"]["adapter_id"]
         assert server.post("/generate", generate).json()["generated_text"] == texts[name][0]
+    assert client.embeddings.create(model="g2p:one", input="a").model == "g2p:one"
+    assert server.post("/v1/completions", {"prompt": "a"}).json()["model"] == "g2p"
     unknown = server.post("/v1/completions", {"model": "g2p", "adapter": "x", "prompt": "a"})
     assert unknown.status == 404 and "no adapter x" in unknown.json()["error"]["message"]
     typed = server.post("/v1/completions", {"model": "g2p", "adapter": 5, "prompt": "a"})

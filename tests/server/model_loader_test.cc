@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "tests/catch.h"
 #include "tests/server/calls.h"
@@ -114,6 +115,20 @@ TEST_CASE("A failed replacement leaves the version that serves", "[model_loader]
   CHECK(outcome.version == 1);
   CHECK(loader.model().view().failure == outcome.status.message());
   CHECK((*loader.model().Acquire())->version() == 1);
+}
+
+TEST_CASE("The failure of a load names no directories", "[model_loader]") {
+  Loader loader;
+  loader.models[0].load.adapters = {{"one", "/secret/adapters/one"}};
+  loader.on_load = [&]() -> absl::Status {
+    return absl::NotFoundError(
+        absl::StrCat("adapter one: /secret/adapters/one: ", loader.models[0].directory,
+                     "/config.json and ", "/secret/adapters/one/adapter_config.json differ"));
+  };
+  const std::vector<ModelChange> changes = loader.ReloadConfiguration();
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0].outcome.status.message() ==
+        "adapter one: one: config.json and adapter_config.json differ");
 }
 
 TEST_CASE("Without memory for both, the old version is drained and calls wait", "[model_loader]") {

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "models/adapters/adapter_summary.h"
 #include "models/adapters/merge.h"
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"
@@ -268,6 +270,21 @@ TEST_CASE("Kohya's names are read with alpha, and parts for other models are ski
   files.tensors.clear();
   files.Put("lora_unet_x.lora_down.weight", {1, 1});
   CHECK(absl::IsInvalidArgument(files.ReadKohya().status()));
+}
+
+TEST_CASE("The summary of kohya's files has the last parts of the names of modules") {
+  Files files("t5-v1_0");
+  files.tensors.clear();
+  for (const char* module : {"0_layer_0_SelfAttention_q", "0_layer_1_DenseReluDense_wi_0",
+                             "1_layer_1_DenseReluDense_wi_0", "1_layer_1_DenseReluDense_wi_1"}) {
+    const std::string name = std::string("lora_te3_encoder_block_") + module;
+    files.Put(name + ".lora_down.weight", {4, files.config.d_model});
+  }
+  WriteTensors(files.directory.path(), files.tensors, "kohya.safetensors");
+  const absl::StatusOr<AdapterSummary> summary =
+      InspectAdapter(files.directory / "kohya.safetensors", /*follow_symlinks=*/false);
+  REQUIRE(summary.ok());
+  CHECK(summary->modules == std::map<std::string, int64_t>{{"q", 1}, {"wi_0", 2}, {"wi_1", 1}});
 }
 
 TEST_CASE("Ranks of kohya's files are limited, and factors agree") {

@@ -227,6 +227,7 @@ TEST_CASE("Names of adapters are checked") {
   CHECK(absl::IsInvalidArgument(status({{"", "x"}})));
   CHECK(absl::IsInvalidArgument(status({{"a\n", "x"}})));
   CHECK(absl::IsInvalidArgument(status({{"\xff", "x"}})));
+  CHECK(absl::StrContains(status({{"a:b", "x"}}).message(), "the name a:b contains ':'"));
   CHECK(absl::IsInvalidArgument(status({{std::string(kMaxAdapterNameBytes + 1, 'a'), "x"}})));
   CHECK(absl::IsInvalidArgument(status(std::vector<AdapterSource>(kMaxAdapters + 1))));
   const std::vector<AdapterSource> two = {{"a", "x"}, {"b", "y"}};
