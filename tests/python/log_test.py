@@ -137,6 +137,17 @@ def test_what_waited_for_a_reader_arrives():
         assert server.stop() == 0
 
 
+def test_the_log_names_the_ports_that_the_system_chose():
+    with Pipe() as pipe:
+        process = start(pipe.writer, ports=(0, 0))
+        log = pipe.read_until("info serving\n")
+        process.terminate()
+        pipe.read_until("info stopped\n")
+        assert process.wait(60) == 0
+    ports = re.findall(r"\((?:gRPC|HTTP), port (\d+)\)", log)
+    assert len(ports) == 2 and "0" not in ports, log
+
+
 @pytest.mark.parametrize("refuses", ["full disk", "closed pipe"])
 def test_lines_that_cannot_be_written_are_counted(refuses):
     if refuses == "full disk":

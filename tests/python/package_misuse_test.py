@@ -146,6 +146,11 @@ WRONG = [
 ]
 
 
+def test_only_names_that_are_near_are_suggested(model):
+    with pytest.raises(TypeError, match="'num_beam_groups'$"):
+        model.generate("a", num_beam_groups=4)
+
+
 @pytest.mark.parametrize("number", range(len(WRONG)))
 def test_a_wrong_call_is_a_clear_exception(model, number):
     expected, words, call = WRONG[number]

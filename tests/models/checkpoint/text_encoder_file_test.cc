@@ -266,7 +266,9 @@ TEST_CASE("A UMT5 has a bias per layer, and may have a tokenizer and Wan's names
   CHECK(DifferenceOfWeights(Load(directory / "umt5.safetensors", WeightType::kF32),
                             Load(directory / "wan.safetensors", WeightType::kF32)) == "");
   const auto file = TextEncoderFile::Open(directory / "umt5.safetensors");
-  CHECK(absl::IsNotFound(file->SentencePieceModel().status()));
+  const absl::Status none = file->SentencePieceModel().status();
+  CHECK(absl::IsNotFound(none));
+  CHECK(none.message().find("set --tokenizer") != absl::string_view::npos);
 }
 
 TEST_CASE("A prefix before all names is found", "[text_encoder]") {
