@@ -35,8 +35,6 @@ SERVER_CLASS = HttpServer
 OPERATIONS = ("unary", "stream", "batch", "error", "cancel", "deadline", "key", "tls")
 WORDS = words(4)
 DEADLINE_S = 0.3
-# Texts that take an encoder longer than DEADLINE_S.
-LONG = ["wagner " * 500] * 64
 
 
 class MatrixClient:
@@ -252,6 +250,12 @@ class TextGeneration(MatrixClient):
         self._client(DEADLINE_S).generate("a", max_new_tokens=20000)
 
 
+def long_texts(start: str) -> list[str]:
+    """Texts that take an encoder longer than DEADLINE_S. Calls with another `start` return other
+    texts, which the encoder's cache does not have."""
+    return [f"{start}{turn} " + "wagner " * 500 for turn in range(64)]
+
+
 class TeiClient(MatrixClient):
     """It returns the error's JSON as if it were the answer, and has no generation."""
 
@@ -277,7 +281,7 @@ class TeiClient(MatrixClient):
 
     def cancel(self):
         async def main():
-            task = asyncio.create_task(self._client().async_embed(LONG))
+            task = asyncio.create_task(self._client().async_embed(long_texts("cancel")))
             running = lambda: self.server.metric("quintet_requests_running") > 0
             assert await asyncio.to_thread(eventually, running)
             task.cancel()
@@ -287,7 +291,7 @@ class TeiClient(MatrixClient):
         asyncio.run(main())
 
     def deadline(self):
-        self._client(DEADLINE_S).embed(LONG)
+        self._client(DEADLINE_S).embed(long_texts("deadline"))
 
 
 class Curl(MatrixClient):
