@@ -6,9 +6,9 @@
 namespace quintet {
 namespace {
 
-uint64_t HashKey(const std::vector<int32_t>& ids, int32_t adapter) {
+uint64_t HashKey(const std::vector<int32_t>& ids, uint64_t adapter) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over words, then a finaliser
-  hash = (hash ^ static_cast<uint32_t>(adapter)) * 0x100000001b3u;
+  hash = (hash ^ adapter) * 0x100000001b3u;
   for (int32_t id : ids) hash = (hash ^ static_cast<uint32_t>(id)) * 0x100000001b3u;
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93u;
   return hash ^ (hash >> 32);
@@ -22,7 +22,7 @@ int64_t EncoderCache::Entry::bytes() const {
 }
 
 EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash, const std::vector<int32_t>& ids,
-                                                     int32_t adapter) {
+                                                     uint64_t adapter) {
   const auto [begin, end] = by_hash_.equal_range(hash);
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     return entry.second->ids == ids && entry.second->adapter == adapter;
@@ -30,7 +30,7 @@ EncoderCache::Entries::iterator EncoderCache::Lookup(uint64_t hash, const std::v
   return found == end ? entries_.end() : found->second;
 }
 
-EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids, int32_t adapter) {
+EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids, uint64_t adapter) {
   if (!enabled()) return {};
   ++queries_;
   const Entries::iterator entry = Lookup(HashKey(ids, adapter), ids, adapter);
@@ -42,7 +42,7 @@ EncodedStates EncoderCache::Find(const std::vector<int32_t>& ids, int32_t adapte
   return {.states = states, .host = states, .owner = entry->states};
 }
 
-void EncoderCache::Insert(const std::vector<int32_t>& ids, int32_t adapter, const Tensor& states) {
+void EncoderCache::Insert(const std::vector<int32_t>& ids, uint64_t adapter, const Tensor& states) {
   if (!enabled()) return;
   const uint64_t hash = HashKey(ids, adapter);
   if (Lookup(hash, ids, adapter) != entries_.end()) return;

@@ -1,7 +1,6 @@
-// LRU cache of encoder outputs in host memory, keyed by the exact token ids and the adapter, and
-// limited in bytes. A
-// repeated input is not encoded again, even if the decoder prompt or the number of beams differs.
-// Not thread safe.
+// LRU cache of encoder outputs in host memory, keyed by the exact token ids and the adapter
+// (PackedAdapter::id), and limited in bytes. A repeated input is not encoded again, even if the
+// decoder prompt or the number of beams differs. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +31,12 @@ class EncoderCache {
   explicit EncoderCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   bool enabled() const { return capacity_bytes_ > 0; }
-  // Returns the cached hidden states of exactly these token ids with this adapter (-1: none); the
+  // Returns the cached hidden states of exactly these token ids with this adapter (0: none); the
   // result's `owner` keeps them alive. If they are not cached, `owner` is null.
-  EncodedStates Find(const std::vector<int32_t>& ids, int32_t adapter);
+  EncodedStates Find(const std::vector<int32_t>& ids, uint64_t adapter);
   // Stores a copy of the host tensor `states`, evicting the least recently used entries. Does
   // nothing if the copy exceeds the capacity or its allocation fails.
-  void Insert(const std::vector<int32_t>& ids, int32_t adapter, const Tensor& states);
+  void Insert(const std::vector<int32_t>& ids, uint64_t adapter, const Tensor& states);
 
   int64_t used_bytes() const { return used_bytes_; }
   int64_t queries() const { return queries_; }
@@ -47,14 +46,14 @@ class EncoderCache {
   struct Entry {
     uint64_t hash;  // of ids and adapter
     std::vector<int32_t> ids;
-    int32_t adapter;
+    uint64_t adapter;
     std::shared_ptr<const std::vector<float>> states;  // [ids, columns]
     int64_t columns;                                   // d_model
     int64_t bytes() const;
   };
   using Entries = std::list<Entry>;  // most recently used first
 
-  Entries::iterator Lookup(uint64_t hash, const std::vector<int32_t>& ids, int32_t adapter);
+  Entries::iterator Lookup(uint64_t hash, const std::vector<int32_t>& ids, uint64_t adapter);
   void DropOldest();
 
   int64_t capacity_bytes_;

@@ -129,7 +129,7 @@ void EncoderRunner::Encode(int64_t budget_us) {
   if (cache_->enabled() && model_->stream().Synchronize().ok()) {
     for (const Input& input : inputs_) {
       if (input.job == nullptr || input.job->scoring() != nullptr) continue;
-      cache_->Insert(input.job->request.input, input.job->adapter,
+      cache_->Insert(input.job->request.input, input.job->adapter_id(),
                      model_->HostEncoderStates().Rows(input.begin, input.end));
     }
   }

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Token
   capacity.page_bytes = model->memory().cache / std::max<int64_t>(model_limits.cache_pages, 1);
   capacity.encode_tokens = model_limits.max_encode_tokens;
   capacity.queue_tokens = limits.max_queue_tokens;
-  capacity.adapters = model->adapters();
+  capacity.adapters = model->adapter_slots();
   return CatchOutOfMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     return std::make_unique<StepEngine>(StepEngineParts{model, tokenizer, limits, std::move(clock),
                                                         observer, std::move(decoder), capacity});

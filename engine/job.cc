@@ -204,15 +204,14 @@ absl::StatusOr<std::unique_ptr<Job>> PlanJob(Request request, const ModelConfig&
   QT_RETURN_IF_ERROR(CheckHead(request.kind, config));
   if (request.input.empty()) return absl::InvalidArgumentError("input: no tokens");
   QT_RETURN_IF_ERROR(CheckIds("input", request.input, config.vocab));
-  if (request.adapter < -1 || request.adapter >= capacity.adapters) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("adapter: ", request.adapter, " is not in [-1, ", capacity.adapters, ")"));
+  if (request.adapter != nullptr &&
+      (capacity.adapters == nullptr || !capacity.adapters->Accepts(*request.adapter))) {
+    return absl::InvalidArgumentError("adapter: it was read for another model");
   }
 
   auto job = std::make_unique<Job>();
   job->request = std::move(request);
   job->streams = job->request.stream;
-  job->adapter = job->request.adapter;
   job->encodes = config.has_encoder() || job->kind() != RequestKind::kGenerate;
   QT_RETURN_IF_ERROR(Plan(config, tokenizer, capacity, job.get()));
 

@@ -14,6 +14,8 @@
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/teacher_forcing.h"
+#include "models/adapter_layout.h"
+#include "models/adapter_slots.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
 
@@ -32,7 +34,7 @@ struct Job {
   bool classify_encoded = false;  // the task head reads the encoded input, not decoder states
   bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
   bool streams = false;           // copy of request.stream
-  int32_t adapter = -1;           // copy of request.adapter
+  int32_t adapter = -1;           // slot of request.adapter (AdapterSlots) once started; -1: none
   // Work after encoding: decoder steps (Generation, TeacherForcing); scoring by a causal model in
   // encoder batches (PackedScoring); or none (embeddings, task heads that read encoder output).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
@@ -52,6 +54,8 @@ struct Job {
   Result result;
 
   RequestKind kind() const { return request.kind; }
+  // PackedAdapter::id of request.adapter; 0: none.
+  uint64_t adapter_id() const { return request.adapter == nullptr ? 0 : request.adapter->id; }
   // Returns the job's work if it has the type that the function's name says, otherwise null.
   Generation* generation() const { return Work<Generation>(); }
   TeacherForcing* teacher_forcing() const { return Work<TeacherForcing>(); }
@@ -92,12 +96,12 @@ inline void PrefetchAhead(std::span<Job* const> jobs, size_t i) {
 
 // The engine's total resources. Each request is checked against them at submission.
 struct Capacity {
-  int64_t running_sequences = 0;     // sequences of all running requests; each beam counts
-  int64_t pages = 0, page_size = 1;  // KV cache pages; tokens per page
-  int64_t page_bytes = 0;            // memory of one KV cache page, of all layers
-  int64_t encode_tokens = 0;         // tokens of one encoder batch
-  int64_t queue_tokens = 0;          // EngineLimits::max_queue_tokens
-  int64_t adapters = 0;              // number of LoRA adapters of the model
+  int64_t running_sequences = 0;           // sequences of all running requests; each beam counts
+  int64_t pages = 0, page_size = 1;        // KV cache pages; tokens per page
+  int64_t page_bytes = 0;                  // memory of one KV cache page, of all layers
+  int64_t encode_tokens = 0;               // tokens of one encoder batch
+  int64_t queue_tokens = 0;                // EngineLimits::max_queue_tokens
+  const AdapterSlots* adapters = nullptr;  // null: the model was loaded without adapters
 };
 
 // Checks a request and plans its work. INVALID_ARGUMENT: a token id or an option is out of range,

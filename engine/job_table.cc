@@ -14,16 +14,17 @@
 namespace quintet {
 
 JobTable::JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
-                   ThreadPool* pool, Clock clock)
+                   Model* model, Clock clock)
     : capacity_(capacity),
       requests_(requests),
       encoder_(encoder),
+      adapters_(model->adapter_slots()),
       clock_(std::move(clock)),
       out_of_memory_(OutOfMemory()),
       expired_in_queue_(absl::DeadlineExceededError("the deadline passed in the queue")),
       expired_running_(absl::DeadlineExceededError("the deadline passed while decoding")),
       device_failed_(absl::UnavailableError("the device failed")),
-      threads_(pool),
+      threads_(&model->stream().pool()),
       pool_(capacity.pages, capacity.page_size),
       scheduler_({capacity.encode_tokens, capacity.pages, capacity.running_sequences}) {}
 
@@ -108,8 +109,16 @@ AdmissionBudget JobTable::FreeBudget() const {
 
 void JobTable::Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted) {
   admitted_ids_.clear();
-  scheduler_.Admit(now_us, budget, &admitted_ids_);
+  scheduler_.Admit(
+      now_us, budget, [this](RequestId id) { return TakeAdapterSlot(jobs_.at(id).get()); },
+      &admitted_ids_);
   for (const RequestId id : admitted_ids_) admitted->push_back(jobs_.at(id).get());
+}
+
+bool JobTable::TakeAdapterSlot(Job* job) {
+  if (job->request.adapter == nullptr) return true;
+  job->adapter = adapters_->Take(job->request.adapter);
+  return job->adapter >= 0;
 }
 
 // AssignPages runs on all threads: when a GPU processes a large input file, one call admits
@@ -162,7 +171,9 @@ PriorityPressure JobTable::CurrentPressure() const {
   const QueuedRequest* first = scheduler_.First(clock_());
   if (first == nullptr) return pressure;
   const AdmissionBudget free = FreeBudget();
-  if (first->pages <= free.pages && first->sequences <= free.sequences) {
+  const AdapterHandle& adapter = jobs_.at(first->id)->request.adapter;
+  if (first->pages <= free.pages && first->sequences <= free.sequences &&
+      (adapter == nullptr || adapters_->CanTake(*adapter))) {
     pressure.encoding = std::max(pressure.encoding.value_or(first->priority), first->priority);
   } else {
     pressure.waiting = first->priority;
@@ -242,6 +253,7 @@ std::unique_ptr<Job> JobTable::Remove(Job* job, bool started) {
     pool_.Release(&job->own_pages);
     pool_.Release(&job->source_pages);
     if (job->task() != nullptr) reserved_sequences_ -= job->task()->sequences();
+    if (job->adapter >= 0) adapters_->Return(job->adapter);
   }
   const auto place = jobs_.find(job->id);
   std::unique_ptr<Job> owned = std::move(place->second);

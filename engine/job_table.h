@@ -23,9 +23,9 @@ namespace quintet {
 
 class JobTable {
  public:
-  // `requests`, `encoder` and `pool` must outlive this object.
-  JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder,
-           ThreadPool* pool, Clock clock);
+  // `requests`, `encoder` and `model` must outlive this object.
+  JobTable(const Capacity& capacity, RequestTable* requests, EncoderRunner* encoder, Model* model,
+           Clock clock);
   ~JobTable();  // finishes every job, UNAVAILABLE
 
   size_t size() const { return jobs_.size(); }
@@ -48,7 +48,8 @@ class JobTable {
   // that the engine can run. The caller sets encode_tokens, the third field of AdmissionBudget.
   AdmissionBudget FreeBudget() const;
   // Moves jobs from the scheduler's queue to the end of `admitted`, in the scheduler's order of
-  // admission, until the next job does not fit the rest of `budget`.
+  // admission, until the next job does not fit the rest of `budget` or running jobs use all slots
+  // for adapters. Puts the adapters of the jobs into slots; the caller must call Start or Finish.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
@@ -57,8 +58,9 @@ class JobTable {
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
   // Returns the priorities of the work that competes with decoding. One is the highest priority of
-  // the jobs in the encoder. The other is that of the next queued request, if it waits for pages or
-  // sequences; if it waits only for the encoder, it counts as a job in the encoder.
+  // the jobs in the encoder. The other is that of the next queued request, if it waits for pages,
+  // sequences or an adapter's slot; if it waits only for the encoder, it counts as a job in the
+  // encoder.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
@@ -85,6 +87,7 @@ class JobTable {
   // Removes the job from the table. If the job was started, releases its KV cache pages and no
   // longer counts its sequences as running.
   std::unique_ptr<Job> Remove(Job* job, bool started);
+  bool TakeAdapterSlot(Job* job);
   void ReserveFor(Job* job, int64_t now_us);
   void NotifyDone(Job* job);
   void Notify(Job* job, bool was_queued, const absl::Status& status);
@@ -92,6 +95,7 @@ class JobTable {
   const Capacity capacity_;
   RequestTable* const requests_;
   EncoderRunner* const encoder_;
+  AdapterSlots* const adapters_;  // null: the model was loaded without adapters
   const Clock clock_;
 
   // The error statuses of finished jobs. They are made in advance, because making a status

@@ -42,6 +42,7 @@ void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int thr
     plan->host_cache = plan->model.cache;
     plan->host_workspace = plan->model.workspace + plan->search;
   } else {
+    plan->host_weights = plan->model.host_adapters;
     plan->host_workspace =
         options.limits.max_encode_tokens * config.d_model * 4 + plan->search + kDriverBytes;
   }
@@ -101,6 +102,22 @@ int64_t MemoryFor(const LimitRequest& request, const Device* device) {
   const int64_t most =
       request.max_bytes > 0 ? request.max_bytes : std::numeric_limits<int64_t>::max();
   return device == nullptr ? most : std::min(most, device->free_bytes() / request.models);
+}
+
+// Sets options->adapter_slots if it is 0 and the model is served.
+absl::Status SetAdapterSlots(const std::string& directory, const LimitRequest& request,
+                             LoadOptions* options, ThreadPool* pool) {
+  if (options->adapters.empty() || options->adapter_slots > 0) return absl::OkStatus();
+  if (request.workload != Workload::kServing) return absl::OkStatus();
+  const auto most = std::max<int64_t>(64, static_cast<int64_t>(options->adapters.size()));
+  options->adapter_slots = most;
+  if (options->device == nullptr) return absl::OkStatus();  // the slots hold only addresses
+  LoadOptions one = *options;
+  one.adapter_slots = 1;
+  QT_ASSIGN_OR_RETURN(const ModelMemory memory, Model::Measure(directory, one, pool));
+  const int64_t affordable = MemoryFor(request, options->device) / 8 / memory.adapters;
+  options->adapter_slots = std::clamp<int64_t>(affordable, 1, most);
+  return absl::OkStatus();
 }
 
 // Upper bound in bytes of one model's KV cache in host memory if the user has not set its size: a
@@ -169,6 +186,7 @@ absl::Status PlanMemory(const std::string& directory, const LimitRequest& reques
   QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
   ModelLimits& limits = options->limits;
   SetBatchLimits(request, config, options);
+  QT_RETURN_IF_ERROR(SetAdapterSlots(directory, request, options, pool));
   QT_RETURN_IF_ERROR(CheckCacheBytes(request, *options, config));
   if (options->device == nullptr && request.max_bytes == 0) {
     if (config.has_decoder()) {
@@ -213,6 +231,9 @@ std::string DescribeLimits(const LimitRequest& request, const LoadOptions& optio
   const ModelLimits& limits = options.limits;
   std::string line =
       text("max-batch-tokens", limits.max_encode_tokens, request.max_batch_tokens, "");
+  if (options.adapter_slots > 0) {
+    absl::StrAppend(&line, ", ", options.adapter_slots, " adapters at a time");
+  }
   if (!config.has_decoder() || !request.decodes) return line;
   const int64_t cache_mib = limits.cache_pages * PageBytes(options, config) >> 20;
   return absl::StrCat(text("max-running", limits.max_step_sequences, request.max_running, ""), ", ",

@@ -18,8 +18,8 @@ struct MemoryPlan {
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
   // The parts of the memory that are host memory, in bytes. On a CPU these are weights, cache and
-  // workspace; on a GPU only pinned buffers and the CUDA driver's memory. `host_loading` comes on
-  // top of them while weights and adapters are read.
+  // workspace; on a GPU only adapters, pinned buffers and the CUDA driver's memory. `host_loading`
+  // comes on top of them while weights and adapters are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const {
     return model.weights + model.adapters + model.cache + model.workspace + search + runtime;
@@ -53,8 +53,10 @@ struct LimitRequest {
 // short decoder prompts, and for them min(max_encode_tokens, 4096) is enough.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets all of options->limits except page_size. Limits that are 0 in `request` get these automatic
-// values:
+// Sets all of options->limits except page_size, and options->adapter_slots if it is 0 and the model
+// is served with adapters: to the number of these or 64, whichever is larger, but on a GPU at most
+// to as many as fit into an eighth of the memory. Limits that are 0 in `request` get these
+// automatic values:
 // - max_running: on a GPU 4096 for Workload::kJob (2048 without an encoder), 1024 for kServing; on
 //   a CPU 64 for kJob, 256 for kServing;
 // - max_batch_tokens: 16384 on a GPU, 4096 on a CPU;

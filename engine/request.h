@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/options.h"
 #include "models/config/sentence_modules.h"
+#include "models/model.h"
 
 namespace quintet {
 
@@ -83,9 +84,9 @@ class ResponseSink {
 struct Request {
   RequestKind kind = RequestKind::kGenerate;
   Priority priority = Priority::kNormal;
-  std::vector<int32_t> input;  // token ids, special tokens included
-  int32_t adapter = -1;  // index of a LoRA adapter (LoadOptions::adapters); -1: the base model
-  bool skip_special_tokens = true;                            // omit them from result texts
+  std::vector<int32_t> input;       // token ids, special tokens included
+  AdapterHandle adapter;            // a LoRA adapter of the engine's model; null: none
+  bool skip_special_tokens = true;  // omit them from result texts
   int64_t deadline_us = std::numeric_limits<int64_t>::max();  // by the monotonic clock
   std::shared_ptr<ResponseSink> sink;
 

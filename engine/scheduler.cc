@@ -66,11 +66,12 @@ const QueuedRequest* Scheduler::First(int64_t now_us) const {
   return first < 0 ? nullptr : &queues_[first].front();
 }
 
-void Scheduler::Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted) {
+void Scheduler::Admit(int64_t now_us, AdmissionBudget budget,
+                      absl::FunctionRef<bool(uint64_t id)> start, std::vector<uint64_t>* admitted) {
   for (int first = FirstClass(now_us); first >= 0; first = FirstClass(now_us)) {
     const QueuedRequest& request = queues_[first].front();
     if (request.encode_tokens > budget.encode_tokens || request.pages > budget.pages ||
-        request.sequences > budget.sequences) {
+        request.sequences > budget.sequences || !start(request.id)) {
       return;
     }
     budget.encode_tokens -= request.encode_tokens;

@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "engine/request.h"
 
 namespace quintet {
@@ -56,8 +57,10 @@ class Scheduler {
   int64_t waiting() const;
 
   // Moves requests from the queue to `admitted`, in the order of admission (defined at the top of
-  // this file), until the next request does not fit the rest of the budget.
-  void Admit(int64_t now_us, AdmissionBudget budget, std::vector<uint64_t>* admitted);
+  // this file), until the next request does not fit the rest of the budget or start(id), which is
+  // called for a request that fits, returns false.
+  void Admit(int64_t now_us, AdmissionBudget budget, absl::FunctionRef<bool(uint64_t id)> start,
+             std::vector<uint64_t>* admitted);
 
  private:
   // Virtual time at which the next request of the class may start, as computed by start-time fair
@@ -83,14 +86,14 @@ class Scheduler {
 // encoder, and of the requests that wait for resources. Unset: there is no such work.
 struct PriorityPressure {
   std::optional<Priority> encoding;  // jobs in the encoder, or waiting only for the encoder
-  std::optional<Priority> waiting;   // queued request that waits for pages or sequences
+  std::optional<Priority> waiting;   // queued request that waits for pages, sequences or slots
 };
 
 // Decides which priority classes run in the next decoder step. The highest class that is running or
 // being encoded runs in every step. All lower classes are skipped together, so that the steps of
 // the highest class stay small; they run in at least one of kMaxSkippedSteps + 1 steps. Nothing is
-// skipped while a request of higher priority waits for pages or sequences that lower classes hold,
-// nor if all jobs have one priority.
+// skipped while a request of higher priority waits for pages, sequences or adapters' slots that
+// lower classes hold, nor if all jobs have one priority.
 class PriorityThrottle {
  public:
   // Every running request is in at least one of any kMaxSkippedSteps + 1 consecutive steps.

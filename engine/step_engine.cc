@@ -26,7 +26,7 @@ StepEngine::StepEngine(StepEngineParts parts)
       pace_(parts.limits.prefill_share),
       encoder_cache_(parts.limits.encoder_cache_bytes),
       encoder_(model_, &encoder_cache_, decoder_->target_scores(), clock_),
-      jobs_(capacity_, &requests_, &encoder_, &model_->stream().pool(), clock_) {}
+      jobs_(capacity_, &requests_, &encoder_, model_, clock_) {}
 
 absl::StatusOr<RequestId> StepEngine::Submit(Request request) {
   return CatchOutOfMemory([&] { return PlanAndAdd(std::move(request)); });
@@ -149,7 +149,7 @@ bool StepEngine::DecodeOrAddToEncode(Job* job, int64_t now) {
   const bool usable = !job->classify_encoded || model_->stream().backend() == Backend::kCpu;
   EncodedStates cached;
   if (usable && job->scoring() == nullptr)
-    cached = encoder_cache_.Find(job->request.input, job->adapter);
+    cached = encoder_cache_.Find(job->request.input, job->adapter_id());
   if (cached.owner == nullptr) {
     encode_batch_.push_back(job);
     return true;

@@ -33,7 +33,7 @@ void EncoderDecoderModel::CarveArrays(Carver& carver) {
   const int64_t chunks = config_.decoder_layers * 2 * config_.heads;
   source_positions_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_row_offsets_ = carver.TakeTensor(DType::kI64, {tokens});
-  if (adapters_.size() > 0) cross_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
+  if (adapter_slot_count() > 0) cross_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
   cross_chunk_offsets_ = carver.TakeTensor(DType::kI64, {chunks});
   if (!source_positions_.defined()) return;  // null base: only the sizes are needed
   std::iota(source_positions_.as<int32_t>(), source_positions_.as<int32_t>() + tokens, 0);
@@ -135,7 +135,7 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   cross_upload_ = stream_.CopyH2D(row_offset, rows * 8);
   std::span<const int32_t> row_adapters;
   for (const int32_t adapter : adapters) {
-    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
+    QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
     if (adapter < 0 || !row_adapters.empty()) continue;
     int32_t* const copy = cross_adapters_.as<int32_t>() + first;
     std::copy(adapters.begin(), adapters.end(), copy);

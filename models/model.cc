@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
                       LoadWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
-  QT_RETURN_IF_ERROR(model->LoadAdapters(options.adapters, options.follow_symlinks, false));
+  QT_RETURN_IF_ERROR(model->LoadAdapters(options, /*describe=*/false));
   QT_RETURN_IF_ERROR(model->Allocate());
   return model;
 }
@@ -80,12 +80,17 @@ absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const Loa
                       DescribeWeights(directory, &config, WeightOptionsOf(options), pool));
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
-  QT_RETURN_IF_ERROR(model->LoadAdapters(options.adapters, options.follow_symlinks, true));
+  QT_RETURN_IF_ERROR(model->LoadAdapters(options, /*describe=*/true));
   QT_RETURN_IF_ERROR(model->Measure());
   return model->memory();
 }
 
 }  // namespace
+
+absl::StatusOr<AdapterHandle> Model::ReadAdapter(const AdapterSource& source) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("adapter ", source.name, ": the model was loaded without adapters"));
+}
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
                                                    const LoadOptions& options, ThreadPool* pool) {

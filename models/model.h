@@ -54,14 +54,20 @@ struct AdapterSource {
   std::string name, path;
   bool operator==(const AdapterSource&) const = default;
 };
+// An adapter that was read for a model (models/adapter_layout.h).
+struct PackedAdapter;
+using AdapterHandle = std::shared_ptr<const PackedAdapter>;
+struct AdapterLayout;
+class AdapterSlots;
 
 struct LoadOptions {
   WeightType weights = WeightType::kF32;
   Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
-  bool follow_symlinks = false;  // allow weight files that are symbolic links
-  // LoRA adapters to load with the model. DecodeBatch and EncodeBatch name one by its index here.
-  std::vector<AdapterSource> adapters;
+  bool follow_symlinks = false;         // allow weight files that are symbolic links
+  std::vector<AdapterSource> adapters;  // LoRA adapters to load with the model
+  // How many adapters can be used at the same time (AdapterSlots); 0: all of `adapters`.
+  int64_t adapter_slots = 0;
 };
 
 // Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
@@ -70,8 +76,9 @@ struct ModelMemory {
   int64_t cache = 0;      // bytes of KV cache pages
   int64_t workspace = 0;  // bytes used by forward passes
   int64_t adapters = 0;   // bytes of the factors of LoRA adapters
-  // Bytes of host memory that the factors of the largest adapter take while it is read.
-  int64_t adapter_reading = 0;
+  // GPU: bytes of the factors in host memory, from where they are copied to the slots. All
+  // backends: bytes of host memory that the factors of the largest adapter take while it is read.
+  int64_t host_adapters = 0, adapter_reading = 0;
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
 
@@ -98,7 +105,7 @@ struct EncodeBatch {
   // If true, tokens of a causal model attend also to later tokens of their input, except those that
   // the mask hides.
   bool bidirectional = false;
-  // The adapter of each input, as an index into LoadOptions::adapters; -1: none.
+  // The adapter of each input, as its slot (AdapterSlots); -1: none.
   std::span<const int32_t> adapters;  // [n], or empty: none
   // Additional mask, two bounds per key (FlashMask; kernels/attention/mask.h). Values are indices
   // of tokens in their input: key j is hidden from queries i >= lower_begin[j] and from queries i <
@@ -136,7 +143,7 @@ struct DecodeBatch {
   const int32_t* source_slots = nullptr;   // [groups, source_slots_stride]
   int64_t source_slots_stride = 0;
   std::span<const int32_t> source_lens;  // [groups]
-  // The adapter of each sequence, as an index into LoadOptions::adapters; -1: none.
+  // The adapter of each sequence, as its slot (AdapterSlots); -1: none.
   std::span<const int32_t> adapters;  // [n], or empty: none
   // Output rows: the rows whose hidden states Decode returns, as ascending indices into `tokens`.
   std::span<const int32_t> output_rows;
@@ -176,8 +183,13 @@ class Model {
   Stream& stream() { return stream_; }
   const ModelMemory& memory() const { return memory_; }
   int64_t weight_bytes() const { return memory_.weights; }
-  // Number of LoRA adapters (LoadOptions::adapters).
-  virtual int64_t adapters() const { return 0; }
+  // The LoRA adapters that were loaded with the model (LoadOptions::adapters).
+  virtual std::span<const AdapterHandle> adapters() const { return {}; }
+  // Reads a further adapter for this model. Thread-safe. Errors: those of AdapterPool::Read, which
+  // include FAILED_PRECONDITION if the model must be loaded again to make room for it.
+  virtual absl::StatusOr<AdapterHandle> ReadAdapter(const AdapterSource& source) const;
+  // The slots for adapters; null if the model was loaded without adapters.
+  virtual AdapterSlots* adapter_slots() { return nullptr; }
   int64_t parameters() const { return memory_.parameters; }
 
   // Sets a function that is called after every layer; null: no function. Used to compare two models
@@ -217,7 +229,8 @@ class Model {
   // (never in device memory). `position` is the position of the first row in its sequence. In
   // rotary models all rows must belong to one sequence, because keys and values are rotated by
   // position; in other models they may belong to several. position + rows <= max_encode_tokens.
-  // `adapters` [rows] holds the adapter of each row, -1: none; if it is empty, no row has one.
+  // `adapters` [rows] holds the slot of each row's adapter, -1: none; if it is empty, no row has
+  // one.
   virtual void ProjectCross(const Tensor& states, int64_t position, std::span<const int32_t> slots,
                             std::span<const int32_t> adapters) = 0;
 

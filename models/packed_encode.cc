@@ -35,7 +35,7 @@ void PackedModel::CarveArrays(Carver& carver) {
   if (stream_.backend() == Backend::kCuda) {
     pool_segments_ = carver.TakeTensor(DType::kI32, {tokens, kSegmentWords});
   }
-  if (adapters_.size() > 0) encoder_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
+  if (adapter_slot_count() > 0) encoder_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
   if (config_.has_encoder()) return;
   mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
@@ -81,7 +81,7 @@ void PackedModel::SetAdapters(const EncodeBatch& batch) {
   encoder_adapted_ = false;
   encoder_ranges_.clear();
   for (const int32_t adapter : batch.adapters) {
-    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
+    QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
     encoder_adapted_ = encoder_adapted_ || adapter >= 0;
   }
   if (!encoder_adapted_) return;

@@ -25,13 +25,25 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
   memory_.parameters = weights_.parameters;
 }
 
-absl::Status PackedModel::LoadAdapters(std::span<const AdapterSource> sources, bool follow_symlinks,
-                                       bool describe) {
-  QT_ASSIGN_OR_RETURN(adapters_, LoadedAdapters::Load(sources, config_, weights_, activations_,
-                                                      follow_symlinks, describe, stream_));
-  memory_.adapters = adapters_.bytes();
-  memory_.adapter_reading = adapters_.reading_bytes();
+absl::Status PackedModel::LoadAdapters(const LoadOptions& options, bool describe) {
+  if (options.adapters.empty()) return absl::OkStatus();
+  const AdapterPool::Options pool = {.sources = options.adapters,
+                                     .slots = options.adapter_slots,
+                                     .follow_symlinks = options.follow_symlinks,
+                                     .describe = describe};
+  QT_ASSIGN_OR_RETURN(adapters_, AdapterPool::Load(pool, config_, weights_, activations_, stream_));
+  memory_.adapters = adapters_->bytes();
+  memory_.host_adapters = adapters_->host_bytes();
+  memory_.adapter_reading = adapters_->reading_bytes();
   return absl::OkStatus();
+}
+
+std::span<const AdapterHandle> PackedModel::adapters() const {
+  return adapters_ == nullptr ? std::span<const AdapterHandle>() : adapters_->loaded();
+}
+
+absl::StatusOr<AdapterHandle> PackedModel::ReadAdapter(const AdapterSource& source) const {
+  return adapters_ == nullptr ? Model::ReadAdapter(source) : adapters_->Read(source);
 }
 
 absl::Status PackedModel::Measure() {
@@ -72,7 +84,7 @@ StepShape PackedModel::InitialShape() const {
   const int64_t source_tokens = std::min({most, limits_.max_encode_tokens, slots});
   StepShape shape{limits_.max_step_tokens, sequences, sequences,
                   limits_.max_step_tokens, tokens,    source_tokens};
-  shape.adapters = adapters_.size() > 0;
+  shape.adapters = adapters_ != nullptr;
   return grows ? shape : shape.Rounded(limits_);
 }
 
@@ -147,10 +159,10 @@ constexpr int64_t kLoraScratchBytes = int64_t{64} << 20;
 constexpr int64_t kRowBiasElements = int64_t{64} << 20;
 
 void PackedModel::CarveLora(Carver& carver) {
-  if (adapters_.size() == 0) return;
+  if (adapters_ == nullptr) return;
   const int64_t rows = std::max(block_rows_, limits_.max_encode_tokens);
   int64_t scratch = 0, row_bias = 0, words = 0;
-  for (const auto& [weight, lora] : adapters_.weights()) {
+  for (const auto& [weight, lora] : adapters_->weights()) {
     const int64_t one_row = LoraScratchBytes(lora, 1);
     scratch = std::max({scratch, one_row, std::min(rows * one_row, kLoraScratchBytes)});
     scratch = std::max(scratch, LoraCopyBytes(*weight, stream_));
@@ -163,7 +175,7 @@ void PackedModel::CarveLora(Carver& carver) {
 }
 
 const LoraWeight* PackedModel::Corrected(const WeightView* w) const {
-  return row_adapters_.empty() ? nullptr : adapters_.Find(w);
+  return row_adapters_.empty() ? nullptr : adapters_->Find(w);
 }
 
 LinearArgs PackedModel::WithLora(LinearArgs args) {
@@ -322,7 +334,7 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
     }
   }
   for (const int32_t adapter : batch.adapters) {
-    QT_CHECK(-1 <= adapter && adapter < adapters_.size());
+    QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
   }
   step_.Fill(batch, shape, cache_.pages * cache_.page_size);
   ReorderBeams({.slots = step_.batch().slots,

@@ -16,8 +16,8 @@
 #include "kernels/linear/linear.h"
 #include "kernels/runtime/graph_cache.h"
 #include "kernels/runtime/grid_wait_right.h"
+#include "models/adapter_pool.h"
 #include "models/adapter_ranges.h"
-#include "models/loaded_adapters.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights/weights.h"
@@ -26,7 +26,9 @@ namespace quintet {
 
 class PackedModel : public Model {
  public:
-  int64_t adapters() const final { return adapters_.size(); }
+  std::span<const AdapterHandle> adapters() const final;
+  absl::StatusOr<AdapterHandle> ReadAdapter(const AdapterSource& source) const final;
+  AdapterSlots* adapter_slots() final { return adapters_ ? &adapters_->slots() : nullptr; }
   void BeginEncode(const EncodeBatch& batch) final;
   bool EncodeSlice(int64_t work) final;
   Tensor EncodedStates() const final;
@@ -43,10 +45,9 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
-  // Loads LoRA adapters, or with `describe` only their sizes (LoadedAdapters::Load). Call it before
-  // Measure and Allocate.
-  absl::Status LoadAdapters(std::span<const AdapterSource> sources, bool follow_symlinks,
-                            bool describe);
+  // Loads the adapters in `options`, or with `describe` only their sizes (AdapterPool::Load). Call
+  // it before Measure and Allocate.
+  absl::Status LoadAdapters(const LoadOptions& options, bool describe);
   // Computes the sizes of KV cache and workspace for limits(); afterwards memory() returns them.
   // RESOURCE_EXHAUSTED: the KV cache's size in bytes does not fit 64 bits.
   absl::Status Measure();
@@ -57,6 +58,9 @@ class PackedModel : public Model {
  protected:
   PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
               const Stream& stream);
+
+  // 0: the model was loaded without adapters.
+  int64_t adapter_slot_count() const { return adapters_ ? adapters_->slot_count() : 0; }
 
   // ---- Functions that each model family implements ----
 
@@ -176,7 +180,7 @@ class PackedModel : public Model {
   // depend on the values of row_adapters_, so they must be empty during the capture of a CUDA
   // graph.
   std::span<const AdapterRange> row_ranges_;
-  LoadedAdapters adapters_;
+  std::unique_ptr<AdapterPool> adapters_;  // null: the model was loaded without adapters
 
   // The current decoder step.
   StepArrays step_;

@@ -182,7 +182,7 @@ void T5Model::Carve(Carver& carver) {
   if (!aligned || SplitNormParts(first, 1, stream_) == 0) return;
   // AddLora computes norms of at most this many columns itself.
   constexpr int64_t kMostLoraNorm = 8192;
-  if (adapters_.size() > 0 && config_.d_model > kMostLoraNorm) return;
+  if (adapter_slot_count() > 0 && config_.d_model > kMostLoraNorm) return;
   const auto carve = [&](int64_t max_rows) {
     const int64_t rows = std::min(max_rows, kMostNormRows), d = config_.d_model;
     SplitNormBuffers buffers;

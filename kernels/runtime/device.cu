@@ -236,6 +236,17 @@ absl::StatusOr<Buffer> CudaDevice::AllocatePinned(int64_t bytes) {
   return Buffer(host, bytes, std::shared_ptr<void>(host, release));
 }
 
+absl::StatusOr<Buffer> CudaDevice::AllocateHost(int64_t bytes) {
+  if (bytes == 0) return Buffer();
+  void* host = nullptr;
+  cudaError_t error = cudaSetDevice(ordinal_);
+  if (error == cudaSuccess) {
+    error = cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault);
+  }
+  if (error != cudaSuccess) return NoMemory(bytes, "of pinned memory", error);
+  return Buffer(host, bytes, std::shared_ptr<void>(host, [](void* p) { cudaFreeHost(p); }));
+}
+
 const void* CudaDevice::DevicePtrOf(const void* host) const {
   const char* at = static_cast<const char*>(host);
   std::lock_guard<std::mutex> lock(pinned_->mutex);

@@ -7,7 +7,8 @@
 // device side): the host writes small arrays into the host memory, CopyH2D copies a part of them to
 // the device side, and launchers pass device-side addresses (DevicePtr) to their kernels.
 //
-// Only the engine thread may call member functions, except Write. Buffers may outlive their device.
+// Only the engine thread may call member functions, except Write and AllocateHost. Buffers may
+// outlive their device.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ class Device : public CudaStream {
   virtual int64_t free_bytes() const = 0;
 
   // Makes the calling thread the engine thread: the only thread that may call member functions,
-  // except Write.
+  // except Write and AllocateHost.
   virtual void Use() = 0;
 
   // Number of device allocations so far. Tests use it to check that steps allocate nothing.
@@ -51,6 +52,9 @@ class Device : public CudaStream {
   // Allocates pinned host memory and a device buffer of the same size, both zeroed; data() is the
   // host address.
   virtual absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) = 0;
+  // Allocates pinned host memory without a device side, uninitialised. Any thread may call this and
+  // release the buffer, but not while a copy from it is in progress.
+  virtual absl::StatusOr<Buffer> AllocateHost(int64_t bytes) = 0;
 
   // CopyH2D (an upload) and CopyD2H enqueue a copy of `bytes` bytes from one side of a pinned
   // buffer to the other, beginning at the host address `pinned_host`. The host must not touch its
@@ -67,8 +71,8 @@ class Device : public CudaStream {
   virtual void CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   // Copies weights from host memory to device memory while a model loads; the copy is complete on
-  // return. This is the only member function that threads other than the engine thread may call,
-  // and only while the engine thread calls none.
+  // return. Threads other than the engine thread may call it, but only while the engine thread
+  // calls no member function.
   virtual void Write(void* device, const void* host, int64_t bytes) = 0;
 
   // Captures what `work` enqueues (kernels only) into a CUDA graph instead of running it. Returns

@@ -36,6 +36,7 @@ class CudaDevice final : public Device {
   void Use() override;
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override;
   absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) override;
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override;
   int64_t CopyH2D(const void* pinned_host, int64_t bytes) override;
   void CopyD2H(void* pinned_host, int64_t bytes) override;
   void WaitForH2D(int64_t number) override;

@@ -48,6 +48,10 @@ class Stream {
   absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocatePinned(bytes);
   }
+  // Allocates host memory from which Write copies without waiting. Any thread may call it.
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) const {
+    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocateHost(bytes);
+  }
   template <typename T>
   T* DevicePtr(T* host) const {
     return device_ == nullptr ? host : device_->DevicePtr(host);

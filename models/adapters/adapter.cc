@@ -28,7 +28,9 @@ absl::StatusOr<std::vector<float>> ReadValues(const SafetensorsReader& file,
       absl::StrCat("tensor ", Printable(tensor.name), " holds a NaN or an infinity"));
 }
 
-absl::StatusOr<Adapter> ReadTensors(const SafetensorsReader& file, const AdapterTensors& found) {
+// With `describe`, reads no values.
+absl::StatusOr<Adapter> ReadTensors(const SafetensorsReader& file, const AdapterTensors& found,
+                                    bool describe) {
   Adapter adapter;
   adapter.skipped = found.skipped;
   for (const FactorTensors& tensors : found.factors) {
@@ -36,19 +38,37 @@ absl::StatusOr<Adapter> ReadTensors(const SafetensorsReader& file, const Adapter
     factors.module = *tensors.module;
     factors.rank = tensors.rank;
     factors.scale = tensors.scale;
-    QT_ASSIGN_OR_RETURN(factors.a, ReadValues(file, *tensors.a));
-    QT_ASSIGN_OR_RETURN(factors.b, ReadValues(file, *tensors.b));
-    if (tensors.alpha != nullptr) {
-      QT_ASSIGN_OR_RETURN(const std::vector<float> alpha, ReadValues(file, *tensors.alpha));
-      factors.scale = alpha[0] / static_cast<float>(tensors.rank);
+    if (!describe) {
+      QT_ASSIGN_OR_RETURN(factors.a, ReadValues(file, *tensors.a));
+      QT_ASSIGN_OR_RETURN(factors.b, ReadValues(file, *tensors.b));
+      if (tensors.alpha != nullptr) {
+        QT_ASSIGN_OR_RETURN(const std::vector<float> alpha, ReadValues(file, *tensors.alpha));
+        factors.scale = alpha[0] / static_cast<float>(tensors.rank);
+      }
     }
     adapter.factors.push_back(std::move(factors));
   }
   for (const auto& [head, tensor] : found.saved) {
-    QT_ASSIGN_OR_RETURN(std::vector<float> values, ReadValues(file, *tensor));
+    std::vector<float> values;
+    if (!describe) {
+      QT_ASSIGN_OR_RETURN(values, ReadValues(file, *tensor));
+    }
     adapter.saved.push_back({*head, std::move(values)});
   }
   return adapter;
+}
+
+absl::StatusOr<Adapter> OpenAdapter(const std::string& path, const ModelConfig& config,
+                                    bool follow_symlinks, bool describe) {
+  return CatchOutOfMemory([&]() -> absl::StatusOr<Adapter> {
+    QT_ASSIGN_OR_RETURN(const AdapterFiles files, OpenAdapterFiles(path, follow_symlinks));
+    const ModuleTable modules = ListModules(config);
+    QT_ASSIGN_OR_RETURN(const AdapterTensors found,
+                        files.config.has_value()
+                            ? MatchPeftTensors(files.weights, *files.config, modules)
+                            : MatchKohyaTensors(files.weights, modules));
+    return ReadTensors(files.weights, found, describe);
+  });
 }
 
 }  // namespace
@@ -75,15 +95,12 @@ bool Adapter::Changes(const std::string& parameter) const {
 
 absl::StatusOr<Adapter> ReadAdapter(const std::string& path, const ModelConfig& config,
                                     bool follow_symlinks) {
-  return CatchOutOfMemory([&]() -> absl::StatusOr<Adapter> {
-    QT_ASSIGN_OR_RETURN(const AdapterFiles files, OpenAdapterFiles(path, follow_symlinks));
-    const ModuleTable modules = ListModules(config);
-    QT_ASSIGN_OR_RETURN(const AdapterTensors found,
-                        files.config.has_value()
-                            ? MatchPeftTensors(files.weights, *files.config, modules)
-                            : MatchKohyaTensors(files.weights, modules));
-    return ReadTensors(files.weights, found);
-  });
+  return OpenAdapter(path, config, follow_symlinks, /*describe=*/false);
+}
+
+absl::StatusOr<Adapter> DescribeAdapter(const std::string& path, const ModelConfig& config,
+                                        bool follow_symlinks) {
+  return OpenAdapter(path, config, follow_symlinks, /*describe=*/true);
 }
 
 }  // namespace quintet

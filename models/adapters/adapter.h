@@ -60,4 +60,9 @@ struct Adapter {
 absl::StatusOr<Adapter> ReadAdapter(const std::string& path, const ModelConfig& config,
                                     bool follow_symlinks = false);
 
+// Does what ReadAdapter does, but reads no values: all vectors of values are empty, and factors
+// with an alpha in the file have the scale 1.
+absl::StatusOr<Adapter> DescribeAdapter(const std::string& path, const ModelConfig& config,
+                                        bool follow_symlinks = false);
+
 }  // namespace quintet

@@ -1,5 +1,7 @@
 #include "models/adapters/adapter_files.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <utility>
 
@@ -13,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kPeftConfig[] = "adapter_config.json";
 constexpr char kPeftWeights[] = "adapter_model.safetensors";
 
 absl::Status CheckSize(const SafetensorsReader& file) {
@@ -25,7 +28,7 @@ absl::Status CheckSize(const SafetensorsReader& file) {
 
 // Says why a directory is not an adapter, or OK.
 absl::Status CheckDirectory(const std::string& directory) {
-  if (!HasEntry(directory, "adapter_config.json")) {
+  if (!HasEntry(directory, kPeftConfig)) {
     if (HasEntry(directory, "config.json")) {
       return absl::InvalidArgumentError(
           "the directory holds a model, not an adapter; expected adapter_config.json and "
@@ -75,6 +78,23 @@ absl::StatusOr<AdapterFiles> OpenAdapterFiles(const std::string& path, bool foll
   QT_ASSIGN_OR_RETURN(AdapterFiles files, Open(path, follow_symlinks));
   QT_RETURN_IF_ERROR(CheckSize(files.weights));
   return files;
+}
+
+AdapterStamp StampAdapter(const std::string& path) {
+  AdapterStamp stamp;
+  for (const std::string& file :
+       {path, absl::StrCat(path, "/", kPeftConfig), absl::StrCat(path, "/", kPeftWeights)}) {
+    struct stat info;
+    if (stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    for (const int64_t value :
+         {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
+          static_cast<int64_t>(info.st_size), static_cast<int64_t>(info.st_mtim.tv_sec),
+          static_cast<int64_t>(info.st_mtim.tv_nsec), static_cast<int64_t>(info.st_ctim.tv_sec),
+          static_cast<int64_t>(info.st_ctim.tv_nsec)}) {
+      stamp.push_back(value);
+    }
+  }
+  return stamp;
 }
 
 }  // namespace quintet

@@ -1,8 +1,10 @@
 // Opens the files of an adapter: a directory of PEFT or a file of kohya's format (adapter.h).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "models/adapters/adapter_config.h"
@@ -20,5 +22,10 @@ constexpr int64_t kMaxAdapterBytes = int64_t{8} << 30;
 
 // Errors: ReadAdapter's, except those that need a model or the values of the tensors.
 absl::StatusOr<AdapterFiles> OpenAdapterFiles(const std::string& path, bool follow_symlinks);
+
+// What identifies the contents of an adapter's files without reading them: device, inode, size and
+// times of each. Files that do not exist have none.
+using AdapterStamp = std::vector<int64_t>;
+AdapterStamp StampAdapter(const std::string& path);
 
 }  // namespace quintet

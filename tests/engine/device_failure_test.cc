@@ -17,6 +17,7 @@ class PretendedDevice : public Device {
   void Use() override {}
   absl::StatusOr<Buffer> Allocate(int64_t bytes) override { return Buffer::Allocate(bytes); }
   absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) override { return Buffer::Allocate(bytes); }
+  absl::StatusOr<Buffer> AllocateHost(int64_t bytes) override { return Buffer::Allocate(bytes); }
   int64_t CopyH2D(const void*, int64_t) override { return 0; }
   void CopyD2H(void*, int64_t) override {}
   void WaitForH2D(int64_t) override {}

@@ -94,6 +94,9 @@ Result RunAlone(const FakeOptions& options, const Request& request, const Tokeni
   Request copy = request;
   auto sink = std::make_shared<RecordingSink>();
   copy.sink = sink;
+  if (request.adapter != nullptr) {  // one of another FakeModel
+    copy.adapter = model.adapters()[std::stoul(request.adapter->source.name)];
+  }
   const auto id = (*engine)->Submit(copy);
   INFO(id.status().message());
   REQUIRE(id.ok());

@@ -76,7 +76,9 @@ Request RandomRequest(std::mt19937* random, const Model& model) {
   }
   if (kind < 2) request.stream = false;
   request.priority = static_cast<Priority>((*random)() % 3);
-  if (model.adapters() > 0) request.adapter = static_cast<int32_t>((*random)() % 4) - 1;
+  const std::span<const AdapterHandle> adapters = model.adapters();
+  const size_t adapter = (*random)() % (adapters.size() + 1);
+  if (adapter < adapters.size()) request.adapter = adapters[adapter];
   return request;
 }
 
@@ -253,6 +255,8 @@ TEST_CASE(
   trace.limits.encoder_cache_bytes = 20000;
   trace.limits.admission_sequences = 5;
   trace.limits.max_admission_delay_steps = 3;
+  trace.fake.adapters = 6;
+  trace.fake.adapter_slots = 2;
   for (int seed = 10; seed < 16; ++seed) {
     trace.fake.causal = seed % 2 == 1;
     RunTrace(trace, seed);

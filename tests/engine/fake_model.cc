@@ -34,14 +34,26 @@ uint64_t Adapted(uint64_t hash, int32_t adapter) {
   return adapter < 0 ? hash : Mix(hash, static_cast<uint64_t>(adapter));
 }
 
-int32_t AdapterOf(std::span<const int32_t> adapters, size_t i) {
-  return adapters.empty() ? -1 : adapters[i];
-}
-
 }  // namespace
 
 FakeModel::FakeModel(const FakeOptions& options, ThreadPool* pool)
-    : Model(ModelConfig(), options.limits, Stream(pool, options.device)), options_(options) {
+    : Model(ModelConfig(), options.limits, Stream(pool, options.device)),
+      options_(options),
+      layout_(std::make_shared<const AdapterLayout>()),
+      in_slot_(
+          static_cast<size_t>(options.adapter_slots > 0 ? options.adapter_slots : options.adapters),
+          -1),
+      adapter_slots_(static_cast<int64_t>(in_slot_.size()), layout_.get(),
+                     [this](int32_t slot, const AdapterHandle& adapter) {
+                       const auto at = std::find(adapters_.begin(), adapters_.end(), adapter);
+                       in_slot_[slot] = static_cast<int32_t>(at - adapters_.begin());
+                     }) {
+  for (int64_t i = 0; i < options.adapters; ++i) {
+    const auto adapter = std::make_shared<PackedAdapter>();
+    adapter->layout = layout_;
+    adapter->source.name = std::to_string(i);
+    adapters_.push_back(adapter);
+  }
   config_.family = options.causal ? Family::kGpt2 : options.family;
   config_.head = options.head;
   config_.vocab = options.vocab;
@@ -130,9 +142,15 @@ uint64_t FakeModel::CausalStateOf(size_t begin, size_t end, size_t row) {
 
 void FakeModel::CheckAdapters(std::span<const int32_t> adapters, size_t count) {
   Expect(adapters.empty() || adapters.size() == count, "adapters");
-  for (const int32_t adapter : adapters) {
-    Expect(adapter >= -1 && adapter < options_.adapters, "index of an adapter");
+  for (const int32_t slot : adapters) {
+    Expect(slot >= -1 && slot < static_cast<int32_t>(in_slot_.size()) &&
+               (slot < 0 || in_slot_[slot] >= 0),
+           "slot of an adapter");
   }
+}
+
+int32_t FakeModel::AdapterOf(std::span<const int32_t> slots, size_t i) const {
+  return slots.empty() || slots[i] < 0 ? -1 : in_slot_[slots[i]];
 }
 
 Tensor FakeModel::EncodedRows(std::span<const int32_t> rows) {

@@ -4,10 +4,13 @@
 // as different results.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "models/adapter_layout.h"
+#include "models/adapter_slots.h"
 #include "models/model.h"
 
 namespace quintet {
@@ -19,8 +22,9 @@ struct FakeOptions {
   int64_t vocab = 40;
   int64_t labels = 3;
   int64_t max_positions = 0;
-  float eos_bonus = 0.0f;  // added to the logit of token 1
-  int64_t adapters = 0;    // number of adapters; each changes all hashes of its sequences
+  float eos_bonus = 0.0f;     // added to the logit of token 1
+  int64_t adapters = 0;       // number of adapters; each changes all hashes of its sequences
+  int64_t adapter_slots = 0;  // 0: one for each adapter
   // A simulated clock, in microseconds. It advances by encode_us per unit of encoder work (see
   // Model::EncodeSlice), project_us per row of states that is projected to keys and values,
   // decode_us per decoder call, and token_us per token of a decoder call.
@@ -38,7 +42,8 @@ class FakeModel : public Model {
  public:
   FakeModel(const FakeOptions& options, ThreadPool* pool);
 
-  int64_t adapters() const override { return options_.adapters; }
+  std::span<const AdapterHandle> adapters() const override { return adapters_; }
+  AdapterSlots* adapter_slots() override { return adapters_.empty() ? nullptr : &adapter_slots_; }
   void BeginEncode(const EncodeBatch& batch) override;
   bool EncodeSlice(int64_t work) override;
   Tensor EncodedStates() const override;
@@ -93,9 +98,15 @@ class FakeModel : public Model {
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
   void CheckAdapters(std::span<const int32_t> adapters, size_t count);
+  // The index of the adapter of element i of a batch, whose adapters have these slots; -1: none.
+  int32_t AdapterOf(std::span<const int32_t> slots, size_t i) const;
   uint64_t CausalStateOf(size_t begin, size_t end, size_t row);
 
   FakeOptions options_;
+  std::shared_ptr<const AdapterLayout> layout_;
+  std::vector<AdapterHandle> adapters_;
+  std::vector<int32_t> in_slot_;  // index of the adapter in each slot
+  AdapterSlots adapter_slots_;
   std::vector<Slot> slots_;
   std::vector<float> encoder_states_, decoder_states_, taken_states_;
   std::vector<int32_t> chosen_, parents_;

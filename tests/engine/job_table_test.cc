@@ -20,13 +20,15 @@ struct StartSink : RecordingSink {
 // A job table with a fake model that has 8 KV cache pages of 4 tokens and room for 3 sequences. The
 // tests call the table as the engine does in its steps.
 struct JobScene {
-  explicit JobScene(bool causal = true)
-      : model({.causal = causal}, &pool),
+  explicit JobScene(bool causal = true, int64_t adapters = 0, int64_t slots = 0)
+      : model({.causal = causal, .adapters = adapters, .adapter_slots = slots}, &pool),
         scores(&model),
         encoder(&model, &cache, &scores, [this] { return now_us; }),
         requests({.max_queue_requests = 10}, capacity.pages),
-        jobs(std::make_unique<JobTable>(capacity, &requests, &encoder, &pool,
-                                        [this] { return now_us; })) {}
+        jobs(std::make_unique<JobTable>(capacity, &requests, &encoder, &model,
+                                        [this] { return now_us; })) {
+    capacity.adapters = model.adapter_slots();
+  }
 
   // Submits a request with a prompt of 2 tokens. It needs (2 + new_tokens) / 4 pages, rounded up.
   RequestId Submit(int64_t new_tokens, Priority priority = Priority::kNormal,
@@ -70,11 +72,11 @@ struct JobScene {
   }
   absl::StatusCode code(size_t request) const { return sinks[request]->status.code(); }
 
-  const Capacity capacity{.running_sequences = 3,
-                          .pages = 8,
-                          .page_size = 4,
-                          .encode_tokens = 64,
-                          .queue_tokens = 1000};
+  Capacity capacity{.running_sequences = 3,
+                    .pages = 8,
+                    .page_size = 4,
+                    .encode_tokens = 64,
+                    .queue_tokens = 1000};
   int64_t now_us = 100;
   ThreadPool pool{1};
   FakeModel model;
@@ -85,6 +87,41 @@ struct JobScene {
   std::unique_ptr<JobTable> jobs;
   std::vector<std::shared_ptr<StartSink>> sinks;
 };
+
+TEST_CASE("job table: jobs wait for the slots of adapters, which started jobs hold") {
+  JobScene scene(true, 3, 1);
+  const auto submit = [&](int adapter, Priority priority = Priority::kNormal) {
+    Request request = GenerateRequest(scene.model, {4, 5});
+    request.decoding.max_new_tokens = 2;
+    request.priority = priority;
+    if (adapter >= 0) request.adapter = scene.model.adapters()[static_cast<size_t>(adapter)];
+    return scene.Submit(std::move(request));
+  };
+  const RequestId first = submit(0), same = submit(0);
+  const RequestId other = submit(1, Priority::kLow), none = submit(-1, Priority::kLow);
+  scene.TakeArrivals();
+  CHECK(scene.Start() == std::vector<RequestId>{first, same});
+  CHECK(scene.jobs->CurrentPressure().waiting == Priority::kLow);  // not for pages or sequences
+  const auto end = [&](RequestId id) {
+    scene.jobs->Finish(scene.jobs->Find(id), JobState::kCancelled, absl::CancelledError("x"));
+  };
+  end(first);
+  CHECK(scene.Start().empty());  // `same` still uses the slot
+  end(same);
+  CHECK_FALSE(scene.jobs->CurrentPressure().waiting.has_value());
+  CHECK(scene.Start() == std::vector<RequestId>{other, none});
+  CHECK(scene.jobs->Find(none)->adapter == -1);
+  end(none);
+  end(other);
+  CHECK(scene.model.adapter_slots()->CanTake(*scene.model.adapters()[2]));
+
+  FakeModel stranger({.adapters = 1}, &scene.pool);
+  Request request = GenerateRequest(scene.model, {4, 5});
+  request.adapter = stranger.adapters()[0];
+  request.sink = std::make_shared<StartSink>();
+  CHECK(absl::IsInvalidArgument(
+      PlanJob(std::move(request), scene.model.config(), nullptr, scene.capacity).status()));
+}
 
 TEST_CASE("job table: started jobs hold their pages and sequences until they end") {
   JobScene scene;

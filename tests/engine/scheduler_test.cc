@@ -23,9 +23,11 @@ QueuedRequest Queued(uint64_t id, Priority priority, int64_t arrival_us, int64_t
 
 constexpr AdmissionBudget kCapacity{1000, 1000, 16};
 
+bool AllStart(uint64_t) { return true; }
+
 std::vector<uint64_t> AdmitAll(Scheduler* scheduler, int64_t now, int64_t sequences) {
   std::vector<uint64_t> admitted;
-  scheduler->Admit(now, {1000, 1000, sequences}, &admitted);
+  scheduler->Admit(now, {1000, 1000, sequences}, AllStart, &admitted);
   return admitted;
 }
 
@@ -39,6 +41,22 @@ TEST_CASE("scheduler: requests start by priority, then by arrival") {
   CHECK(AdmitAll(&scheduler, 10, 3) == std::vector<uint64_t>{3, 5, 2});
   CHECK(AdmitAll(&scheduler, 10, 3) == std::vector<uint64_t>{4, 1});
   CHECK(scheduler.waiting() == 0);
+}
+
+TEST_CASE("scheduler: a request that cannot start waits, and those after it wait, too") {
+  Scheduler scheduler(kCapacity);
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.Add(Queued(id, Priority::kNormal, 0));
+  std::vector<uint64_t> admitted, tried;
+  const auto start = [&tried](uint64_t id) {
+    tried.push_back(id);
+    return id != 2;
+  };
+  scheduler.Admit(1, {1000, 1000, 1000}, start, &admitted);
+  CHECK(admitted == std::vector<uint64_t>{1});
+  CHECK(tried == std::vector<uint64_t>{1, 2});
+  scheduler.Admit(2, {1000, 1000, 0}, start, &admitted);
+  CHECK(tried.size() == 2);  // without room nothing starts
+  CHECK(AdmitAll(&scheduler, 3, 1000) == std::vector<uint64_t>{2, 3});
 }
 
 // Queues requests of all classes and returns their ids in the order in which Admit, called at time
@@ -73,7 +91,7 @@ TEST_CASE("scheduler: shares are counted by dominant resource, not by requests")
   scheduler.Add(low);
   for (uint64_t id = 10; id < 50; ++id) scheduler.Add(Queued(id, Priority::kHigh, 0, 1));
   std::vector<uint64_t> admitted;
-  scheduler.Admit(20 * kSecond, {100, 100, 100}, &admitted);
+  scheduler.Admit(20 * kSecond, {100, 100, 100}, AllStart, &admitted);
   const auto place = [&](uint64_t id) {
     return std::find(admitted.begin(), admitted.end(), id) - admitted.begin();
   };
@@ -109,7 +127,7 @@ TEST_CASE("scheduler: every budget is a limit") {
     AdmissionBudget budget{8, 6, 4};
     (which == 0 ? budget.encode_tokens : which == 1 ? budget.pages : budget.sequences) -= 1;
     std::vector<uint64_t> admitted;
-    scheduler.Admit(0, budget, &admitted);
+    scheduler.Admit(0, budget, AllStart, &admitted);
     CHECK(admitted == std::vector<uint64_t>{1});
   }
 }
@@ -140,7 +158,7 @@ struct Simulation {
     REQUIRE((first == nullptr) == waiting.empty());
     const uint64_t first_id = first == nullptr ? 0 : first->id;
     std::vector<uint64_t> admitted;
-    scheduler.Admit(now, {40, free.pages, free.sequences}, &admitted);
+    scheduler.Admit(now, {40, free.pages, free.sequences}, AllStart, &admitted);
     if (!admitted.empty()) REQUIRE(admitted[0] == first_id);
     int64_t encode = 0;
     for (uint64_t id : admitted) {
@@ -228,7 +246,7 @@ struct Saturated {
       }
     }
     std::vector<uint64_t> admitted;
-    scheduler.Admit(now, free, &admitted);
+    scheduler.Admit(now, free, AllStart, &admitted);
     for (uint64_t id : admitted) {
       const QueuedRequest r = queued.at(id);
       const auto priority = static_cast<size_t>(r.priority);

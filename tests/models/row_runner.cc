@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/adapter_slots.h"
+
 namespace quintet {
 
 int64_t TotalTokens(const TokenRows& rows) {
@@ -18,6 +20,25 @@ int64_t PagesFor(const TokenRows& decoder_rows, const TokenRows& sources, int64_
     }
   }
   return pages;
+}
+
+void RowRunner::set_adapters(const std::vector<AdapterHandle>& adapters) {
+  for (const int32_t slot : adapters_) {
+    if (slot >= 0) model_->adapter_slots()->Return(slot);
+  }
+  adapters_.clear();
+  for (const AdapterHandle& adapter : adapters) {
+    adapters_.push_back(adapter == nullptr ? -1 : model_->adapter_slots()->Take(adapter));
+    QT_CHECK_EQ(adapters_.back() < 0, adapter == nullptr);
+  }
+}
+
+void RowRunner::set_adapters(const std::vector<int32_t>& adapters) {
+  std::vector<AdapterHandle> handles;
+  for (const int32_t adapter : adapters) {
+    handles.push_back(adapter < 0 ? nullptr : model_->adapters()[static_cast<size_t>(adapter)]);
+  }
+  set_adapters(handles);
 }
 
 std::vector<float> RowRunner::Encode(const TokenRows& rows, int64_t work) {

@@ -24,10 +24,15 @@ int64_t PagesFor(const TokenRows& decoder_rows, const TokenRows& sources, int64_
 class RowRunner {
  public:
   explicit RowRunner(Model* model) : model_(model) {}
+  ~RowRunner() { set_adapters(std::vector<AdapterHandle>()); }
+  RowRunner(const RowRunner&) = delete;
+  RowRunner& operator=(const RowRunner&) = delete;
 
-  // Sets the adapter of each row for all following calls: an index in LoadOptions::adapters, or -1
-  // for none. With an empty list, the initial value, no row has an adapter.
-  void set_adapters(std::vector<int32_t> adapters) { adapters_ = std::move(adapters); }
+  // Sets the adapter of each row for all following calls, null for none. With an empty list, the
+  // initial value, no row has an adapter. The model must have a slot for each.
+  void set_adapters(const std::vector<AdapterHandle>& adapters);
+  // The same with indices in LoadOptions::adapters, or -1 for none.
+  void set_adapters(const std::vector<int32_t>& adapters);
 
   // Encodes all rows as one batch, in slices of about `work` units (one unit is one token through
   // one layer). Returns their hidden states, packed, [total, d_model].
@@ -47,7 +52,7 @@ class RowRunner {
   std::vector<std::vector<int32_t>> ProjectSources();
 
   Model* model_;
-  std::vector<int32_t> adapters_;
+  std::vector<int32_t> adapters_;  // slot of each row's adapter; -1: none
   std::vector<int32_t> source_offsets_;
   int64_t next_page_ = 0;  // pages used by the current Decode, taken from the last page downwards
 };

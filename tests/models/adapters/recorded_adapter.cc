@@ -65,10 +65,19 @@ double MeanDifference(const std::vector<float>& actual, const std::vector<float>
 }
 
 ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
-                           std::vector<int32_t> adapters) {
+                           const std::vector<int32_t>& adapters) {
+  std::vector<AdapterHandle> handles;
+  for (const int32_t adapter : adapters) {
+    handles.push_back(adapter < 0 ? nullptr : model->adapters()[static_cast<size_t>(adapter)]);
+  }
+  return RunRecordedWith(record, model, handles);
+}
+
+ForwardOutputs RunRecordedWith(const RecordedAdapter& record, Model* model,
+                               const std::vector<AdapterHandle>& adapters) {
   const ModelConfig& config = model->config();
   RowRunner runner(model);
-  runner.set_adapters(std::move(adapters));
+  runner.set_adapters(adapters);
   ForwardOutputs out;
   std::vector<float> states;
   if (config.has_encoder()) states = runner.Encode(record.inputs, 1 << 20);
@@ -98,6 +107,17 @@ ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
   }
   out.logits = runner.Classify(last);
   return out;
+}
+
+void WriteScaled(const RecordedAdapter& record, const std::string& directory, float factor) {
+  TestTensors tensors = ReadTensorFile(record.path + "/adapter_model.safetensors");
+  for (auto& [name, tensor] : tensors) {
+    if (name.find("lora_B") == std::string::npos) continue;
+    for (float& value : tensor.values) value *= factor;
+  }
+  std::filesystem::create_directory(directory);
+  WriteTensors(directory, tensors, "adapter_model.safetensors");
+  WriteBytes(directory + "/adapter_config.json", FileBytes(record.path + "/adapter_config.json"));
 }
 
 ModelLimits RecordedLimits() {

@@ -35,7 +35,14 @@ struct ForwardOutputs {
 // Runs a model over the inputs and targets of `record`. `adapters`: the adapter of each input, an
 // index in LoadOptions::adapters or -1 for none; if `adapters` is empty, no input has one.
 ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
-                           std::vector<int32_t> adapters = {});
+                           const std::vector<int32_t>& adapters = {});
+// The same with the adapters themselves; null: none.
+ForwardOutputs RunRecordedWith(const RecordedAdapter& record, Model* model,
+                               const std::vector<AdapterHandle>& adapters);
+
+// Writes a copy of the PEFT adapter in `record` to `directory`, with all factors B multiplied by
+// `factor`.
+void WriteScaled(const RecordedAdapter& record, const std::string& directory, float factor);
 
 // Limits that are large enough for every RecordedAdapter.
 ModelLimits RecordedLimits();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "models/adapter_slots.h"
 #include "models/adapters/adapter.h"
 #include "models/convert/convert.h"
 #include "models/model.h"
@@ -95,6 +96,44 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
       }
     }
   }
+}
+
+TEST_CASE("Adapters that take turns in a slot on a GPU give what each gives alone") {
+  auto device = Device::Open(0);
+  if (!device.ok()) {
+    WARN("skipped: " << device.status().message());
+    return;
+  }
+  ThreadPool pool(2);
+  const RecordedAdapter record("flan-all");
+  ScratchDirectory scratch;
+  LoadOptions options = {
+      .weights = WeightType::kBF16, .device = device->get(), .limits = RecordedLimits()};
+  for (int i = 0; i < 4; ++i) {
+    const std::string path = scratch / std::to_string(i);
+    WriteScaled(record, path, 1.0f - 0.5f * static_cast<float>(i));
+    options.adapters.push_back({std::to_string(i), path});
+  }
+  const auto roomy = MustLoad(record.base, options, &pool);
+  options.adapter_slots = 1;
+  const auto model = MustLoad(record.base, options, &pool);
+  CHECK(model->memory().adapters < roomy->memory().adapters / 3);
+  CHECK(model->memory().host_adapters > 0);
+  const size_t rows = record.inputs.size();
+  std::vector<std::vector<float>> alone;
+  for (int32_t i = 0; i < 4; ++i) {
+    alone.push_back(RunRecorded(record, roomy.get(), std::vector<int32_t>(rows, i)).logits);
+    if (i > 0) CHECK(alone[0] != alone.back());
+  }
+  // Many turns, so that slots are filled while the device still runs the calls before, and calls
+  // are launched as CUDA graphs.
+  for (int turn = 0; turn < 40; ++turn) {
+    const int32_t i = (turn * turn + turn % 3) % 4;
+    INFO("turn " << turn << ", adapter " << i);
+    CHECK(RunRecorded(record, model.get(), std::vector<int32_t>(rows, i)).logits ==
+          alone[static_cast<size_t>(i)]);
+  }
+  CHECK(model->adapter_slots()->fills() > 20);
 }
 
 // With kMinMergedLoraRows rows or more, GEMMs use a copy of W that contains the adapter's terms.
