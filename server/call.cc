@@ -10,7 +10,6 @@
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
-#include "models/loaded_adapters.h"
 #include "server/handlers.h"
 #include "server/message_bytes.h"
 #include "server/model_info.h"
@@ -267,8 +266,7 @@ int64_t Call::ResponseMemory(const std::vector<Request>& requests) const {
 
 void Call::SetAdapter(absl::StatusOr<std::vector<Request>>* requests) const {
   if (options_.adapter().empty()) return;
-  const absl::StatusOr<int32_t> adapter =
-      FindAdapter(host_->options().load.adapters, options_.adapter());
+  const absl::StatusOr<AdapterHandle> adapter = host_->adapters().Find(options_.adapter());
   if (!adapter.ok()) {
     *requests = absl::NotFoundError(absl::StrCat("call.", adapter.status().message()));
     return;

@@ -245,14 +245,6 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
                       {{"block_size", std::to_string(loaded.page_size)},
                        {"num_gpu_blocks", std::to_string(loaded.pages)}}),
       1);
-  for (const AdapterSource& adapter : loaded.adapters) {
-    const bool own = adapters_.size() < kMaxCountedAdapters || adapters_.count(adapter.name) > 0;
-    Counters& counters = adapters_[own ? adapter.name : kOtherAdapters];
-    if (counters.made()) continue;
-    counters = make_.Counter("adapter_requests_total",
-                             "Requests submitted to the engine with a LoRA adapter, by its name.",
-                             {}, {{"adapter", own ? adapter.name : kOtherAdapters}});
-  }
   if (loaded.gpu == nullptr) return;
   const MemoryPlan& plan = *loaded.gpu;
   const std::pair<const char*, int64_t> kinds[] = {
@@ -263,6 +255,27 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
     Set(serving_->Gauge("gpu_memory_bytes", "GPU memory in bytes, planned at load, by use.", {},
                         {{"kind", kind}}),
         static_cast<double>(bytes));
+  }
+}
+
+void ModelMetrics::SetAdapters(std::span<const AdapterSource> adapters) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(adapters_, [&](const auto& series) {
+    return series.first != kOtherAdapters &&
+           std::none_of(adapters.begin(), adapters.end(),
+                        [&](const AdapterSource& adapter) { return adapter.name == series.first; });
+  });
+  for (const AdapterSource& adapter : adapters) {
+    const bool own = adapters_.size() < kMaxCountedAdapters || adapters_.count(adapter.name) > 0;
+    const std::string& label = own ? adapter.name : kOtherAdapters;
+    AdapterSeries& series = adapters_[label];
+    if (series.factory != nullptr) continue;
+    series.factory =
+        std::make_unique<MetricFactory>(options_.model_name, options_.vllm_names, registry_);
+    series.requests = series.factory->Counter(
+        "adapter_requests_total",
+        "Requests submitted to the engine with a LoRA adapter, by its name.", {},
+        {{"adapter", label}});
   }
 }
 
@@ -295,7 +308,7 @@ void ModelMetrics::AcceptedAdapter(const std::string& adapter) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = adapters_.find(adapter);
   if (found == adapters_.end()) found = adapters_.find(kOtherAdapters);
-  if (found != adapters_.end()) Increment(found->second);
+  if (found != adapters_.end()) Increment(found->second.requests);
 }
 
 void ModelMetrics::Finished(FinishReason reason, const Result* result, const RequestStats& stats) {

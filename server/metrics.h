@@ -33,7 +33,6 @@ class AliasedMetric {
   void Each(Action action) const {
     for (Metric* metric : metrics_) action(*metric);
   }
-  bool made() const { return !metrics_.empty(); }
   // The metric under its native name.
   const Metric& native() const { return *metrics_.front(); }
 
@@ -137,7 +136,6 @@ class ModelMetrics {
     int64_t page_size = 0, pages = 0;
     const MemoryPlan* gpu = nullptr;
     double seconds = 0;
-    std::span<const AdapterSource> adapters;  // LoRA adapters that requests can name
   };
   void Loaded(const LoadedVersion& loaded);
   void LoadFailed();
@@ -147,8 +145,11 @@ class ModelMetrics {
   // Sets whether calls are accepted, and the number of model versions retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
-  // Counts a request with a LoRA adapter. The first kMaxCountedAdapters adapters that a version
-  // loads have counters of their own; the others share one, with the label "other".
+  // Sets the LoRA adapters that requests can name. Up to kMaxCountedAdapters of them have counters
+  // of their own, which keep their values until SetAdapters leaves them out; the others share one,
+  // with the label "other".
+  void SetAdapters(std::span<const AdapterSource> adapters);
+  // Counts a request with an adapter.
   void AcceptedAdapter(const std::string& adapter);
   static constexpr size_t kMaxCountedAdapters = 100;
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
@@ -201,7 +202,11 @@ class ModelMetrics {
   Counters loads_, failed_loads_, unloads_;
   Histograms load_seconds_;
   std::map<std::string, Counters> accepted_, finished_;
-  std::map<std::string, Counters> adapters_;  // by the label's value
+  struct AdapterSeries {
+    std::unique_ptr<MetricFactory> factory;
+    Counters requests;
+  };
+  std::map<std::string, AdapterSeries> adapters_;  // by the label's value
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;

@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/clock.h"
+#include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapter_layout.h"
 #include "server/errors.h"
 #include "server/model_loader.h"
 #include "server/model_loader_impl.h"
@@ -26,6 +29,8 @@ const char* ActionName(Action action) {
       return "replaced";
     case Action::kUnloaded:
       return "unloaded";
+    case Action::kAdaptersChanged:
+      return "adapters changed";
   }
   return "";
 }
@@ -33,9 +38,14 @@ const char* ActionName(Action action) {
 // Returns the action on a model. Null `options`: the new configuration does not have the model.
 Action ActionOf(const ServedModel::View& view, const HostOptions* options, bool load) {
   if (options == nullptr) return Action::kUnloaded;
-  const HostOptions& now = view.host != nullptr ? view.host->options() : *view.options;
-  const bool same = SameSettings(*options, now);
-  if (view.state == ModelState::kServing) return same ? Action::kUnchanged : Action::kReplaced;
+  const std::vector<AdapterSource>& adapters = options->load.adapters;
+  if (view.state == ModelState::kServing) {
+    if (!SameSettings(*options, view.host->options())) return Action::kReplaced;
+    return view.host->adapters().HasExactly(adapters) ? Action::kUnchanged
+                                                      : Action::kAdaptersChanged;
+  }
+  const bool same =
+      SameSettings(*options, *view.options) && adapters == view.options->load.adapters;
   if (view.state == ModelState::kFailed || load) return Action::kLoaded;
   return same ? Action::kUnchanged : Action::kConfigured;
 }
@@ -187,14 +197,68 @@ absl::StatusOr<bool> ModelLoader::BeginChange(const std::shared_ptr<ServedModel>
   auto operation = std::make_unique<Operation>();
   operation->model = model;
   operation->remove = options == nullptr;
-  operation->done = [configuration, action, name = model->name()](const ModelOutcome& outcome) {
-    configuration->Changed(name, action, outcome);
+  const uint64_t before = model->view().version;
+  operation->done = [configuration, action, before,
+                     name = model->name()](const ModelOutcome& outcome) {
+    // Adapters that need more room are loaded with a new version.
+    const bool replaced = action == Action::kAdaptersChanged && outcome.version != before;
+    configuration->Changed(name, replaced ? Action::kReplaced : action, outcome);
   };
-  const Wish wish = options == nullptr ? Wish::kUnload : Wish::kReload;
+  const Wish wish = options == nullptr                   ? Wish::kUnload
+                    : action == Action::kAdaptersChanged ? Wish::kChangeAdapters
+                                                         : Wish::kReload;
   QT_RETURN_IF_ERROR(BeginEvent(wish, model.get(), operation.get()));
   if (options != nullptr) operation->options = options;
   operations_.push_back(std::move(operation));
   return true;
+}
+
+std::optional<ModelOutcome> ModelLoader::AdvanceAdapters(Operation* operation) {
+  ServedModel& model = *operation->model;
+  const std::shared_ptr<ModelHost> host = model.view().host;
+  const std::vector<AdapterSource>& sources = operation->options->load.adapters;
+  std::vector<AdapterHandle> adapters;
+  ModelOutcome outcome;
+  absl::Status status = CatchOutOfMemory([&]() -> absl::Status {
+    QT_ASSIGN_OR_RETURN(adapters, host->ReadAdapters(sources));
+    return PlanAdapters(*host, adapters);
+  });
+  if (absl::IsFailedPrecondition(status)) {
+    spdlog::info("model {}: is loaded again to make room for its adapters: {}", model.name(),
+                 std::string(status.message()));
+    operation->kind = Operation::Kind::kReplace;
+    return AdvanceReplacement(operation);
+  }
+  if (status.ok()) {
+    model.AdaptersChanged(std::move(adapters));
+    spdlog::info("model {}: has {} adapters", model.name(), sources.size());
+  } else {
+    outcome.status = LoadError(status, *operation->options);
+    model.LoadFailed(outcome.status, MonotonicMicros());
+  }
+  return outcome;
+}
+
+absl::Status ModelLoader::PlanAdapters(const ModelHost& host,
+                                       std::span<const AdapterHandle> adapters) {
+  int64_t bytes = -host.adapters().bytes();
+  for (const AdapterHandle& adapter : adapters) bytes += adapter->size.bytes;
+  const auto add = [&](int64_t added) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& version : versions_) {
+      if (version != nullptr && version->host.get() == &host) {
+        version->memory.weights_bytes += added;
+      }
+    }
+  };
+  add(bytes);
+  const absl::StatusOr<ServerMemoryPlan> plan = Plan(nullptr, nullptr);
+  absl::Status status = plan.status();
+  if (status.ok() && bytes > 0 && plan->request_budget_bytes < options_.memory->limit()) {
+    status = absl::ResourceExhaustedError("the adapters do not fit into memory");
+  }
+  if (!status.ok()) add(-bytes);
+  return status;
 }
 
 void ModelLoader::Remove(const ServedModel* model) {

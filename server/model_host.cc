@@ -12,10 +12,10 @@
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapter_pool.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/loaded_adapters.h"
 #include "models/tokenizers/tokenizer_file.h"
 #include "server/admission.h"
 #include "spdlog/spdlog.h"
@@ -37,7 +37,7 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const auto model =
         std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
                  host.placement.device, host.placement.dtype, host.ignore_generation_fields,
-                 host.prompts, host.default_prompt, host.idle_unload_us, host.load.adapters);
+                 host.prompts, host.default_prompt, host.idle_unload_us, host.load.adapter_slots);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
@@ -61,6 +61,23 @@ ModelHost::~ModelHost() {
   if (thread_.joinable()) thread_.join();
   EngineCounters last;
   CollectMetrics(&last);
+}
+
+HostOptions ModelHost::current_options() const {
+  HostOptions options = options_;
+  options.load.adapters = adapters_.sources();
+  return options;
+}
+
+absl::StatusOr<std::vector<AdapterHandle>> ModelHost::ReadAdapters(
+    std::span<const AdapterSource> sources) const {
+  QT_RETURN_IF_ERROR(CheckAdapterNames(sources));
+  std::vector<AdapterHandle> adapters = adapters_.Unchanged(sources);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (adapters[i] != nullptr) continue;
+    QT_ASSIGN_OR_RETURN(adapters[i], model_->ReadAdapter(sources[i]));
+  }
+  return adapters;
 }
 
 absl::StatusOr<ModelHostMemory> ModelHost::Prepare() {
@@ -162,6 +179,8 @@ absl::Status ModelHost::CheckDefaults() const {
 
 absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   QT_ASSIGN_OR_RETURN(model_, options_.load_model(options_.directory, load_, pool_));
+  const std::span<const AdapterHandle> adapters = model_->adapters();
+  adapters_.Set({adapters.begin(), adapters.end()});
   if (!config().logit_scale_warning.empty()) {
     spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
   }

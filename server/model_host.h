@@ -10,8 +10,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
@@ -20,6 +23,7 @@
 #include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
+#include "server/adapter_registry.h"
 #include "server/metrics.h"
 #include "server/server_memory.h"
 #include "server/text_templates.h"
@@ -55,8 +59,8 @@ struct HostOptions {
   int64_t idle_unload_us = 0;
 };
 
-// Whether two configurations of a model are equal, so that the model need not be loaded again.
-// limits.models is not compared: it depends on the other models.
+// Whether two configurations of a model are equal except for its adapters, so that the model need
+// not be loaded again. limits.models is not compared: it depends on the other models.
 bool SameSettings(const HostOptions& a, const HostOptions& b);
 
 class ModelHost {
@@ -78,7 +82,10 @@ class ModelHost {
   // Returns one line for the log: device, weight type, time that loading took, memory and capacity.
   std::string Summary() const;
 
+  // The options with which the version was loaded. Its adapters may have changed since.
   const HostOptions& options() const { return options_; }
+  // The options that load what serves now.
+  HostOptions current_options() const;
   // The number of this version (model_state.h). Set before any call uses the version.
   uint64_t version() const { return version_; }
   void set_version(uint64_t version) { version_ = version; }
@@ -99,6 +106,13 @@ class ModelHost {
   // The pooling and later modules of a sentence-transformers directory. Null if the model directory
   // has no modules.json.
   const SentenceModules* modules() const { return modules_.get(); }
+  // The adapters that calls can name.
+  const AdapterRegistry& adapters() const { return adapters_; }
+  // Returns the adapters of `sources`; those that have changed or are new are read. Errors: those
+  // of CheckAdapterNames and Model::ReadAdapter. Blocks.
+  absl::StatusOr<std::vector<AdapterHandle>> ReadAdapters(
+      std::span<const AdapterSource> sources) const;
+  void SetAdapters(std::vector<AdapterHandle> adapters) { adapters_.Set(std::move(adapters)); }
   ModelMetrics& metrics() { return *metrics_; }
   const ModelMetrics& metrics() const { return *metrics_; }
 
@@ -141,6 +155,7 @@ class ModelHost {
   EngineCounters collected_;  // values that the metrics already include; guarded by collect_mutex_
   std::unique_ptr<Device> device_;  // null: the model runs on the CPU
   std::unique_ptr<Model> model_;
+  AdapterRegistry adapters_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;
   std::unique_ptr<const SentenceModules> modules_;

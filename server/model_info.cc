@@ -38,7 +38,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   if (config.decoder_start_id >= 0) {
     response->set_decoder_start_token_id(static_cast<uint32_t>(config.decoder_start_id));
   }
-  for (const AdapterSource& adapter : host.options().load.adapters) {
+  for (const AdapterSource& adapter : host.adapters().sources()) {
     response->add_adapters(adapter.name);
   }
   const SentenceModules* const modules = host.modules();
@@ -99,7 +99,10 @@ void WriteServedModel(const ServedModel& served, v1::ServedModel* model) {
   model->set_ready(view.accepts);
   model->set_state(StateToProto(view.state));
   model->set_version(view.version);
-  for (const AdapterSource& adapter : options.load.adapters) model->add_adapters(adapter.name);
+  for (const AdapterSource& adapter :
+       view.host != nullptr ? view.host->adapters().sources() : options.load.adapters) {
+    model->add_adapters(adapter.name);
+  }
   if (view.host == nullptr) return;
   const ModelHost& host = *view.host;
   const ModelConfig& config = host.config();

@@ -25,31 +25,7 @@ namespace quintet {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(200);  // for models that have become idle
-constexpr char kReasonLoadFailed[] = "LOAD_FAILED", kReasonModelState[] = "MODEL_STATE";
-
-// Returns the error that administrators see after a failed load: its message lacks the directories,
-// and its code and reason say whether memory was short.
-absl::Status LoadError(const absl::Status& status, const HostOptions& options) {
-  std::vector<std::pair<std::string, std::string>> shorter;
-  const auto shorten = [&shorter](const std::string& path, const std::string& shown) {
-    if (path.empty()) return;
-    shorter.emplace_back(absl::StrCat(path, "/"), "");
-    shorter.emplace_back(path, shown);
-  };
-  const auto file_name = [](const std::string& path) {
-    return std::filesystem::path(path).filename().string();
-  };
-  shorten(options.directory, "model");
-  shorten(options.tokenizer, file_name(options.tokenizer));
-  for (const AdapterSource& adapter : options.load.adapters) {
-    shorten(adapter.path, file_name(adapter.path));
-  }
-  const std::string message = absl::StrReplaceAll(status.message(), shorter);
-  if (absl::IsResourceExhausted(status)) {
-    return WithReason(absl::ResourceExhaustedError(message), kReasonOutOfMemory);
-  }
-  return WithReason(absl::FailedPreconditionError(message), kReasonLoadFailed);
-}
+constexpr char kReasonModelState[] = "MODEL_STATE";
 
 // Calls load(). If load throws, returns an error instead of the exception.
 absl::Status Guarded(const std::function<absl::Status()>& load) {
@@ -70,6 +46,29 @@ bool SameLimits(const HostOptions& a, const HostOptions& b) {
 }
 
 }  // namespace
+
+absl::Status ModelLoader::LoadError(const absl::Status& status, const HostOptions& options) {
+  constexpr char kReasonLoadFailed[] = "LOAD_FAILED";
+  std::vector<std::pair<std::string, std::string>> shorter;
+  const auto shorten = [&shorter](const std::string& path, const std::string& shown) {
+    if (path.empty()) return;
+    shorter.emplace_back(absl::StrCat(path, "/"), "");
+    shorter.emplace_back(path, shown);
+  };
+  const auto file_name = [](const std::string& path) {
+    return std::filesystem::path(path).filename().string();
+  };
+  shorten(options.directory, "model");
+  shorten(options.tokenizer, file_name(options.tokenizer));
+  for (const AdapterSource& adapter : options.load.adapters) {
+    shorten(adapter.path, file_name(adapter.path));
+  }
+  const std::string message = absl::StrReplaceAll(status.message(), shorter);
+  if (absl::IsResourceExhausted(status)) {
+    return WithReason(absl::ResourceExhaustedError(message), kReasonOutOfMemory);
+  }
+  return WithReason(absl::FailedPreconditionError(message), kReasonLoadFailed);
+}
 
 absl::Status CheckModelNames(const std::vector<HostOptions>& models) {
   std::set<std::string> names;
@@ -205,8 +204,9 @@ absl::Status ModelLoader::BeginEvent(Wish wish, ServedModel* model, Operation* o
     return model->BeginUnload();
   }
   if (view.state != ModelState::kServing) return model->BeginLoad();
-  operation->kind = Operation::Kind::kReplace;
-  operation->previous = std::make_shared<const HostOptions>(view.host->options());
+  operation->kind =
+      wish == Wish::kChangeAdapters ? Operation::Kind::kChangeAdapters : Operation::Kind::kReplace;
+  operation->previous = std::make_shared<const HostOptions>(view.host->current_options());
   return model->BeginReplace();
 }
 
@@ -297,6 +297,8 @@ std::optional<ModelOutcome> ModelLoader::Advance(Operation* operation) {
       return outcome;
     case Operation::Kind::kReplace:
       return AdvanceReplacement(operation);
+    case Operation::Kind::kChangeAdapters:
+      return AdvanceAdapters(operation);
     case Operation::Kind::kLoad:
       break;
   }

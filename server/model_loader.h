@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,7 +39,14 @@ using ModelDone = std::function<void(const ModelOutcome&)>;
 
 // What the reloaded configuration has changed for one model, and whether that succeeded.
 struct ModelChange {
-  enum class Action : uint8_t { kUnchanged, kConfigured, kLoaded, kReplaced, kUnloaded };
+  enum class Action : uint8_t {
+    kUnchanged,
+    kConfigured,
+    kLoaded,
+    kReplaced,
+    kUnloaded,
+    kAdaptersChanged  // of the version that serves
+  };
   std::string model;
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
@@ -105,13 +113,16 @@ class ModelLoader {
   struct Signal;
   struct Configuration;
 
-  enum class Wish : uint8_t { kLoad, kReload, kUnload };
+  enum class Wish : uint8_t { kLoad, kReload, kChangeAdapters, kUnload };
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
   // Begins an operation if needed and allowed; it then takes over *done and calls it at its end.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
+  // Returns the error that administrators see after a failed load: its message lacks the
+  // directories, and its code and reason say whether memory was short.
+  static absl::Status LoadError(const absl::Status& status, const HostOptions& options);
   static absl::Status BeginEvent(Wish wish, ServedModel* model, Operation* operation);
   void Push(std::unique_ptr<Operation> operation);
   bool AdvanceOperations();
@@ -119,6 +130,10 @@ class ModelLoader {
   std::optional<ModelOutcome> Advance(Operation* operation);
   std::optional<ModelOutcome> AdvanceReplacement(Operation* operation);
   std::optional<ModelOutcome> AdvanceAfterDrain(Operation* operation);
+  std::optional<ModelOutcome> AdvanceAdapters(Operation* operation);
+  // Plans the memory of the adapters that `host` is about to have. RESOURCE_EXHAUSTED if they do
+  // not fit.
+  absl::Status PlanAdapters(const ModelHost& host, std::span<const AdapterHandle> adapters);
   void Finish(Operation* operation, ModelOutcome outcome);
   // Loads a model version. `beside`: the version that serves meanwhile, or null. Sets *alone to
   // true if the new version does not fit beside that one but would fit without it.

@@ -14,12 +14,13 @@
 namespace quintet {
 
 struct ModelLoader::Operation {
-  enum class Kind : uint8_t { kLoad, kReplace, kUnload };
+  enum class Kind : uint8_t { kLoad, kReplace, kChangeAdapters, kUnload };
   Kind kind = Kind::kLoad;
   std::shared_ptr<ServedModel> model;
-  std::shared_ptr<const HostOptions> options;   // of the version to load
-  std::shared_ptr<const HostOptions> previous;  // kReplace: those of the version that serves
-  ModelDone done;                               // may be null
+  std::shared_ptr<const HostOptions> options;  // of the version to load
+  // kReplace, kChangeAdapters: those of the version that serves.
+  std::shared_ptr<const HostOptions> previous;
+  ModelDone done;           // may be null
   bool remove = false;      // kUnload: the configuration has no such model any more
   bool drained = false;     // kReplace: the serving version was retired before the load
   bool restoring = false;   // kReplace: the load has failed; `previous` is loaded again

@@ -117,6 +117,11 @@ void ModelLifecycle::LoadFailed() {
   calls_wait_ = false;
 }
 
+void ModelLifecycle::Kept() {
+  QT_CHECK(state_ == ModelState::kReplacing);
+  state_ = ModelState::kServing;
+}
+
 void ModelLifecycle::Freed() {
   QT_CHECK(retired_ > 0);
   if (--retired_ > 0 || state_ != ModelState::kDraining) return;

@@ -7,8 +7,9 @@
 //   LOADING    rejected, or they wait    Loaded -> SERVING, LoadFailed -> FAILED
 //   SERVING    run                       BeginReplace -> REPLACING, BeginUnload -> DRAINING,
 //                                        GoIdle -> IDLE
-//   REPLACING  run on the old version    Loaded, LoadFailed -> SERVING, BeginDrain -> DRAINING
-//   DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired version is
+//   REPLACING  run on the old version    Loaded, LoadFailed, Kept -> SERVING, BeginDrain ->
+//   DRAINING DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired
+//   version is
 //              they wait (a replacement) left
 //   IDLE       wait and start a load     Demand, BeginLoad -> LOADING, BeginUnload -> UNLOADED
 //   FAILED     rejected                  BeginLoad, Demand -> LOADING, BeginUnload -> UNLOADED
@@ -70,6 +71,8 @@ class ModelLifecycle {
   void Loaded();
   // The load in progress has failed. If a version of the model serves, it continues to do so.
   void LoadFailed();
+  // The change in progress has succeeded without a new version (it changed adapters).
+  void Kept();
   // A retired version has been freed.
   void Freed();
 

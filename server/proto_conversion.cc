@@ -12,7 +12,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/tensor.h"
-#include "models/loaded_adapters.h"
+#include "models/adapter_pool.h"
 
 namespace quintet {
 namespace {

@@ -186,9 +186,9 @@ void ServedModel::Loaded(std::shared_ptr<ModelHost> host, bool on_gpu) {
     loaded.page_size = host->planned_limits().page_size;
     loaded.pages = host->planned_limits().cache_pages;
     loaded.seconds = host->load_seconds();
-    loaded.adapters = host->options().load.adapters;
     if (on_gpu) loaded.gpu = &host->plan();
     metrics_->Loaded(loaded);
+    metrics_->SetAdapters(host->adapters().sources());
     Changed();
   }
   before.reset();
@@ -209,6 +209,15 @@ void ServedModel::LoadFailed(const absl::Status& why, int64_t now_us) {
   for (const Waiter& waiter : waiters) {
     waiter.on_host(absl::UnavailableError("the model could not be loaded"));
   }
+}
+
+void ServedModel::AdaptersChanged(std::vector<AdapterHandle> adapters) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  host_->SetAdapters(std::move(adapters));
+  lifecycle_.Kept();
+  failure_.clear();
+  metrics_->SetAdapters(host_->adapters().sources());
+  Changed();
 }
 
 void ServedModel::NoteFailure(const absl::Status& why) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/admission.h"
@@ -69,6 +70,8 @@ class ServedModel {
   // The load has failed: calls that wait get an error, unless an older version serves. `why` is
   // shown to the operator only and may name files.
   void LoadFailed(const absl::Status& why, int64_t now_us);
+  // The version that serves has these adapters from now on.
+  void AdaptersChanged(std::vector<AdapterHandle> adapters);
   // Records a failed replacement, after the old configuration has been loaded again.
   void NoteFailure(const absl::Status& why);
   void Freed();

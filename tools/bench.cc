@@ -152,10 +152,10 @@ absl::Status RunOnce(Session& session, const Shape& shape, const DecodingFlags& 
                      std::mt19937_64* random, Measurement* measurement) {
   std::vector<Request> requests;
   auto sink = std::make_shared<CountingSink>();
-  const auto adapters = static_cast<int64_t>(session.flags.adapters.size());
+  const std::span<const AdapterHandle> adapters = session.model->adapters();
   for (int64_t i = 0; i < shape.batch; ++i) {
     QT_ASSIGN_OR_RETURN(Request request, MakeRequest(session, shape, flags, random));
-    if (adapters > 0) request.adapter = static_cast<int32_t>(i % adapters);
+    if (!adapters.empty()) request.adapter = adapters[static_cast<size_t>(i) % adapters.size()];
     request.sink = sink;
     requests.push_back(std::move(request));
   }

@@ -326,7 +326,8 @@ class LineRunner {
 
   void Submit(const LinePtr& line) {
     if (line->error.ok()) {
-      line->job->request.adapter = session_.flags.adapters.empty() ? -1 : 0;
+      const std::span<const AdapterHandle> adapters = session_.model->adapters();
+      if (!adapters.empty()) line->job->request.adapter = adapters.front();
       line->job->request.sink = std::make_shared<LineSink>(line, finished_);
       line->error = session_.engine->Submit(std::move(line->job->request)).status();
       if (line->error.ok()) return;

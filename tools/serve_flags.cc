@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/cores.h"
+#include "models/adapter_pool.h"
 #include "models/checkpoint/find_model.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
@@ -84,6 +85,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
       flags.encoder_cache_bytes.value_or(DefaultEncoderCacheBytes(flags.placement));
   host.decoding = flags.decoding;
   host.load.adapters = flags.adapters;
+  host.load.adapter_slots = flags.adapter_slots;
   host.prompts = flags.prompts;
   host.default_prompt = flags.default_prompt;
   host.templates = flags.templates;
@@ -98,6 +100,8 @@ constexpr char kModel[] = "Model", kLimits[] = "Limits";
 constexpr char kDefaultPromptName[] = "default-prompt-name";
 // Key of [models.NAME] that has no flag: how long the model may be unused before it is unloaded.
 constexpr char kIdleUnload[] = "idle-unload";
+// Key of [models.NAME] that has no flag: how many adapters requests can use at the same time.
+constexpr char kAdapterSlots[] = "adapter-slots";
 
 void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
   line.Require(
@@ -206,6 +210,16 @@ absl::StatusOr<int64_t> ParseIdleUnload(const ModelSetting& setting) {
                    setting.value, "\""));
 }
 
+absl::StatusOr<int64_t> ParseAdapterSlots(const ModelSetting& setting) {
+  int64_t slots = 0;
+  if (absl::SimpleAtoi(setting.value, &slots) && slots >= 0 &&
+      slots <= static_cast<int64_t>(kMaxAdapters)) {
+    return slots;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(setting.where, ": expected 0 (automatic) to ",
+                                                 kMaxAdapters, ", got \"", setting.value, "\""));
+}
+
 enum class Settings : uint8_t { kAll, kInEffect };
 
 // Sets `flags` from `section`; kInEffect leaves out what a flag or environment variable overrides.
@@ -224,6 +238,10 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
       QT_ASSIGN_OR_RETURN(flags->idle_unload_us, ParseIdleUnload(setting));
       continue;
     }
+    if (setting.key == kAdapterSlots) {
+      QT_ASSIGN_OR_RETURN(flags->adapter_slots, ParseAdapterSlots(setting));
+      continue;
+    }
     if (std::string* const text = TemplateSetting(setting.key, &flags->templates)) {
       *text = setting.value;
       continue;
@@ -233,6 +251,7 @@ absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlag
       std::vector<std::string> known = FlagNames(command);
       known.push_back(absl::StrCat("--", kDefaultPromptName));
       known.push_back(absl::StrCat("--", kIdleUnload));
+      known.push_back(absl::StrCat("--", kAdapterSlots));
       for (const char* name : kTemplateSettings) known.push_back(absl::StrCat("--", name));
       const std::string nearest = Nearest("--" + setting.key, known);
       return absl::InvalidArgumentError(absl::StrCat(

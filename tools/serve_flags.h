@@ -37,6 +37,7 @@ struct ServeFlags {
   std::optional<std::string> default_prompt;   // set by a model's section
   TextTemplates templates;                     // set by a model's section
   int64_t idle_unload_us = 0;                  // set by a model's section
+  int64_t adapter_slots = 0;                   // set by a model's section; 0: automatic
 };
 
 void AddServeFlags(CommandLine& line, CLI::App* command, ServeFlags* flags);

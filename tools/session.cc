@@ -6,8 +6,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "models/adapter_pool.h"
 #include "models/checkpoint/find_model.h"
-#include "models/loaded_adapters.h"
 #include "spdlog/spdlog.h"
 #include "tools/flag_values.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "models/loaded_adapters.h"
+#include "models/adapter_pool.h"
 #include "server/field_names.h"
 #include "server/kserve/infer.h"
 #include "server/kserve/model.h"
@@ -248,8 +248,8 @@ Method ModelMethod(const char* name, CallContext* context,
 bool HasAdapter(const ServedModel& model, const std::string& adapter) {
   if (adapter.empty()) return true;
   const ServedModel::View view = model.view();
-  const HostOptions& options = view.host == nullptr ? *view.options : view.host->options();
-  return FindAdapter(options.load.adapters, adapter).ok();
+  return view.host != nullptr ? view.host->adapters().Find(adapter).ok()
+                              : FindAdapter(view.options->load.adapters, adapter).ok();
 }
 
 std::vector<Method> ProbeMethods(CallContext* context, const KserveOptions& options) {

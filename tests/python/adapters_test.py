@@ -3,6 +3,7 @@ a server through every interface."""
 
 import concurrent.futures
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,8 +14,9 @@ import tritonclient.utils
 
 import quintet
 from adapter_files import make_adapter
+from admin_client import POOL, AdminServer
 from http_api import HttpServer
-from server_process import G2P, SOURCE, eventually, run_quintet, words
+from server_process import BINARY, G2P, SOURCE, eventually, run_quintet, words
 
 RECORDED = SOURCE / "tests" / "data" / "adapters"
 OPTIONS = {"num_beams": 2, "max_new_tokens": 24}
@@ -186,3 +188,112 @@ def test_the_http_api(server, texts):
     assert unknown.status == 404 and "no adapter x" in unknown.json()["error"]["message"]
     typed = server.post("/v1/completions", {"model": "g2p", "adapter": 5, "prompt": "a"})
     assert typed.status == 400
+
+
+ACTIONS = POOL.FindEnumTypeByName("quintet.admin.v1.ModelChange.Action").values_by_name
+
+
+class ChangingAdapters:
+    """A server whose table of adapters changes, in one slot of which all must take turns."""
+
+    def __init__(self, folder, adapters):
+        self.folder, self.adapters = folder, {name: str(path) for name, path in adapters.items()}
+        self.server = AdminServer(folder, self._models(), cache_memory=64)
+
+    def _models(self):
+        return {"g2p": (str(G2P), {"adapters": self.adapters, "adapter-slots": 1})}
+
+    def change(self, **adapters):
+        """Changes the paths of these names (None: removes the adapter). Returns the name of the
+        action that this was, and the failure."""
+        for name, path in adapters.items():
+            self.adapters.pop(name, None)
+            if path is not None:
+                self.adapters[name] = str(path)
+        self.server.configure(self._models())
+        (change,) = self.server.admin("ReloadConfiguration").changes
+        names = {value.number: name for name, value in ACTIONS.items()}
+        return names[change.action].removeprefix("ACTION_"), change.failure
+
+
+@pytest.fixture()
+def changing(tmp_path, adapters):
+    server = ChangingAdapters(tmp_path, adapters)
+    with server.server:
+        yield server
+
+
+def test_adapters_change_without_loading_the_model_again(changing, texts, adapters, tmp_path):
+    with quintet.Client(changing.server.target) as client:
+
+        def text(name):
+            return client.generate(words(1)[0], adapter=name, **OPTIONS).text
+
+        assert [text(name) for name in ("one", "two", None, "one")] == [
+            texts[name][0] for name in ("one", "two", None, "one")
+        ]
+        assert changing.change() == ("UNCHANGED", "")
+        three = make_adapter(tmp_path / "three", 3)
+        assert changing.change(three=three) == ("ADAPTERS_CHANGED", "")
+        assert client.info().adapters == ["one", "two", "three"]
+        assert text("three") not in {texts[name][0] for name in texts}
+        # Another path under the same name, and other files under the same path.
+        assert changing.change(one=adapters["two"]) == ("ADAPTERS_CHANGED", "")
+        assert text("one") == texts["two"][0]
+        shutil.rmtree(three)
+        shutil.copytree(adapters["one"], three)
+        assert changing.change() == ("ADAPTERS_CHANGED", "")
+        assert text("three") == texts["one"][0]
+        assert changing.change(one=None, two=None) == ("ADAPTERS_CHANGED", "")
+        with pytest.raises(quintet.NotFoundError, match="no adapter one; it has: three"):
+            text("one")
+        assert text("three") == texts["one"][0]
+        assert changing.change(three=None) == ("ADAPTERS_CHANGED", "")
+        with pytest.raises(quintet.NotFoundError, match="it has: none"):
+            text("three")
+        assert changing.server.listed().version == 1
+        assert "quintet_adapter_requests_total" not in changing.server.get("/metrics")[1]
+
+
+def test_an_adapter_that_needs_more_room_loads_the_model_again(changing, texts, tmp_path):
+    large = make_adapter(tmp_path / "large", 5, rank=9)
+    with quintet.Client(changing.server.target) as client:
+        assert changing.change(large=large) == ("REPLACED", "")
+        assert changing.server.listed().version == 2
+        assert client.generate(words(1)[0], adapter="one", **OPTIONS).text == texts["one"][0]
+        other = client.generate(words(1)[0], adapter="large", **OPTIONS).text
+        assert other not in {texts[name][0] for name in texts}
+        assert changing.change(large=None) == ("ADAPTERS_CHANGED", "")
+        assert changing.server.listed().version == 2
+
+
+def test_an_adapter_that_cannot_be_read_changes_nothing(changing, texts, tmp_path):
+    broken = make_adapter(tmp_path / "broken", 7)
+    weights = broken / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with quintet.Client(changing.server.target) as client:
+        action, failure = changing.change(one=broken, four=broken)
+        assert action == "ADAPTERS_CHANGED" and failure.startswith("adapter one: broken: ")
+        assert str(tmp_path) not in failure
+        assert client.info().adapters == ["one", "two"]
+        assert client.generate(words(1)[0], adapter="one", **OPTIONS).text == texts["one"][0]
+
+
+def test_calls_with_more_adapters_than_slots_take_turns(changing, texts):
+    names = [name for name in texts for _ in range(8)]
+    with quintet.Client(changing.server.target) as client:
+        with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+            results = pool.map(
+                lambda i: client.generate(words(8)[i % 8], adapter=names[i], **OPTIONS).text,
+                range(len(names)),
+            )
+        assert list(results) == [texts[name][i % 8] for i, name in enumerate(names)]
+
+
+def test_the_number_of_slots_is_checked(tmp_path):
+    config = tmp_path / "serve.toml"
+    config.write_text('[models.g2p]\nadapter-slots = "many"\n')
+    command = [BINARY, "serve", str(G2P), "--config", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert 'adapter-slots: expected 0 (automatic) to 1024, got "many"' in result.stderr

@@ -121,6 +121,43 @@ TEST_CASE("GPU memory is one gauge per use", "[metrics]") {
   CHECK(kinds().empty());
 }
 
+TEST_CASE("Requests are counted by adapter, as long as there is one of the name", "[metrics]") {
+  prometheus::Registry registry;
+  ModelMetrics metrics({.model_name = "m"}, &registry);
+  const auto counts = [&] {
+    std::map<std::string, double> found;
+    for (const prometheus::MetricFamily& family : registry.Collect()) {
+      if (family.name != "quintet_adapter_requests_total") continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        for (const auto& label : metric.label) {
+          if (label.name == "adapter") found[label.value] = metric.counter.value;
+        }
+      }
+    }
+    return found;
+  };
+  using Counts = std::map<std::string, double>;
+  metrics.AcceptedAdapter("a");  // unknown
+  CHECK(counts().empty());
+  const AdapterSource a{"a", "/a"}, b{"b", "/b"};
+  metrics.SetAdapters(std::vector{a, b});
+  metrics.AcceptedAdapter("a");
+  metrics.SetAdapters(std::vector{b, a});
+  CHECK(counts() == Counts{{"a", 1}, {"b", 0}});
+  metrics.SetAdapters(std::vector{b});
+  CHECK(counts() == Counts{{"b", 0}});
+  metrics.SetAdapters(std::vector{a, b});
+  CHECK(counts() == Counts{{"a", 0}, {"b", 0}});
+  std::vector<AdapterSource> many;
+  for (size_t i = 0; i < ModelMetrics::kMaxCountedAdapters + 3; ++i) {
+    many.push_back({"many" + std::to_string(i), "/many"});
+  }
+  metrics.SetAdapters(many);
+  metrics.AcceptedAdapter(many.back().name);
+  CHECK(counts().size() == ModelMetrics::kMaxCountedAdapters + 1);
+  CHECK(counts()["other"] == 1);
+}
+
 TEST_CASE("With --metrics-compat=vllm the aliases have the same values", "[metrics]") {
   RunningServer server([](ServerOptions* options) { options->models[0].vllm_metrics = true; });
   REQUIRE(Generate(server.stub(), Endless(21)).ok());

@@ -20,9 +20,9 @@ struct CallOptions {
   RequestKind kind = RequestKind::kGenerate;
   const Session* session = nullptr;  // alive while the runner calls items
   bool add_special_tokens = true, truncate = false, skip_special_tokens = true;
-  int32_t adapter = -1;  // index in the session's adapters; -1: none
-  bool one = false;      // the call has a single input
-  double timeout_s = 0;  // time limit of each input, from its push; 0: no limit
+  AdapterHandle adapter;  // null: none
+  bool one = false;       // the call has a single input
+  double timeout_s = 0;   // time limit of each input, from its push; 0: no limit
   // kGenerate
   DecodingRequest decoding;
   bool stream = false;

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "models/loaded_adapters.h"
+#include "models/adapter_pool.h"
 
 namespace quintet::python {
 namespace {
@@ -270,10 +270,11 @@ std::vector<AdapterSource> ReadAdapters(const nb::dict& options) {
   return adapters;
 }
 
-int32_t AdapterOf(const nb::dict& options, const Session& session) {
-  if (!options.contains("adapter")) return -1;
+AdapterHandle AdapterOf(const nb::dict& options, const Session& session) {
+  if (!options.contains("adapter")) return nullptr;
   const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
-  return ValueOrThrow(FindAdapter(session.flags.adapters, name));
+  const int32_t index = ValueOrThrow(FindAdapter(session.flags.adapters, name));
+  return session.model->adapters()[static_cast<size_t>(index)];
 }
 
 std::vector<std::string> AdapterNames(const Session& session) {

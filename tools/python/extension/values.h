@@ -37,10 +37,10 @@ void Set(const nb::dict& options, const char* name, T* to) {
 // Converts the options of encode; those that are absent keep their defaults.
 EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options);
 
-// Returns the LoRA adapters that the option `adapters` of a model names, and the index of the one
-// that the option `adapter` of a call names (-1: none; NotFoundError: the session has no such one).
+// Returns the LoRA adapters that the option `adapters` of a model names, and the one that the
+// option `adapter` of a call names (null: none; NotFoundError: the session has no such one).
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
-int32_t AdapterOf(const nb::dict& options, const Session& session);
+AdapterHandle AdapterOf(const nb::dict& options, const Session& session);
 // Returns the names that the options `adapter` and `prompt_name` of calls may have.
 std::vector<std::string> AdapterNames(const Session& session);
 std::vector<std::string> PromptNames(const Session& session);
