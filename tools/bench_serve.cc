@@ -64,6 +64,16 @@ int Run(BenchServeFlags flags) {
                        {"priority", flags.priority}});
 }
 
+void AddAdaptersFlag(CLI::App* command, std::vector<std::string>* adapters) {
+  command
+      ->add_option(
+          "--adapters", *adapters,
+          "LoRA adapters of the model; each request has one of them, by Zipf's law in this "
+          "order. Empty = no request has an adapter.")
+      ->type_name("NAME ...")
+      ->group("Requests");
+}
+
 }  // namespace
 
 void AddBenchServeCommand(CommandLine& line) {
@@ -119,6 +129,7 @@ void AddBenchServeCommand(CommandLine& line) {
       ->type_name("PRIORITY")
       ->group(kGroup);
   AddLoadFlags(command, &flags->load);
+  AddAdaptersFlag(command, &flags->load.shape.adapters);
 }
 
 }  // namespace quintet

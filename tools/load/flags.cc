@@ -152,6 +152,7 @@ nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
           {"shared_prompts", shape.distinct_prompts},
           {"beam_share", shape.beam_share},
           {"num_beams", shape.num_beams},
+          {"adapters", shape.adapters.size()},
           {"stream", !flags.unary},
           {"goodput", flags.goodput}};
 }

@@ -139,6 +139,7 @@ v1::GenerateRequest QuintetTarget::MakeRequest(const PlannedRequest& planned) co
   v1::GenerateRequest request;
   request.mutable_call()->set_model(options_.model);
   request.mutable_call()->set_priority(static_cast<v1::Priority>(options_.priority));
+  request.mutable_call()->set_adapter(planned.adapter);
   if (planned.ids.empty()) {
     request.mutable_input()->set_text(planned.text);
   } else {

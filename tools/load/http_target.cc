@@ -385,6 +385,7 @@ std::string HttpTarget::Post(const PlannedRequest& planned) const {
     absl::StrAppend(&body, "[", absl::StrJoin(planned.ids, ","), "]");
   }
   if (!options_.model.empty()) absl::StrAppend(&body, R"(,"model":)", quoted(options_.model));
+  if (!planned.adapter.empty()) absl::StrAppend(&body, R"(,"adapter":)", quoted(planned.adapter));
   static constexpr const char* kPriorities[] = {"low", "normal", "high"};
   absl::StrAppend(&body, R"(,"priority":")", kPriorities[static_cast<int>(options_.priority) - 1],
                   R"(","num_beams":)", planned.num_beams, R"(,"return_token_ids":true)");

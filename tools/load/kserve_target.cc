@@ -182,6 +182,7 @@ inference::ModelInferRequest KserveTarget::MakeRequest(const PlannedRequest& pla
   set("num_beams")->set_int64_param(planned.num_beams);
   // Levels of Triton: 1 is the highest.
   set("priority")->set_int64_param(4 - static_cast<int64_t>(options_.priority));
+  if (!planned.adapter.empty()) set("adapter")->set_string_param(planned.adapter);
   if (options_.stream) set("stream")->set_bool_param(true);
   if (planned.output_tokens > 0) {
     set("max_new_tokens")->set_int64_param(planned.output_tokens);

@@ -10,6 +10,7 @@ namespace quintet {
 namespace {
 
 constexpr int64_t kMostTokens = 1 << 20;
+constexpr uint64_t kAdapterStream = ~uint64_t{0};  // prompts have the streams from 2
 
 std::mt19937_64 Generator(uint64_t seed, uint64_t stream) {
   std::seed_seq sequence{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
@@ -19,6 +20,13 @@ std::mt19937_64 Generator(uint64_t seed, uint64_t stream) {
 
 int64_t DrawLength(const TokenRange& range, std::mt19937_64* random) {
   return std::uniform_int_distribution<int64_t>(range.low, range.high)(*random);
+}
+
+// By Zipf's law, the adapter at index i is chosen 1 / (i + 1) as often as the first.
+std::vector<double> ZipfWeights(size_t count) {
+  std::vector<double> weights;
+  for (size_t i = 0; i < count; ++i) weights.push_back(1.0 / static_cast<double>(i + 1));
+  return weights;
 }
 
 }  // namespace
@@ -39,8 +47,12 @@ LoadPlan::LoadPlan(LoadShape shape)
     : shape_(std::move(shape)),
       times_(Generator(shape_.seed, 0)),
       contents_(Generator(shape_.seed, 1)),
+      adapters_(Generator(shape_.seed, kAdapterStream)),
       interval_s_(shape_.burstiness,
-                  1.0 / (std::max(shape_.request_rate, 1e-9) * shape_.burstiness)) {}
+                  1.0 / (std::max(shape_.request_rate, 1e-9) * shape_.burstiness)) {
+  const std::vector<double> weights = ZipfWeights(shape_.adapters.size());
+  adapter_ = std::discrete_distribution<size_t>(weights.begin(), weights.end());
+}
 
 PlannedRequest LoadPlan::Next() {
   PlannedRequest request;
@@ -54,6 +66,7 @@ PlannedRequest LoadPlan::Next() {
   const int64_t output = DrawLength(shape_.output_tokens, &contents_);
   request.num_beams = beams ? shape_.num_beams : 1;
   request.output_tokens = static_cast<uint32_t>(output);
+  if (!shape_.adapters.empty()) request.adapter = shape_.adapters[adapter_(adapters_)];
   FillPrompt(shape_.distinct_prompts > 0 ? shared : next_, &request);
   ++next_;
   return request;

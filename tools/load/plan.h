@@ -28,7 +28,8 @@ struct LoadShape {
   int64_t distinct_prompts = 0;  // number of prompts, chosen uniformly; 0: one per request
   double beam_share = 0;         // fraction of requests that use `num_beams` beams
   uint32_t num_beams = 4;
-  int64_t vocab = 0;  // random token ids are less than this
+  std::vector<std::string> adapters;  // each request has one, by Zipf's law in this order
+  int64_t vocab = 0;                  // random token ids are less than this
   uint64_t seed = 1;
 };
 
@@ -38,6 +39,7 @@ struct PlannedRequest {
   std::vector<uint32_t> ids;
   uint32_t output_tokens = 0;  // exact number of new tokens; 0: the model ends the sequence
   uint32_t num_beams = 1;
+  std::string adapter;  // empty: none
 };
 
 // Generates the requests one after the other. Request n depends only on the LoadShape and n; its
@@ -52,8 +54,9 @@ class LoadPlan {
   void FillPrompt(uint64_t prompt, PlannedRequest* request) const;
 
   const LoadShape shape_;
-  std::mt19937_64 times_, contents_;
+  std::mt19937_64 times_, contents_, adapters_;
   std::gamma_distribution<double> interval_s_;
+  std::discrete_distribution<size_t> adapter_;  // index in shape_.adapters
   double at_s_ = 0;
   uint64_t next_ = 0;
 };

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
 
 #include "tests/catch.h"
 
@@ -96,6 +98,23 @@ TEST_CASE("equal seeds give equal plans; the rate changes only the arrival times
   }
   CHECK(same == 0);
   CHECK(quick.back().at_us < plan.back().at_us);
+}
+
+TEST_CASE("adapters are chosen by Zipf's law; other contents do not depend on them") {
+  LoadShape shape = Shape();
+  shape.adapters = {"a", "b", "c", "d"};
+  std::map<std::string, int> counts;
+  const auto with = Plan(shape, 5000), without = Plan(Shape(), 5000);
+  for (size_t i = 0; i < with.size(); ++i) {
+    CHECK(SameContents(with[i], without[i]));
+    CHECK(without[i].adapter.empty());
+    ++counts[with[i].adapter];
+  }
+  CHECK(counts.size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    const double expected = 5000 / (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0) / static_cast<double>(i + 1);
+    CHECK(std::abs(counts[shape.adapters[i]] - expected) < 0.15 * expected);
+  }
 }
 
 TEST_CASE("prompts are shared, and beams are used, in the given proportions") {

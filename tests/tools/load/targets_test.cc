@@ -185,6 +185,20 @@ TEST_CASE("rejected requests are counted by status code and reason") {
   }
 }
 
+TEST_CASE("requests name their adapters, by every protocol") {
+  Served served;
+  for (const Protocol& protocol : Protocols()) {
+    const auto target = Connect(protocol.name, served.options(protocol.name));
+    LoadShape shape = MixedShape();
+    shape.adapters = {"unknown"};
+    LoadPlan plan(shape);
+    const LoadRecord record = RunLoad({.concurrency = 2, .requests = 4}, &plan, target.get());
+    for (const RequestOutcome& outcome : record.outcomes) {
+      CHECK(outcome.code == absl::StatusCode::kNotFound);
+    }
+  }
+}
+
 TEST_CASE("a timeout ends a request with DEADLINE_EXCEEDED, by every protocol") {
   const auto control = std::make_shared<StubControl>();
   control->step_us = 1000;
