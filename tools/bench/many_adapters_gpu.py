@@ -112,7 +112,7 @@ def main() -> int:
         model,
         core=f"0-{max(half - 1, 0)}",
         threads=0,
-        config=configuration.path,
+        config=str(configuration.path),
         device=args.device,
         dtype=args.dtype,
         max_running=256,
