@@ -7,8 +7,8 @@
 Needs torch and transformers (sentence-transformers for directories with modules.json,
 huggingface_hub to download), and a built quintet. Compared, in f32 unless --dtype says otherwise:
 token ids, log-probabilities of given targets, greedy and beam search, hidden states, embeddings,
-labels. The report is Markdown. Exit code 0: everything agrees; 1: something differs; 2: the model
-could not be compared.
+labels of texts and of tokens, answers to questions. The report is Markdown. Exit code 0: everything
+agrees; 1: something differs; 2: the model could not be compared.
 """
 
 import argparse
@@ -30,6 +30,8 @@ TEXTS = [
     "The quick brown fox jumps over the lazy dog. " * 8,
     "</s> <extra_id_0> and <pad> inside the text",
 ]
+QUESTION = "How tall is the tower?"
+MAX_ANSWER_TOKENS = 15
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*/config.json", "*/model.safetensors"]
 NEW_TOKENS = 32
 
@@ -128,19 +130,22 @@ class Comparison:
         self.directory, self.quintet, self.tolerance = directory, quintet, tolerance
         self.config = quintet.inspect()["config"]
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        # Leave out texts with ids for which the checkpoint has no embedding: some tokenizers have
-        # more ids than the model has embeddings.
-        self.texts = [
-            text
-            for text in TEXTS
-            if max(self.tokenizer(text)["input_ids"], default=0) < self.config["vocab"]
-        ]
+        self.texts = [text for text in TEXTS if self.fits(self.tokenizer(text)["input_ids"])]
         self.rows: list[Row] = []
 
     def model(self, auto: str):
         classes = getattr(self.transformers, auto)
         loaded = classes.from_pretrained(self.directory, dtype=self.torch.float32)
         return loaded.eval()
+
+    def fits(self, ids: list[int]) -> bool:
+        """Whether the checkpoint has embeddings for these ids (some tokenizers have more ids than
+        the model has embeddings) and for their positions and those of NEW_TOKENS more."""
+        if self.config["positions"] == "learned":
+            config = self.transformers.AutoConfig.from_pretrained(self.directory)
+            if len(ids) + NEW_TOKENS > config.max_position_embeddings:
+                return False
+        return max(ids, default=0) < self.config["vocab"]
 
     def ids(self, text: str):
         return self.torch.tensor([self.tokenizer(text)["input_ids"]])
@@ -153,12 +158,15 @@ class Comparison:
                 model = self.model("AutoModelForCausalLM" if causal else "AutoModelForSeq2SeqLM")
                 texts = [text for text in self.texts if not causal or text.strip()]
                 targets = self.generate(model, texts)
-                if not causal:
-                    self.token_ids(texts)
-                    self.score(model, texts, targets)
-                    self.states(model.get_encoder(), texts)
+                self.token_ids(texts)
+                self.score(model, texts, targets)
+                self.states(model.base_model if causal else model.get_encoder(), texts)
             elif head == "sequence classification":
                 self.labels(self.model("AutoModelForSequenceClassification"))
+            elif head == "token classification":
+                self.token_labels(self.model("AutoModelForTokenClassification"))
+            elif head == "question answering":
+                self.answers(self.model("AutoModelForQuestionAnswering"))
             elif head in ("none", "encoder"):
                 self.states(self.encoder(), self.texts)
             else:
@@ -224,11 +232,7 @@ class Comparison:
         answers = self.quintet.run("score", lines, "--top-logprobs", "5")
         worst, tops = 0.0, 0.0
         for (text, target), answer in zip(pairs, answers, strict=True):
-            start = model.config.decoder_start_token_id
-            if model.generation_config.decoder_start_token_id is not None:
-                start = model.generation_config.decoder_start_token_id
-            decoder = self.torch.tensor([[start, *target[:-1]]])
-            logits = model(input_ids=self.ids(text), decoder_input_ids=decoder).logits[0]
+            logits = self.logits_of_target(model, self.ids(text), target)
             logs = self.torch.log_softmax(logits.double(), dim=-1)
             for row, token in zip(logs, answer["targets"][0]["tokens"], strict=True):
                 worst = max(worst, abs(row[token["token_id"]].item() - token["logprob"]))
@@ -239,6 +243,17 @@ class Comparison:
             self.rows.append(
                 Row(name, f"{len(pairs)} targets", f"{error:.1e}", f"{limit:.0e}", error <= limit)
             )
+
+    def logits_of_target(self, model, ids, target: list[int]):
+        """Returns the logits from which the tokens of `target` are chosen, [len(target), vocab]."""
+        if self.config["encoder_layers"] == 0:
+            both = self.torch.cat([ids, self.torch.tensor([target])], dim=1)
+            return model(input_ids=both).logits[0, ids.shape[1] - 1 : -1]
+        start = model.config.decoder_start_token_id
+        if model.generation_config.decoder_start_token_id is not None:
+            start = model.generation_config.decoder_start_token_id
+        decoder = self.torch.tensor([[start, *target[:-1]]])
+        return model(input_ids=ids, decoder_input_ids=decoder).logits[0]
 
     def states(self, encoder, texts: list[str]) -> None:
         lines = [{"token_ids": self.ids(text)[0].tolist()} for text in texts]
@@ -252,6 +267,52 @@ class Comparison:
         ours = [[label["logit"] for label in answer["labels"]] for answer in answers]
         theirs = [model(input_ids=self.ids(text)).logits[0] for text in self.texts]
         self.rows.append(compare_states(self.torch, "label logits", ours, theirs, self.tolerance))
+
+    def token_labels(self, model) -> None:
+        lines = [{"token_ids": self.ids(text)[0].tolist()} for text in self.texts]
+        answers = self.quintet.run("classify", lines)
+        ours = [[token["logits"] for token in answer["tokens"]] for answer in answers]
+        theirs = [model(input_ids=self.ids(text)).logits[0] for text in self.texts]
+        self.rows.append(compare_states(self.torch, "token logits", ours, theirs, self.tolerance))
+
+    def answers(self, model) -> None:
+        """Compares the probability of the best answer of at most MAX_ANSWER_TOKENS tokens to
+        QUESTION, and its place, with each text as the context."""
+        contexts = [text for text in self.texts if text.strip()]
+        lines = [{"text": QUESTION, "pair": context} for context in contexts]
+        flags = ["--max-answer-tokens", str(MAX_ANSWER_TOKENS)]
+        worst, wrong = 0.0, []
+        for context, answer in zip(contexts, self.quintet.run("classify", lines, *flags)):
+            best = answer["answers"][0]
+            probability, begin, end = self.best_answer(model, context)
+            worst = max(worst, abs(best["probability"] - probability) / probability)
+            text = context.encode()[best["begin_byte"] : best["end_byte"]].decode()
+            if text.strip() != context[begin:end].strip():
+                wrong.append(f"answer in {context[:60]!r}: {text!r}, not {context[begin:end]!r}")
+        compared, limit = f"{len(contexts)} contexts", 10 * self.tolerance
+        self.rows.append(
+            Row("probability of answers", compared, f"{worst:.1e}", f"{limit:.0e}", worst <= limit)
+        )
+        self.rows.append(Row("answers", compared, f"{len(wrong)} differ", "0", not wrong, wrong))
+
+    def best_answer(self, model, context: str) -> tuple[float, int, int]:
+        """Returns the probability of the best answer, and where it is in the context."""
+        pair = self.tokenizer(QUESTION, context, return_offsets_mapping=True)
+        output = model(input_ids=self.torch.tensor([pair["input_ids"]]))
+        places = [
+            (at, *pair["offset_mapping"][at])
+            for at, sequence in enumerate(pair.sequence_ids())
+            if sequence == 1 and pair["offset_mapping"][at][0] < pair["offset_mapping"][at][1]
+        ]
+        first, last = places[0][0], places[-1][0] + 1
+        starts, ends = (
+            self.torch.softmax(logits[0, first:last].double(), dim=-1)
+            for logits in (output.start_logits, output.end_logits)
+        )
+        both = (starts[:, None] * ends[None, :]).triu().tril(MAX_ANSWER_TOKENS - 1)
+        begin, end = divmod(int(both.argmax()), both.shape[1])
+        spans = {at: (low, high) for at, low, high in places}
+        return both.max().item(), spans[first + begin][0], spans[first + end][1]
 
     def embeddings(self) -> None:
         try:
