@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 import quintet
-from server_process import G2P, Server, failure_of
+from server_process import G2P, Server, eventually, failure_of
 
 NAMES = ["t5-encoder", "t5-seqcls", "gpt2"]
 
@@ -89,7 +89,7 @@ def test_a_key_is_needed_as_for_every_method(tmp_path):
                 assert error.value.code == code
         with quintet.Client(server.target, api_key="key") as client:
             assert [model.name for model in client.list_models()] == ["g2p"]
-        assert '"method":"ListModels","code":"OK"' in server.log()
+        assert eventually(lambda: '"method":"ListModels","code":"OK"' in server.log())
 
 
 def test_a_message_that_does_not_parse(several):
