@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   LoadOptions options = LoadOptionsOf(flags.placement, config, session->device.get());
   options.follow_symlinks = flags.follow_symlinks;
   options.adapters = flags.adapters;
+  options.adapter_slots = flags.adapter_slots;
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   LimitRequest limits = LimitRequestOf(flags);
   limits.decodes = needs.kind != RequestKind::kEncode;
@@ -72,6 +74,8 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   log.debug(DescribeLimits(limits, options, config));
   QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
   session->config = session->model->config();
+  const std::span<const AdapterHandle> adapters = session->model->adapters();
+  session->adapters.Set({adapters.begin(), adapters.end()});
   if (!session->config.logit_scale_warning.empty()) log.warn(session->config.logit_scale_warning);
   for (const std::string& unused : UnusedFileWarnings(flags.model)) log.warn(unused);
   return WarmUp(session->model.get(), needs.warm_up, log.warn);

@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/adapter_registry.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/placement.h"
@@ -29,6 +30,7 @@ struct SessionOptions {
   std::string tokenizer;                // directory, file or hub id; empty: that of the model
   bool follow_symlinks = false;         // read model files that are symbolic links to anywhere
   std::vector<AdapterSource> adapters;  // LoRA adapters to load with the model
+  int64_t adapter_slots = 0;            // adapters used at the same time; 0: as many as `adapters`
   Placement placement;
   int threads = 0;                        // compute threads; 0: DefaultThreads
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
@@ -52,6 +54,7 @@ struct Session {
   std::unique_ptr<const Tokenizer> tokenizer;      // null if not requested or absent
   std::unique_ptr<const SentenceModules> modules;  // null without modules.json
   std::unique_ptr<Model> model;
+  AdapterRegistry adapters;  // first those that were loaded with the model
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
   int64_t free_bytes_before = 0;  // bytes of device memory free before loading

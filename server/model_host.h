@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/adapter_registry.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "engine/placement.h"
 #include "models/config/sentence_modules.h"
 #include "models/model.h"
 #include "models/tokenizers/tokenizer.h"
-#include "server/adapter_registry.h"
 #include "server/metrics.h"
 #include "server/server_memory.h"
 #include "server/text_templates.h"

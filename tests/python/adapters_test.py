@@ -1,6 +1,7 @@
 """Tests of LoRA adapters that requests choose: the outputs that PEFT recorded, and the adapters of
 a server through every interface."""
 
+import asyncio
 import concurrent.futures
 import json
 import shutil
@@ -68,6 +69,52 @@ def texts(model):
         name: [result.text for result in model.generate(words(8), adapter=name, **OPTIONS)]
         for name in (None, "one", "two")
     }
+
+
+def test_adapters_of_a_loaded_model_change(adapters, texts, tmp_path):
+    with quintet.Model(G2P, device="cpu", cache_memory=64, adapters=adapters) as model:
+
+        def text(name):
+            return model.generate(words(1)[0], adapter=name, **OPTIONS).text
+
+        model.load_adapter("three", adapters["one"])
+        assert model.info().adapters == ["one", "two", "three"]
+        assert text("three") == texts["one"][0]
+        model.load_adapter("three", make_adapter(tmp_path / "new", 3))
+        assert text("three") not in {texts[name][0] for name in texts}
+        model.unload_adapter("one")
+        with pytest.raises(quintet.NotFoundError, match="no adapter one; it has: two, three"):
+            text("one")
+        with pytest.raises(quintet.NotFoundError, match="no adapter one"):
+            model.unload_adapter("one")
+        large = make_adapter(tmp_path / "large", 5, rank=9)
+        with pytest.raises(quintet.FailedPreconditionError, match="load the model with adapters="):
+            model.load_adapter("large", large)
+        with pytest.raises(quintet.InvalidArgumentError, match="contains ':'"):
+            model.load_adapter("a:b", adapters["one"])
+        with pytest.raises(quintet.NotFoundError, match="no such directory"):
+            model.load_adapter("none", tmp_path / "none")
+        with pytest.raises(TypeError, match="expected names"):
+            model.load_adapter("five", 5)
+        assert model.info().adapters == ["two", "three"]
+        assert text("two") == texts["two"][0] and text(None) == texts[None][0]
+    with quintet.Model(G2P, device="cpu", cache_memory=64) as plain:
+        with pytest.raises(quintet.FailedPreconditionError, match="loaded without adapters"):
+            plain.load_adapter("one", adapters["one"])
+    with pytest.raises(quintet.FailedPreconditionError, match="closed"):
+        plain.load_adapter("one", adapters["one"])
+
+
+def test_an_asynchronous_model_changes_adapters(model, adapters, texts):
+    async def run():
+        async with quintet.AsyncModel(model) as shared:
+            await shared.load_adapter("again", adapters["two"])
+            result = await shared.generate(words(1)[0], adapter="again", **OPTIONS)
+            await shared.unload_adapter("again")
+            return result.text
+
+    assert asyncio.run(run()) == texts["two"][0]
+    assert model.info().adapters == ["one", "two"]
 
 
 @pytest.fixture(scope="module")

@@ -399,6 +399,13 @@ class PythonModel {
     return ToStr(text);
   }
 
+  void LoadAdapter(const std::string& name, const std::string& path) {
+    const LoadedPtr loaded = Get();
+    const nb::gil_scoped_release release;
+    OkOrThrow(ReadAdapter(loaded->session.get(), {name, path}));
+  }
+  void UnloadAdapter(const std::string& name) { OkOrThrow(Get()->session->adapters.Remove(name)); }
+
   nb::dict Info() const {
     const LoadedPtr loaded = Get();
     const Session& session = *loaded->session;
@@ -522,6 +529,7 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   Set(options, "max_memory", &session.max_memory_mib);
   Set(options, "ignore_generation_fields", &session.ignore_generation_fields);
   session.adapters = ReadAdapters(options);
+  session.adapter_slots = AdapterSlotsFor(session.adapters.size());
   constexpr int64_t kMost = int64_t{1} << 24;
   CheckRange("max_num_seqs", session.max_running, 0, 4096);
   CheckRange("max_input_tokens", session.max_input_tokens, 1, kMost);
@@ -573,6 +581,8 @@ NB_MODULE(_engine, m) {
            nb::arg("token") = 0)
       .def("tokenize", &PythonModel::Tokenize)
       .def("detokenize", &PythonModel::Detokenize)
+      .def("load_adapter", &PythonModel::LoadAdapter)
+      .def("unload_adapter", &PythonModel::UnloadAdapter)
       .def("info", &PythonModel::Info)
       .def("window", &PythonModel::window)
       .def("messages", &PythonModel::messages)

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "models/adapter_pool.h"
 
 namespace quintet::python {
 namespace {
@@ -270,16 +269,31 @@ std::vector<AdapterSource> ReadAdapters(const nb::dict& options) {
   return adapters;
 }
 
+int64_t AdapterSlotsFor(size_t count) {
+  constexpr size_t kLeast = 8;
+  return count == 0 ? 0 : static_cast<int64_t>(std::max(count, kLeast));
+}
+
+absl::Status ReadAdapter(Session* session, const AdapterSource& source) {
+  absl::StatusOr<AdapterHandle> adapter = session->model->ReadAdapter(source);
+  if (absl::IsFailedPrecondition(adapter.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(adapter.status().message(),
+                                                      "; load the model with adapters={...} that "
+                                                      "includes this one, or one like it"));
+  }
+  QT_RETURN_IF_ERROR(adapter.status());
+  return session->adapters.Put(*std::move(adapter));
+}
+
 AdapterHandle AdapterOf(const nb::dict& options, const Session& session) {
   if (!options.contains("adapter")) return nullptr;
   const auto name = nb::cast<std::string>(nb::object(options["adapter"]));
-  const int32_t index = ValueOrThrow(FindAdapter(session.flags.adapters, name));
-  return session.model->adapters()[static_cast<size_t>(index)];
+  return ValueOrThrow(session.adapters.Find(name));
 }
 
 std::vector<std::string> AdapterNames(const Session& session) {
   std::vector<std::string> names;
-  for (const AdapterSource& adapter : session.flags.adapters) names.push_back(adapter.name);
+  for (const AdapterSource& adapter : session.adapters.sources()) names.push_back(adapter.name);
   return names;
 }
 

@@ -41,6 +41,11 @@ EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options);
 // option `adapter` of a call names (null: none; NotFoundError: the session has no such one).
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
 AdapterHandle AdapterOf(const nb::dict& options, const Session& session);
+// Returns the number of slots (AdapterSlots) of a model that is loaded with `count` adapters: at
+// least 8, so that adapters that are read later share batches with these.
+int64_t AdapterSlotsFor(size_t count);
+// Reads an adapter and puts it into session->adapters. Does not need the GIL.
+absl::Status ReadAdapter(Session* session, const AdapterSource& source);
 // Returns the names that the options `adapter` and `prompt_name` of calls may have.
 std::vector<std::string> AdapterNames(const Session& session);
 std::vector<std::string> PromptNames(const Session& session);

@@ -95,6 +95,14 @@ class AsyncModel(AsyncMethods):
     async def info(self) -> ModelInfo:
         return self._model.info()
 
+    async def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Reads a LoRA adapter as `Model.load_adapter` does."""
+        await asyncio.to_thread(self._model.load_adapter, name, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter as `Model.unload_adapter` does."""
+        self._model.unload_adapter(name)
+
     def _classify_task(self, inputs: Any, contexts: Any, given: Any) -> Task:
         return self._model._classify_task(inputs, contexts, given)
 

@@ -8,7 +8,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from quintet import _engine, calls, hub
+from quintet import _engine, calls, checks, hub
 from quintet import options as opt
 from quintet.cuda import use_cublas_wheel
 from quintet.errors import Error, InvalidArgumentError, NotFoundError
@@ -90,6 +90,33 @@ class Model(Methods):
         values = self._engine.info()
         known = [name for name in ModelInfo.__slots__ if name != "limits"]
         return ModelInfo(**{name: values[name] for name in known})
+
+    def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Reads a LoRA adapter, which the option `adapter` of calls can then name. Replaces an
+        adapter of this name; calls in progress keep the one that they have.
+
+        The model must have been loaded with an adapter (`adapters={...}`), and a new one must not
+        have larger ranks than those, nor change other modules.
+
+        Args:
+            name: 1 to 256 bytes without a colon.
+            path: directory of PEFT, or a safetensors file of kohya's format.
+
+        Raises:
+            FailedPreconditionError: the model has no room for the adapter.
+            NotFoundError, InvalidArgumentError: there are no such files, or they are not an
+                adapter of this model.
+        """
+        ((name, path),) = (checks.paths_by_name("path", {name: path}) or {}).items()
+        self._engine.load_adapter(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter. Calls in progress keep it.
+
+        Raises:
+            NotFoundError: the model has no adapter of this name.
+        """
+        self._engine.unload_adapter(checks.text("name", name))
 
     def _classify_task(self, inputs: Any, contexts: Any, given: Any) -> Task:
         answers = self._head == "question answering"

@@ -1,6 +1,7 @@
-#include "server/adapter_registry.h"
+#include "engine/adapter_registry.h"
 
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "models/adapter_layout.h"
@@ -32,6 +33,33 @@ TEST_CASE("Calls find adapters by name", "[adapter_registry]") {
   registry.Set({});
   CHECK(absl::IsNotFound(registry.Find("a").status()));
   CHECK(a.use_count() == 1);
+}
+
+TEST_CASE("Single adapters are put, replaced and removed", "[adapter_registry]") {
+  AdapterRegistry registry;
+  const AdapterHandle a = ReadNothing({"a", "/a"}), other = ReadNothing({"a", "/other"});
+  REQUIRE(registry.Put(a).ok());
+  REQUIRE(registry.Put(ReadNothing({"b", "/b"})).ok());
+  REQUIRE(registry.Put(other).ok());
+  CHECK(*registry.Find("a") == other);
+  CHECK(registry.sources().size() == 2);
+  CHECK(absl::IsInvalidArgument(registry.Put(ReadNothing({"with:colon", "/c"}))));
+  CHECK(registry.sources().size() == 2);
+  REQUIRE(registry.Remove("a").ok());
+  CHECK(absl::IsNotFound(registry.Remove("a")));
+  CHECK(registry.sources() == std::vector<AdapterSource>{{"b", "/b"}});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&registry, i] {
+      const std::string name = "t" + std::to_string(i);
+      for (int turn = 0; turn < 100; ++turn) {
+        if (!registry.Put(ReadNothing({name, "/t"})).ok() || !registry.Remove(name).ok()) return;
+      }
+      (void)registry.Put(ReadNothing({name, "/t"}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(registry.sources().size() == 5);
 }
 
 TEST_CASE("Adapters whose name, path or files differ have changed", "[adapter_registry]") {

@@ -1,15 +1,15 @@
-// The LoRA adapters that calls of one model version can name. They change while the version serves;
-// a call keeps the adapter that it has found until it ends. Thread-safe.
+// The LoRA adapters of a loaded model by name. They change while requests run; a request keeps the
+// adapter that it has found until it ends. Thread-safe.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/model.h"
 
@@ -18,25 +18,30 @@ namespace quintet {
 class AdapterRegistry {
  public:
   void Set(std::vector<AdapterHandle> adapters);
+  // Adds an adapter, or replaces the one of the same name. INVALID_ARGUMENT: CheckAdapterNames.
+  absl::Status Put(AdapterHandle adapter);
+  // NOT_FOUND: there is no adapter of this name.
+  absl::Status Remove(const std::string& name);
   // NOT_FOUND: there is no such adapter; the message names those that there are.
   absl::StatusOr<AdapterHandle> Find(const std::string& name) const;
   std::vector<AdapterSource> sources() const;
   // Returns the adapter that was read from each of `sources`, or null if there is none with this
   // name and path or its files have changed since.
   std::vector<AdapterHandle> Unchanged(std::span<const AdapterSource> sources) const;
-  // Whether calls can name the adapters of `sources`, with the contents that their files have now,
-  // and no others.
+  // Whether the adapters are those of `sources`, with the contents that their files have now, and
+  // no others.
   bool HasExactly(std::span<const AdapterSource> sources) const;
   // Bytes of host memory of the factors of all adapters.
   int64_t bytes() const;
 
  private:
-  using Adapters = std::map<std::string, AdapterHandle>;  // by name
+  using Adapters = std::vector<AdapterHandle>;
   std::shared_ptr<const Adapters> adapters() const;
+  static AdapterHandle FindIn(const Adapters& adapters, const std::string& name);  // or null
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards adapters_
+  std::mutex changes_;        // held while a change is made
   std::shared_ptr<const Adapters> adapters_ = std::make_shared<const Adapters>();
-  std::vector<AdapterSource> sources_;
 };
 
 }  // namespace quintet
