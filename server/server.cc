@@ -31,6 +31,7 @@
 #include "server/kserve/methods.h"
 #include "server/listener.h"
 #include "server/model_loader.h"
+#include "server/process_metrics.h"
 #include "server/reflection.h"
 #include "server/service.h"
 #include "server/transport_limits.h"
@@ -88,6 +89,7 @@ class ServerProcess {
   MetricFactory make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
+  ProcessMetrics process_metrics_{&registry_};
   MetricFactory::Gauges open_calls_ =
       make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
   MetricFactory::Gauges api_connections_ =
@@ -219,6 +221,7 @@ absl::Status ServerProcess::ListenHttp() {
   http.collect = [this] {
     loader_->CollectMetrics();
     log_metrics_.Collect();
+    process_metrics_.Collect();
     open_calls_.Each(
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
     api_connections_.Each([this](auto& gauge) {

@@ -115,7 +115,10 @@ def test_metrics():
     for names, meaning, aliases in rows:
         if "only on a GPU" in meaning or "only of models with adapters" in meaning:
             continue
-        documented |= {f"quintet_{name}" for name in re.findall(r"`(\w+)`", names)}
+        documented |= {
+            name if name.startswith("process_") else f"quintet_{name}"
+            for name in re.findall(r"`(\w+)`", names)
+        }
         documented |= {f"vllm:{name}" for name in re.findall(r"`(\w+)`", aliases)}
     with Server(G2P, metrics_compat="vllm") as server:
         exported = set(re.findall(r"^# TYPE (\S+)", server.get("/metrics")[1], re.MULTILINE))

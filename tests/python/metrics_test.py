@@ -154,7 +154,9 @@ def check_text(server) -> None:
     samples = server.samples()
     assert len(samples) == len({(s.name, tuple(sorted(s.labels.items()))) for s in samples})
     for sample in samples:
-        assert sample.labels.get("model_name") and sample.labels.get("engine") == "0", sample
+        of_process = sample.name.startswith("process_")
+        assert bool(sample.labels.get("model_name")) != of_process, sample
+        assert (sample.labels.get("engine") == "0") != of_process, sample
     for name in {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}:
         assert f"# HELP {name} " in text
     buckets: dict[tuple, list] = {}
