@@ -7,9 +7,9 @@
 //   LOADING    rejected, or they wait    Loaded -> SERVING, LoadFailed -> FAILED
 //   SERVING    run                       BeginReplace -> REPLACING, BeginUnload -> DRAINING,
 //                                        GoIdle -> IDLE
-//   REPLACING  run on the old version    Loaded, LoadFailed, Kept -> SERVING, BeginDrain ->
-//   DRAINING DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired
-//   version is
+//   REPLACING  run on the old version    Loaded, LoadFailed, Kept -> SERVING,
+//                                        BeginDrain -> DRAINING
+//   DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired version is
 //              they wait (a replacement) left
 //   IDLE       wait and start a load     Demand, BeginLoad -> LOADING, BeginUnload -> UNLOADED
 //   FAILED     rejected                  BeginLoad, Demand -> LOADING, BeginUnload -> UNLOADED

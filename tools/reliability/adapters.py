@@ -183,7 +183,9 @@ def try_changes(args, folder: pathlib.Path, verdict: Verdict) -> None:
     lost, wrong, done, resident = [], [], [0], []
     end = threading.Event()
     first = {"g2p": (str(G2P), {"adapters": {f"x{i}": paths[i] for i in range(NAMES)}})}
-    with AdminServer(folder, first, cache_memory=64) as server:
+    # A small encoder cache is full early. If it could grow, that could not be told from a leak.
+    flags = {"cache_memory": 64, "encoder_cache_bytes": 4 << 20}
+    with AdminServer(folder, first, **flags) as server:
         changes = Changes(server, paths, str(broken))
 
         def run(index):
