@@ -25,6 +25,7 @@ int32_t AdapterSlots::Unused() const {
   int32_t oldest = -1;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].users > 0) continue;
+    if (slots_[i].adapter.use_count() == 1) return static_cast<int32_t>(i);
     if (oldest < 0 || slots_[i].used < slots_[oldest].used) oldest = static_cast<int32_t>(i);
   }
   return oldest;

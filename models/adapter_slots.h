@@ -1,7 +1,8 @@
 // The places where kernels read LoRA adapters. A model has a fixed number of slots; DecodeBatch and
 // EncodeBatch name an adapter by its slot. An adapter is put into a slot when a request needs it
-// and stays there after the request, until another adapter needs the slot: the one that has been
-// unused for the longest time is replaced first.
+// and stays there after the request, until another adapter needs the slot. Adapters to which only
+// their slot refers are replaced first, so that few of them stay in memory; then those that have
+// been unused for the longest time.
 //
 // Only the engine thread calls member functions, except Accepts. They allocate nothing.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -104,6 +105,28 @@ absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes) {
   if (bytes == 0) return buffer;
   if (bytes < std::numeric_limits<int64_t>::max() / 2) {
     buffer.owner_ = TakeBlock(bytes, &buffer.data_);
+  }
+  if (buffer.owner_ == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", MemorySize(bytes)));
+  }
+  return buffer;
+}
+
+absl::StatusOr<Buffer> Buffer::AllocateSeparately(int64_t bytes) {
+  constexpr int64_t kLeastMapping = 2 * kHugePage;
+  QT_CHECK_GE(bytes, 0);
+  Buffer buffer;
+  buffer.bytes_ = bytes;
+  if (bytes == 0) return buffer;
+  if (bytes < std::numeric_limits<int64_t>::max() / 2) {
+    const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (rounded < kLeastMapping) {
+      buffer.data_ = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
+      if (buffer.data_ != nullptr) buffer.owner_ = std::shared_ptr<void>(buffer.data_, std::free);
+    } else if (std::shared_ptr<Mapping> mapping = Mapping::Create(rounded)) {
+      buffer.data_ = mapping->Take(rounded);
+      buffer.owner_ = std::move(mapping);
+    }
   }
   if (buffer.owner_ == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", MemorySize(bytes)));

@@ -1,5 +1,5 @@
-// Owning memory buffer for weights, caches and workspaces. Buffers are allocated while a model
-// loads, never during a step of the engine.
+// Owning memory buffer for weights, caches, workspaces and adapters. Buffers are allocated while a
+// model or an adapter is loaded, never during a step of the engine.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,10 @@ class Buffer {
   // to 32 MiB share memory mappings (slabs); a slab is unmapped once all its blocks have been
   // freed. Thread safe. Returns RESOURCE_EXHAUSTED if the system has not enough memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
+  // Allocates memory like Allocate, but shares no mapping with blocks that stay: the system gets it
+  // back when this buffer is freed. For data that comes and goes while a model runs. Huge pages can
+  // back it from 4 MiB on. Not zeroed.
+  static absl::StatusOr<Buffer> AllocateSeparately(int64_t bytes);
 
   Buffer() = default;
   // Wraps memory that was allocated elsewhere (device memory, for example). The memory is freed

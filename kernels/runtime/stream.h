@@ -48,9 +48,10 @@ class Stream {
   absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocatePinned(bytes);
   }
-  // Allocates host memory from which Write copies without waiting. Any thread may call it.
+  // Allocates host memory for data that comes and goes while a model runs; Write copies from it
+  // without waiting. Not zeroed. Any thread may call it.
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) const {
-    return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocateHost(bytes);
+    return device_ == nullptr ? Buffer::AllocateSeparately(bytes) : device_->AllocateHost(bytes);
   }
   template <typename T>
   T* DevicePtr(T* host) const {

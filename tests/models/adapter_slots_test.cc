@@ -62,6 +62,16 @@ TEST_CASE("A slot keeps its adapter alive", "[adapters]") {
   CHECK(adapter.expired());
 }
 
+TEST_CASE("Adapters that nobody else refers to are replaced first", "[adapters]") {
+  SlotsOfNothing test(4, 4);
+  for (const size_t i : {0, 1}) test.slots.Return(test.slots.Take(test.adapters[i]));
+  const std::weak_ptr<const PackedAdapter> removed = test.adapters[1];
+  test.adapters[1].reset();
+  test.slots.Return(test.slots.Take(test.adapters[2]));  // not in one of the two empty slots
+  CHECK(removed.expired());
+  CHECK(std::count(test.held.begin(), test.held.end(), uint64_t{0}) == 2);
+}
+
 TEST_CASE("Slots accept the adapters of their model only", "[adapters]") {
   const SlotsOfNothing one(1, 1), other(1, 1);
   CHECK(one.slots.Accepts(*one.adapters[0]));

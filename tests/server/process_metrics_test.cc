@@ -59,10 +59,9 @@ TEST_CASE("The metrics of the process have Prometheus's names", "[process_metric
     values[family.name] = counter ? family.metric[0].counter.value : family.metric[0].gauge.value;
   }
   CHECK(values.size() == 6);
-  for (const char* name :
-       {"process_cpu_seconds_total", "process_resident_memory_bytes",
-        "process_virtual_memory_bytes", "process_start_time_seconds", "process_open_fds",
-        "process_max_fds"}) {
+  for (const char* name : {"process_cpu_seconds_total", "process_resident_memory_bytes",
+                           "process_virtual_memory_bytes", "process_start_time_seconds",
+                           "process_open_fds", "process_max_fds"}) {
     INFO(name);
     CHECK(values[name] > 0);
   }

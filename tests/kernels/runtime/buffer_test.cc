@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -32,6 +33,37 @@ TEST_CASE("buffers are aligned, do not overlap, and keep their values", "[buffer
     }
     buffers = std::move(kept);
   }
+}
+
+TEST_CASE("separate buffers give their memory back one by one", "[buffer]") {
+  for (const int64_t bytes : {int64_t{1}, int64_t{100}, int64_t{65}, int64_t{3} << 20,
+                              (int64_t{4} << 20) + 1, int64_t{40} << 20}) {
+    absl::StatusOr<Buffer> buffer = Buffer::AllocateSeparately(bytes);
+    REQUIRE(buffer.ok());
+    CHECK(buffer->bytes() == bytes);
+    CHECK(reinterpret_cast<uintptr_t>(buffer->data()) % 64 == 0);
+    std::memset(buffer->data(), 7, static_cast<size_t>(bytes));
+  }
+  CHECK(Buffer::AllocateSeparately(0)->data() == nullptr);
+  CHECK(absl::IsResourceExhausted(
+      Buffer::AllocateSeparately(std::numeric_limits<int64_t>::max()).status()));
+  CHECK(absl::IsResourceExhausted(Buffer::AllocateSeparately(int64_t{1} << 60).status()));
+  // One buffer that stays keeps no memory of others.
+  const auto resident = [] {
+    std::ifstream file("/proc/self/statm");
+    int64_t size = 0, pages = 0;
+    file >> size >> pages;
+    return pages * 4096;
+  };
+  const int64_t before = resident();
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  std::vector<Buffer> kept;
+  for (int i = 0; i < 20; ++i) {
+    Buffer buffer = *Buffer::AllocateSeparately(kBytes);
+    std::memset(buffer.data(), 7, kBytes);
+    if (i % 10 == 0) kept.push_back(std::move(buffer));
+  }
+  CHECK(resident() - before < 4 * kBytes);
 }
 
 TEST_CASE("a moved buffer owns its memory", "[buffer]") {
