@@ -25,6 +25,7 @@ class AdapterRegistry {
   // NOT_FOUND: there is no such adapter; the message names those that there are.
   absl::StatusOr<AdapterHandle> Find(const std::string& name) const;
   std::vector<AdapterSource> sources() const;
+  std::vector<AdapterHandle> handles() const { return *adapters(); }  // in the same order
   // Returns the adapter that was read from each of `sources`, or null if there is none with this
   // name and path or its files have changed since.
   std::vector<AdapterHandle> Unchanged(std::span<const AdapterSource> sources) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,8 +73,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   log.debug(DescribeLimits(limits, options, config));
   QT_ASSIGN_OR_RETURN(session->model, Model::Load(flags.model, options, session->pool.get()));
   session->config = session->model->config();
-  const std::span<const AdapterHandle> adapters = session->model->adapters();
-  session->adapters.Set({adapters.begin(), adapters.end()});
+  session->adapters.Set(session->model->TakeAdapters());
   if (!session->config.logit_scale_warning.empty()) log.warn(session->config.logit_scale_warning);
   for (const std::string& unused : UnusedFileWarnings(flags.model)) log.warn(unused);
   return WarmUp(session->model.get(), needs.warm_up, log.warn);

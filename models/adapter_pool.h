@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -61,8 +62,10 @@ class AdapterPool {
   // does not fit the slots.
   absl::StatusOr<AdapterHandle> Read(const AdapterSource& source) const;
 
-  // The adapters that were loaded with the model, in the order of Options::sources.
+  // The adapters that were loaded with the model, in the order of Options::sources. TakeLoaded
+  // returns them and leaves none.
   std::span<const AdapterHandle> loaded() const { return loaded_; }
+  std::vector<AdapterHandle> TakeLoaded() { return std::exchange(loaded_, {}); }
   AdapterSlots& slots() { return slots_; }
   int64_t slot_count() const { return slot_count_; }
 

@@ -183,8 +183,11 @@ class Model {
   Stream& stream() { return stream_; }
   const ModelMemory& memory() const { return memory_; }
   int64_t weight_bytes() const { return memory_.weights; }
-  // The LoRA adapters that were loaded with the model (LoadOptions::adapters).
+  // The LoRA adapters that were loaded with the model (LoadOptions::adapters). TakeAdapters returns
+  // them and leaves none: the model then keeps no adapter in memory that nobody else refers to,
+  // except in slots.
   virtual std::span<const AdapterHandle> adapters() const { return {}; }
+  virtual std::vector<AdapterHandle> TakeAdapters() { return {}; }
   // Reads a further adapter for this model. Thread-safe. Errors: those of AdapterPool::Read, which
   // include FAILED_PRECONDITION if the model must be loaded again to make room for it.
   virtual absl::StatusOr<AdapterHandle> ReadAdapter(const AdapterSource& source) const;

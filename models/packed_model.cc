@@ -42,6 +42,10 @@ std::span<const AdapterHandle> PackedModel::adapters() const {
   return adapters_ == nullptr ? std::span<const AdapterHandle>() : adapters_->loaded();
 }
 
+std::vector<AdapterHandle> PackedModel::TakeAdapters() {
+  return adapters_ == nullptr ? std::vector<AdapterHandle>() : adapters_->TakeLoaded();
+}
+
 absl::StatusOr<AdapterHandle> PackedModel::ReadAdapter(const AdapterSource& source) const {
   return adapters_ == nullptr ? Model::ReadAdapter(source) : adapters_->Read(source);
 }

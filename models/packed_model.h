@@ -27,6 +27,7 @@ namespace quintet {
 class PackedModel : public Model {
  public:
   std::span<const AdapterHandle> adapters() const final;
+  std::vector<AdapterHandle> TakeAdapters() final;
   absl::StatusOr<AdapterHandle> ReadAdapter(const AdapterSource& source) const final;
   AdapterSlots* adapter_slots() final { return adapters_ ? &adapters_->slots() : nullptr; }
   void BeginEncode(const EncodeBatch& batch) final;

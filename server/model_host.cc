@@ -179,8 +179,7 @@ absl::Status ModelHost::CheckDefaults() const {
 
 absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   QT_ASSIGN_OR_RETURN(model_, options_.load_model(options_.directory, load_, pool_));
-  const std::span<const AdapterHandle> adapters = model_->adapters();
-  adapters_.Set({adapters.begin(), adapters.end()});
+  adapters_.Set(model_->TakeAdapters());
   if (!config().logit_scale_warning.empty()) {
     spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
   }

@@ -152,7 +152,7 @@ absl::Status RunOnce(Session& session, const Shape& shape, const DecodingFlags& 
                      std::mt19937_64* random, Measurement* measurement) {
   std::vector<Request> requests;
   auto sink = std::make_shared<CountingSink>();
-  const std::span<const AdapterHandle> adapters = session.model->adapters();
+  const std::vector<AdapterHandle> adapters = session.adapters.handles();
   for (int64_t i = 0; i < shape.batch; ++i) {
     QT_ASSIGN_OR_RETURN(Request request, MakeRequest(session, shape, flags, random));
     if (!adapters.empty()) request.adapter = adapters[static_cast<size_t>(i) % adapters.size()];

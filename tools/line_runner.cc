@@ -107,6 +107,7 @@ class LineRunner {
   LineRunner(Session& session, const LineFlags& flags, const LineCommand& command,
              LineOutput* output, LineOutput* side)
       : session_(session),
+        adapter_(session.flags.adapters.empty() ? nullptr : session.adapters.handles().front()),
         command_(command),
         output_(output),
         side_(side),
@@ -326,8 +327,7 @@ class LineRunner {
 
   void Submit(const LinePtr& line) {
     if (line->error.ok()) {
-      const std::span<const AdapterHandle> adapters = session_.model->adapters();
-      if (!adapters.empty()) line->job->request.adapter = adapters.front();
+      line->job->request.adapter = adapter_;
       line->job->request.sink = std::make_shared<LineSink>(line, finished_);
       line->error = session_.engine->Submit(std::move(line->job->request)).status();
       if (line->error.ok()) return;
@@ -475,6 +475,7 @@ class LineRunner {
   }
 
   Session& session_;
+  const AdapterHandle adapter_;  // that of --adapter; null: none
   const LineCommand& command_;
   LineOutput* const output_;
   LineOutput* const side_;  // null without command_.side

@@ -66,6 +66,24 @@ TEST_CASE("the plan counts the memory in which the factors of an adapter are rea
   CHECK(plan->model.adapter_reading == file_bytes - 8 - static_cast<int64_t>(header_bytes));
 }
 
+TEST_CASE("a server has slots for more adapters than it loads, a job has not") {
+  const std::string tests = QUINTET_SOURCE_DIR "/tests/", adapter = tests + "data/adapters/t5-qv";
+  const std::string base = nlohmann::json::parse(std::ifstream(adapter + "/record.json"))["base"];
+  ThreadPool pool(1);
+  const auto slots = [&](Workload workload, int64_t adapters, int64_t given) {
+    LoadOptions options;
+    options.adapter_slots = given;
+    for (int64_t i = 0; i < adapters; ++i) options.adapters.push_back({std::to_string(i), adapter});
+    REQUIRE(PlanMemory(tests + base, {.workload = workload}, &options, &pool).ok());
+    return options.adapter_slots;
+  };
+  CHECK(slots(Workload::kServing, 0, 0) == 0);
+  CHECK(slots(Workload::kServing, 2, 0) == 64);
+  CHECK(slots(Workload::kServing, 70, 0) == 70);
+  CHECK(slots(Workload::kServing, 70, 3) == 3);
+  CHECK(slots(Workload::kJob, 2, 0) == 0);
+}
+
 TEST_CASE("a large adapter decides how much memory loading takes") {
   // All factors are zero and lie in a hole of the file. Reading weights takes 40 MiB with one
   // thread.

@@ -103,6 +103,22 @@ TEST_CASE("Slots need memory for addresses only on a CPU", "[adapters]") {
   CHECK(bytes(2) > factors);
 }
 
+TEST_CASE("A model keeps no adapter that was taken from it", "[adapters]") {
+  ThreadPool pool(1);
+  const RecordedAdapter record("t5-qv");
+  const auto model = LoadWith(record, {{"a", record.path}, {"b", record.path}}, 1, &pool);
+  std::vector<AdapterHandle> taken = model->TakeAdapters();
+  REQUIRE(taken.size() == 2);
+  CHECK(model->adapters().empty());
+  CHECK(model->TakeAdapters().empty());
+  for (const AdapterHandle& adapter : taken) CHECK(adapter.use_count() == 1);
+  AdapterSlots& slots = *model->adapter_slots();
+  slots.Return(slots.Take(taken[0]));
+  slots.Return(slots.Take(taken[1]));
+  CHECK(taken[0].use_count() == 1);
+  CHECK(taken[1].use_count() == 2);  // in the slot
+}
+
 TEST_CASE("A stamp changes with an adapter's files", "[adapters]") {
   const RecordedAdapter record("t5-qv");
   ScratchDirectory scratch;
