@@ -17,8 +17,7 @@ namespace quintet {
 
 class AdapterSlots {
  public:
-  // Makes `slot` hold `adapter` instead of `before`, which no request uses any more (null: the slot
-  // is empty).
+  // Makes `slot` hold `adapter`. No request uses the adapter that the slot held before.
   using Fill = std::function<void(int32_t slot, const AdapterHandle& adapter)>;
 
   AdapterSlots(int64_t slots, const AdapterLayout* layout, Fill fill);

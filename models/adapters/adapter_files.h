@@ -23,8 +23,8 @@ constexpr int64_t kMaxAdapterBytes = int64_t{8} << 30;
 // Errors: ReadAdapter's, except those that need a model or the values of the tensors.
 absl::StatusOr<AdapterFiles> OpenAdapterFiles(const std::string& path, bool follow_symlinks);
 
-// What identifies the contents of an adapter's files without reading them: device, inode, size and
-// times of each. Files that do not exist have none.
+// Device, inode, size and times of each of an adapter's files that exists. While they stay equal,
+// the files have not been replaced or written.
 using AdapterStamp = std::vector<int64_t>;
 AdapterStamp StampAdapter(const std::string& path);
 

@@ -94,8 +94,12 @@ def test_adapters_of_a_loaded_model_change(adapters, texts, tmp_path):
             model.load_adapter("a:b", adapters["one"])
         with pytest.raises(quintet.NotFoundError, match="no such directory"):
             model.load_adapter("none", tmp_path / "none")
-        with pytest.raises(TypeError, match="expected names"):
+        with pytest.raises(TypeError, match="path: expected a str or a path, got int"):
             model.load_adapter("five", 5)
+        with pytest.raises(TypeError, match="name: expected a str, got int"):
+            model.load_adapter(5, adapters["one"])
+        with pytest.raises(TypeError, match="name: expected a str, got NoneType"):
+            model.unload_adapter(None)
         assert model.info().adapters == ["two", "three"]
         assert text("two") == texts["two"][0] and text(None) == texts[None][0]
     with quintet.Model(G2P, device="cpu", cache_memory=64) as plain:

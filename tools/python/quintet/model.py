@@ -107,8 +107,9 @@ class Model(Methods):
             NotFoundError, InvalidArgumentError: there are no such files, or they are not an
                 adapter of this model.
         """
-        ((name, path),) = (checks.paths_by_name("path", {name: path}) or {}).items()
-        self._engine.load_adapter(name, path)
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"path: expected a str or a path, got {type(path).__name__}")
+        self._engine.load_adapter(checks.text("name", name), os.fspath(path))
 
     def unload_adapter(self, name: str) -> None:
         """Forgets an adapter. Calls in progress keep it.
