@@ -18,7 +18,8 @@ namespace quintet {
 class AdapterRegistry {
  public:
   void Set(std::vector<AdapterHandle> adapters);
-  // Adds an adapter, or replaces the one of the same name. INVALID_ARGUMENT: CheckAdapterNames.
+  // Adds an adapter, or replaces the one of the same name. Returns INVALID_ARGUMENT if its
+  // name is invalid or there would be too many adapters (CheckAdapterNames).
   absl::Status Put(AdapterHandle adapter);
   // NOT_FOUND: there is no adapter of this name.
   absl::Status Remove(const std::string& name);

@@ -29,7 +29,8 @@ struct EngineLimits {
   // on a GPU takes almost as long as encoding hundreds. Larger values than max_running_sequences
   // act like that limit.
   int64_t admission_sequences = 1;
-  // Most steps for which requests wait because fewer than admission_sequences are free.
+  // Maximum number of steps for which new requests wait until there is room for
+  // admission_sequences further sequences. 0: they do not wait.
   int64_t max_admission_delay_steps = std::numeric_limits<int64_t>::max();
   // Whether the next decoder step waits until all waiting requests that fit are encoded: a decoder
   // step on a GPU takes almost as long with few sequences as with many. Increases throughput and

@@ -41,7 +41,9 @@ class HttpApi {
 
  private:
   explicit HttpApi(Options options);
-  // Rejects a request because of header fields: no valid API key, or Content-Type is not JSON.
+  // Returns an error response if the header fields of a request are not acceptable, otherwise
+  // nullopt. A request must have a valid API key if the server has API keys; a POST must also have
+  // a JSON Content-Type and an uncompressed body. /health and the web page are exempt.
   std::optional<HttpResponse> Check(const HttpRequest& request) const;
   std::vector<HttpRoute> Routes() const;
 

@@ -47,8 +47,8 @@ class JsonValue {
   static JsonValue Array(std::initializer_list<Item> items);
   static JsonValue Object();
 
-  // The member `name`, which is appended if there is none. The value is an object, or null, which
-  // becomes one.
+  // Returns the member `name`; appends it, with the value null, if there is none. This JsonValue
+  // must be an object or null; null becomes an empty object first.
   JsonValue& operator[](absl::string_view name);
   // Appends an element. The value is an array.
   void push_back(JsonValue element);

@@ -18,7 +18,7 @@ struct ModelLoader::Operation {
   Kind kind = Kind::kLoad;
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<const HostOptions> options;  // of the version to load
-  // kReplace, kChangeAdapters: those of the version that serves.
+  // kReplace, kChangeAdapters: the options of the version that is serving.
   std::shared_ptr<const HostOptions> previous;
   ModelDone done;           // may be null
   bool remove = false;      // kUnload: the configuration has no such model any more

@@ -42,7 +42,7 @@ absl::Status UnknownEnumValue(const std::string& field, int value, int most);
 
 // Whether `text` is a valid CallOptions.request_id, or empty.
 bool IsRequestId(absl::string_view text);
-// Checks the fields that all calls share: model, request_id, priority.
+// Checks the fields model, request_id, adapter and priority.
 absl::Status CheckCallOptions(const v1::CallOptions& call);
 
 // Returns the token ids of an input, tokenizing its text if it has one. `field` names the input in

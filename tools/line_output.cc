@@ -71,8 +71,9 @@ absl::StatusOr<Records> FindLines(int fd, const std::string& name) {
   return records;
 }
 
-// Finds the last complete frame of a compressed file at whose end the decompressed text ends with a
-// newline. Returns how many lines and how many compressed bytes end with or before that frame.
+// Finds the last frame of a compressed file that is complete and after which the decompressed text
+// ends with a newline. Returns the number of lines and the number of compressed bytes from the
+// start of the file to the end of that frame. Both are 0 if there is no such frame.
 absl::StatusOr<Records> FindLinesInFrames(int fd, const std::string& name,
                                           Compression compression) {
   Records records;

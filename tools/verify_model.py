@@ -119,8 +119,9 @@ def compare_states(torch, name: str, ours, theirs, tolerance: float) -> Row:
 
 
 class Comparison:
-    """Runs the checks that apply to the head of a checkpoint. Each check appends a Row to
-    `rows`."""
+    """Compares Quintet's outputs for a checkpoint with those of transformers. The head of the model
+    (language model, sequence classification, ...) determines which checks run. Each check appends
+    a Row to `rows`."""
 
     def __init__(self, directory: str, quintet: Quintet, tolerance: float):
         import torch
@@ -195,8 +196,8 @@ class Comparison:
         self.rows.append(row)
 
     def generate(self, model, texts: list[str]) -> list[list[int]]:
-        """Compares the token ids of greedy and of beam search. Returns the reference's greedy
-        tokens."""
+        """Compares Quintet's token ids with the reference's, for greedy search and for beam search.
+        Returns the reference's token ids of greedy search."""
         greedy: list[list[int]] = []
         for beams in (1, 4):
             lines = [{"token_ids": self.ids(text)[0].tolist()} for text in texts]

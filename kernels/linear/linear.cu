@@ -8,7 +8,8 @@
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
 // rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
-// 1. Convert x to the weight type if it has another dtype (for linear/persistent.cu, too).
+// 1. Convert x to the weight type if it has another dtype. (GEMMs of linear/persistent.cu, which
+//    have no other stages, need this conversion as well.)
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
 //    TileGemm below for f32. It includes the epilogue if cuBLASLt or TileGemm supports it.
 // 3. If stage 2 does not include the epilogue: an epilogue pass (EpilogueKernel) over the result of

@@ -59,7 +59,8 @@ int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows) {
   return rows * weight.parts * weight.max_rank * int64_t{sizeof(float)};
 }
 
-// For each slice of k and each two values of a row of t, a word of 16 bytes.
+// LoraInput::words holds partial sums of t = x a^T. Each slice of k has one 16-byte word
+// (cuda::LoraWord) for each pair of adjacent values in a row of t.
 int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream) {
   if (stream.backend() == Backend::kCpu) return 0;
   const int64_t slices = (weight.k + kLoraSlice - 1) / kLoraSlice;

@@ -121,8 +121,8 @@ class PersistentTileScheduler {
   const int high_, wide_;
 };
 
-// Producer: issues the TMA loads for all tiles of the CTA. One thread calls it. The tensor maps
-// count in 16-bit values, of which two 8-bit values are one.
+// Producer: issues the TMA loads for all tiles of the CTA. One thread calls it. The elements of the
+// tensor maps have 16 bits; if S::In is an 8-bit type, each element holds two values.
 template <typename S>
 __device__ void RunPersistentProducer(const PersistentArgs& a, const PersistentTensorMaps& maps,
                                       PersistentSmem<S>& memory) {

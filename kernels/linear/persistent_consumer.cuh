@@ -90,8 +90,9 @@ class PersistentConsumer {
     }
   }
 
-  // Loads the scales of the tile while it is being multiplied: those of the thread's rows of y to
-  // x_scales_, and that of one row of W, which it returns.
+  // Loads the scales of a tile. Called before Multiply, so that the loads can overlap the GEMM.
+  // Sets x_scales_ to alpha times the scales of the rows of x that belong to this thread. Returns
+  // the scale of one row of W, for ShareScales.
   __device__ __forceinline__ float LoadScales() {
     static_assert(kWarpgroup % S::kChannels == 0);
 #pragma unroll

@@ -1,6 +1,7 @@
-// A cache of captured CUDA graphs. Launching one graph replaces many kernel launches, but capturing
-// and instantiating it takes as long as hundreds of launches save. The cache therefore captures a
-// key's work only when that key is used often enough, and keeps a bounded number of keys.
+// A cache of captured CUDA graphs. Launching one graph replaces many kernel launches. However,
+// capturing and instantiating a graph can take as much time as hundreds of launches of that graph
+// save. The cache therefore captures a key's work only when that key is used often enough, and
+// keeps a bounded number of keys.
 //
 // Policy:
 //   threshold  A key is used `threshold` times without a graph; its next use captures one. At least

@@ -71,9 +71,10 @@ int32_t Bpe::Symbol(std::string_view character, bool first, bool last) const {
 // merge: `id` is its token id, and [begin, end) are its bytes in the piece.
 template <typename Add>
 void Bpe::ForEachSymbol(std::string_view piece, Add add) const {
-  // As in Hugging Face's tokenizers, the unknown token of an unknown character is held back until
-  // the next known character. It therefore comes after the byte-fallback tokens of characters in
-  // between.
+  // An unknown character becomes byte tokens if byte fallback is possible, otherwise the unknown
+  // token, if there is one. As in Hugging Face's tokenizers, byte tokens are added immediately, but
+  // an unknown token only at the next known character, at the next unknown token that is not fused
+  // with it, or at the end of the piece. Byte tokens in between therefore precede it.
   TokenList::Span held = {0, 0};
   const auto release = [&] {
     if (held.begin < held.end) add(unknown, held.begin, held.end);

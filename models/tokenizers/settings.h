@@ -38,10 +38,12 @@ struct TokenizerSettings {
   // Special tokens under other names: the other *_token fields, and the entries of
   // extra_special_tokens if its value is an object. Their ids are -1 (not yet known).
   std::vector<AddedToken> model_specific;
-  // Two lists of further special tokens, with id -1 (not yet known). If tokenizer_config.json has a
-  // non-empty extra_special_tokens, `extra` has its tokens, and `additional` has those of
-  // additional_special_tokens. Otherwise `extra` has those of additional_special_tokens. A list
-  // that no field sets is nullopt.
+  // Two lists of further special tokens, with id -1 (not yet known); nullopt if no field sets the
+  // list. tokenizer_config.json sets `extra` from extra_special_tokens and `additional` from
+  // additional_special_tokens. If its extra_special_tokens is empty or absent, it instead sets
+  // `extra` from additional_special_tokens and does not set `additional`. special_tokens_map.json,
+  // if it is read, replaces `additional` by its additional_special_tokens and appends its
+  // extra_special_tokens to `extra`.
   std::optional<std::vector<AddedToken>> extra, additional;
   // Added tokens whose ids are in the files, sorted by id. They come from added_tokens_decoder. If
   // there is no such field, they come from added_tokens.json and from added_tokens in

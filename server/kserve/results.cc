@@ -34,7 +34,7 @@ struct Padded {
   }
 };
 
-// Writes one output per name: `writers` maps names to functions.
+// Writes the outputs `names`. `writers` maps the name of an output to the function that writes it.
 using Writer = std::function<void(const char* name)>;
 void WriteAll(const std::vector<std::string>& names, const std::map<std::string, Writer>& writers) {
   for (const std::string& name : names) {

@@ -191,9 +191,10 @@ class Server:
 
 
 def engine_calls(client: RpcClient) -> list:
-    """Returns one function for each RPC that the shipped model runs in the engine.
+    """Returns one function for each RPC that sends work to the engine.
 
-    Each function makes one call.
+    Classify is left out because the shipped model does not support it. Each function makes one
+    call.
     """
     return [
         lambda: client.generate("a"),

@@ -256,7 +256,8 @@ struct MergedCase {
   int32_t adapter = 1;
 };
 
-// The values of a weight of this type that is packed from `w` [n, k].
+// Returns the values of `w` [n, k] after conversion to `type`: rounded, or quantized and
+// dequantized.
 std::vector<float> Packed(std::vector<float> w, int64_t n, int64_t k, WeightType type) {
   if (!IsQuantized(type)) return RoundedTo(WeightDType(type), std::move(w));
   std::vector<char> bytes(w.size());

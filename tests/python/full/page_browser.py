@@ -146,8 +146,8 @@ def check_greedy(page: Page) -> None:
 
 
 def streamed(output: str) -> str:
-    """The text of the events that a shown command has printed: the JSON of curl, or the
-    dictionaries of Python."""
+    """Returns the generated text in the output of a command that the page shows. Each line of the
+    output contains one streamed event, which curl prints as JSON and Python as a dictionary."""
     lines = [line.removeprefix("data: ") for line in output.splitlines() if "choices" in line]
     read = json.loads if '"choices"' in output else ast.literal_eval
     return "".join(choice["text"] for line in lines for choice in read(line)["choices"])

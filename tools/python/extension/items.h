@@ -39,8 +39,8 @@ struct CallOptions {
 // The embeddings of a call, [rows, columns] f32. The numpy array that the call returns shares this
 // memory with the items, each of which writes one row.
 struct Embeddings {
-  // Allocates uninitialised memory, which huge pages back if it is large: with 4 KiB pages the
-  // threads that write the rows would spend much of their time on page faults.
+  // Allocates uninitialised memory. A large allocation requests huge pages, because with 4 KiB
+  // pages the threads that write the rows would spend much of their time on page faults.
   Embeddings(int64_t row_count, int64_t column_count);
   Embeddings(const Embeddings&) = delete;
   Embeddings& operator=(const Embeddings&) = delete;

@@ -18,8 +18,9 @@ _FLAGS = {
     "--ignore-generation-fields": "ignore_generation_fields=True",
 }
 _NAMES = ENGINE_NAMES.union(*OPTIONS.values())
-# A command to be typed into a shell, up to the end of its clause, or a flag that is a word of its
-# own. Only flags are replaced.
+# Matches the parts of a message that belong to the command line: a shell command (hf or quintet) up
+# to the next ";" or ")", a remark "(command line: ...", or a flag that stands alone as a word.
+# _replace changes only the flags and leaves the other matches as they are.
 _COMMAND_OR_FLAG = re.compile(
     r"(?<![\w./-])(?:hf|quintet) [a-z-][^;)]*|\(command line:[^)]*|"
     r"(?<![^\s(\"'\[])--[a-z]+(?:-[a-z]+)*(?![\w/=-]|\.\w)"
