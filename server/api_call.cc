@@ -268,11 +268,11 @@ void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
     if (finished_) return;
   }
   try {
-    const ArenaMessage<v1::GenerateStreamResponse> parsed;
-    const v1::GenerateStreamResponse& response = Parsed(message, parsed.get());
+    const ArenaMessage<v1::GenerateStreamResponse> response;
+    ParseInto(message, response.get());
     std::lock_guard<std::mutex> lock(mutex_);
     if (finished_) return;
-    const std::string events = translation_->OnChunk(index, response.chunk());
+    const std::string events = translation_->OnChunk(index, response->chunk());
     // A chunk without events is sent as an SSE comment, because OnDrained follows only a write.
     WriteLocked(events.empty() ? ":\n\n" : events);
   } catch (const std::bad_alloc&) {
@@ -334,9 +334,9 @@ void ApiCall::Advance() {
           if (!memory.ok()) {
             failure = ToRpcOutcome(memory, request_id_, absl::Milliseconds(200));
           } else if (translation_->stream()) {
-            const ArenaMessage<v1::GenerateStreamResponse> parsed;
-            const v1::GenerateStreamResponse& response = Parsed(std::move(part.last), parsed.get());
-            WriteLocked(translation_->OnComplete(i, response.complete()));
+            const ArenaMessage<v1::GenerateStreamResponse> response;
+            ParseInto(std::move(part.last), response.get());
+            WriteLocked(translation_->OnComplete(i, response->complete()));
           }
         } catch (const std::bad_alloc&) {
           failure = OutOfMemoryOutcome();

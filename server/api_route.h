@@ -79,15 +79,14 @@ class Translation {
 
 // Parses a response. It was serialized by this process; therefore parsing cannot fail.
 template <typename Proto>
-const Proto& Parsed(grpc::ByteBuffer bytes, Proto* proto) {
+void ParseInto(grpc::ByteBuffer bytes, Proto* proto) {
   QT_CHECK(FromBytes(&bytes, proto));
-  return *proto;
 }
 // For a response without a message in a oneof (ArenaMessage).
 template <typename Proto>
 Proto Parsed(grpc::ByteBuffer bytes) {
   Proto proto;
-  Parsed(std::move(bytes), &proto);
+  ParseInto(std::move(bytes), &proto);
   return proto;
 }
 
