@@ -23,7 +23,8 @@ AdapterHandle AdapterRegistry::FindIn(const Adapters& adapters, const std::strin
 }
 
 void AdapterRegistry::Set(std::vector<AdapterHandle> adapters) {
-  // The adapters before are released without the lock: that may take long.
+  // After the swap `other` holds the previous adapters. They are released after the lock, because
+  // releasing them may take long.
   std::shared_ptr<const Adapters> other = std::make_shared<const Adapters>(std::move(adapters));
   std::lock_guard<std::mutex> lock(mutex_);
   other.swap(adapters_);

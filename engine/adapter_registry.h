@@ -1,5 +1,5 @@
-// The LoRA adapters of a loaded model by name. They change while requests run; a request keeps the
-// adapter that it has found until it ends. Thread-safe.
+// The LoRA adapters of a loaded model by name. Adapters may be added, replaced and removed while
+// requests run; a running request keeps the adapter with which it started. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@ class AdapterRegistry {
   absl::Status Put(AdapterHandle adapter);
   // NOT_FOUND: there is no adapter of this name.
   absl::Status Remove(const std::string& name);
-  // NOT_FOUND: there is no such adapter; the message names those that there are.
+  // NOT_FOUND: there is no adapter of this name; the message lists the existing adapters.
   absl::StatusOr<AdapterHandle> Find(const std::string& name) const;
   std::vector<AdapterSource> sources() const;
   std::vector<AdapterHandle> handles() const { return *adapters(); }  // in the same order
-  // Returns the adapter that was read from each of `sources`, or null if there is none with this
-  // name and path or its files have changed since.
+  // Returns one element for each of `sources`: the adapter with this name and path, or null if
+  // there is no such adapter or its files have changed since it was read.
   std::vector<AdapterHandle> Unchanged(std::span<const AdapterSource> sources) const;
-  // Whether the adapters are those of `sources`, with the contents that their files have now, and
-  // no others.
+  // Whether there is an unchanged adapter (see Unchanged) for each of `sources`, and no other
+  // adapter.
   bool HasExactly(std::span<const AdapterSource> sources) const;
   // Bytes of host memory of the factors of all adapters.
   int64_t bytes() const;

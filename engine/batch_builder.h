@@ -1,5 +1,5 @@
 // Packs the sequences of one decoder step into the DecodeBatch that Model::Decode takes. Not thread
-// safe, except for the Set functions.
+// safe, except for SetSequence, SetGroup, SetAdapters and SetMove (see Resize).
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,9 @@ class BatchBuilder {
 
   // Another way to build a batch, if each sequence has one new token, whose hidden state is
   // returned: call Resize instead of Clear, then SetSequence, SetGroup and SetMove once for each
-  // index. Threads may call the Set functions concurrently for different indices. `groups`: number
-  // of requests, or 0 for models without an encoder. `moves`: number of SetMove calls.
+  // index, and SetAdapters. Threads may call these four functions concurrently for different
+  // indices. `groups`: number of requests, or 0 for models without an encoder. `moves`: number of
+  // SetMove calls.
   void Resize(int64_t sequences, int64_t groups, int64_t moves);
   // Sets group `group` of the batch (what a group is, see BeginGroup). Its sequences are those from
   // the end of group `group` - 1 up to, but not including, sequence `end`.

@@ -55,9 +55,8 @@ void BeamSearch::CompleteFirst(std::vector<BeamCandidate>* ranked) const {
                      if (a.score != b.score) return a.score > b.score;
                      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
                    });
-  // Moves all candidates with score -inf to the end. `ranked` lists the candidates of beam 0 first,
-  // and those with score -inf would stay ahead of the finite candidates of the other beams, whose
-  // scores are near -1e9.
+  // Moves all candidates with score -inf to the end. Otherwise beam 0's candidates with score -inf
+  // would stay ahead of the other beams' candidates, whose scores are finite (near -1e9).
   std::stable_partition(ranked->begin(), ranked->end(),
                         [](const BeamCandidate& c) { return std::isfinite(c.score); });
   if (static_cast<int64_t>(ranked->size()) > candidates_) ranked->resize(candidates_);
@@ -130,8 +129,9 @@ bool BeamSearch::PoolFull() const {
 }
 
 void BeamSearch::UpdateOpen() {
-  // Closes the search once the best running beam can no longer get a better score than the worst
-  // hypothesis in the pool of finished ones.
+  // Closes the search once the estimated final score of the best running beam does not exceed the
+  // score of the worst hypothesis in the pool. The estimate divides the beam's score by the length
+  // penalty of the current length or, with kNever and a positive exponent, of max_new_tokens.
   const bool longest = early_stopping_ == EarlyStopping::kNever && length_penalty_ > 0.0;
   const int64_t length = longest ? max_new_tokens_ : new_tokens_;
   const float best =

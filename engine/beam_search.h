@@ -42,10 +42,10 @@ class BeamSearch {
   std::span<const float> scores() const { return scores_; }
 
   // Completes `ranked` for the first step, in which all beams are still equal and only beam 0 has a
-  // row of logits. On entry `ranked` holds all candidates of that row, best first. If fewer than K
-  // = candidates() of them are possible (score not -inf), this function inserts behind the possible
-  // ones the same tokens as candidates of the other beams, with -1e9 added to their scores. It then
-  // cuts the list to the K best. These are the candidates that Hugging Face's search ranks.
+  // row of logits. On entry `ranked` holds the best K = candidates() candidates of that row, best
+  // first. If some of them have score -inf or there are fewer than K, this function adds copies of
+  // the candidates for every other beam, with -1e9 added to their scores, moves the candidates with
+  // score -inf to the end, and keeps the first K. Hugging Face's search ranks the same candidates.
   void CompleteFirst(std::vector<BeamCandidate>* ranked) const;
 
   // Runs one step. `ranked`: the best K = candidates() continuations of the running beams, best

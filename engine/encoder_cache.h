@@ -18,7 +18,7 @@ struct EncodedStates {
   Tensor states;  // in memory of the model's backend; from the cache: in host memory
   // Rows in host memory, valid after the event `downloaded`. If pooled_rows > 0, the first
   // pooled_rows rows are the results of pooling on the device (ForEachPoolSegment). Otherwise row i
-  // is row i of `states`, but only rows that EncoderRunner::EnqueueDownload copies are defined.
+  // is a copy of row i of `states`, valid only if EncoderRunner::EnqueueDownload copies that row.
   Tensor host;
   int64_t pooled_rows = 0;
   int downloaded = -1;  // index of the event that follows the download; -1: host is valid

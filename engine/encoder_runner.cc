@@ -23,7 +23,8 @@ EncoderRunner::EncoderRunner(Model* model, EncoderCache* cache, TargetScores* sc
   slots_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   adapters_.reserve(static_cast<size_t>(model->limits().max_encode_tokens));
   rows_.reserve(static_cast<size_t>(model->limits().max_step_tokens));
-  // PoolOnDevice adds up to kMaxPoolings segments of an input before it drops them as too many.
+  // PoolOnDevice first adds all segments of an input (at most kMaxPoolings), and then drops them if
+  // the input has fewer rows than segments.
   segments_.reserve(static_cast<size_t>(model->limits().max_encode_tokens + kMaxPoolings));
 }
 
@@ -102,7 +103,7 @@ void EncoderRunner::Advance(int64_t budget_us,
                             absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready) {
   const int64_t begin_us = clock_();
   int64_t spent_us = 0;
-  // Encoding stops once more than half of the time budget is spent: a slice of work that fits into
+  // The loop ends once more than half of the time budget is spent: a slice of work that fits into
   // the remaining time would be too small to be efficient.
   while (!(inputs_.empty() && projections_.empty()) && 2 * spent_us <= budget_us) {
     if (projections_.empty()) {
@@ -136,10 +137,10 @@ void EncoderRunner::Encode(int64_t budget_us) {
   inputs_.clear();
 }
 
-// Lets the model pool the embeddings of the encoded batch on the device: one kernel pools and
-// writes only the results to host memory. The host pools inputs that have fewer rows than results
-// (each pooling of a request gives one), because the results take the place of the input's rows in
-// host memory. It pools all inputs if the encoder cache is on, which needs all rows on the host.
+// Pools the hidden states of encode requests on the device: one kernel pools all inputs of the
+// batch and writes only the results to host memory, to the place of the input's rows. An input that
+// has fewer rows than results (one per pooling of its request) is therefore left to the host. If
+// the encoder cache is on, which needs all rows on the host, all inputs are left to the host.
 void EncoderRunner::PoolOnDevice() {
   if (cache_->enabled()) return;
   segments_.clear();

@@ -52,19 +52,19 @@ class EncoderRunner {
   // parts). The part waits for a later batch.
   void AddContinuation(Job* job) { continuations_.push_back(job); }
   bool has_continuations() const { return !continuations_.empty(); }
-  // Calls `take` for each job that AddContinuation has queued, first queued first, and removes from
-  // the queue those for which it returns true.
+  // Calls `take` for each job that AddContinuation has queued, in the order of the queue. Removes a
+  // job from the queue if `take` returns true.
   void TakeContinuations(absl::FunctionRef<bool(Job* job)> take);
   // Removes a job that has ended. If the encoder batch in progress contains rows of it and of other
   // jobs, the job's rows are still computed, but their results are dropped.
   void Remove(const Job* job);
 
   // Encodes, projects and scores for about `budget_us` microseconds (at least one slice). Calls
-  // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. These
-  // stay valid as long as `states.owner` lives or, if it is null, until the next Begin; so do the
-  // events (EncodedStates::downloaded). A decoding job is complete once the kernels that write its
-  // cross-attention keys and values to Job::source_slots are enqueued; a scoring job, once
-  // Job::result has the scores of its current part.
+  // `ready` for every complete job, with the hidden states [rows, d_model] f32 of its input. The
+  // hidden states and the event EncodedStates::downloaded stay valid as long as `states.owner`
+  // lives or, if it is null, until the next Begin. A decoding job is complete once the kernels that
+  // write its cross-attention keys and values to Job::source_slots are enqueued. A scoring job is
+  // complete once Job::result has the scores of its current part.
   void Advance(int64_t budget_us,
                absl::FunctionRef<void(Job* job, const EncodedStates& states)> ready);
 

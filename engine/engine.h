@@ -25,9 +25,9 @@ struct EngineLimits {
   double prefill_share = 0.0;
   // While any request decodes, new requests are admitted only when there is room for at least this
   // many further sequences (max_running_sequences minus those that run), or after
-  // max_admission_delay_steps; their inputs then share encoder batches, and encoding a few inputs
-  // on a GPU takes almost as long as encoding hundreds. Larger values than max_running_sequences
-  // act like that limit.
+  // max_admission_delay_steps. This saves time because requests that are admitted together share
+  // encoder batches: on a GPU, encoding a few inputs takes almost as long as encoding hundreds.
+  // Values above max_running_sequences have the same effect as max_running_sequences.
   int64_t admission_sequences = 1;
   // Maximum number of steps for which new requests wait until there is room for
   // admission_sequences further sequences. 0: they do not wait.

@@ -4,8 +4,8 @@
 // cache slot of each position); keys and values are never copied. Not thread safe.
 //
 // A sequence has a fixed index `seq`. A sequence is live until it ends. In a step, each live
-// sequence has one row of hidden states; but in the first step after the prompt, in which all
-// sequences are still equal, they share one row.
+// sequence has one row of hidden states; but in the step that prefills the last prompt token, when
+// all sequences are still equal, they share one row.
 #pragma once
 
 #include <cstdint>
@@ -106,10 +106,11 @@ class Generation : public DecodeTask {
   // Number of tokens of a live sequence, prompt included; the same for all live sequences.
   int64_t length() const { return length_; }
   bool wants_logprobs() const { return wants_logprobs_; }
-  // HasRules: whether the ApplyLogitsProcessors op changes the logits of sequences of `length`
-  // tokens: always in beam sampling, for which it turns them into log-probabilities; otherwise if a
-  // logits processor does. RulesAt returns the rules for that op. Their token ranges refer to
-  // rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from index `base` on.
+  // HasRules: whether the ApplyLogitsProcessors op has to run for sequences of `length` tokens. It
+  // has to if a logits processor changes their logits, and always in beam sampling, where the op
+  // turns logits into log-probabilities. RulesAt returns the rules for that op. The token ranges in
+  // the rules refer to rule_tokens(), which the caller copies to LogitsProcessorsArgs::tokens from
+  // index `base` on.
   bool HasRules(int64_t length) const { return processors_.Acts(length) || SamplesBeams(); }
   RowRules RulesAt(int64_t length, int32_t base) const;
   std::span<const int32_t> rule_tokens() const { return processors_.tokens(); }

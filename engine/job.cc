@@ -30,8 +30,8 @@ absl::StatusOr<int32_t> StartToken(const ModelConfig& config) {
 }
 
 // Returns the input row whose hidden state a sequence classifier reads. Models with an encoder: the
-// row of the last eos. Causal models: that of the last token that is not padding; 0 if all are
-// padding.
+// row of the last eos. Causal models: the row of the last token that is not padding; 0 if all
+// tokens are padding.
 absl::StatusOr<int64_t> ClassifiedRow(const std::vector<int32_t>& input,
                                       const ModelConfig& config) {
   int64_t row = static_cast<int64_t>(input.size()) - 1;

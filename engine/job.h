@@ -35,8 +35,9 @@ struct Job {
   bool out_of_memory = false;     // an allocation for the job failed: it ends in this step
   bool streams = false;           // copy of request.stream
   int32_t adapter = -1;           // slot of request.adapter (AdapterSlots) once started; -1: none
-  // Work after encoding: decoder steps (Generation, TeacherForcing); scoring by a causal model in
-  // encoder batches (PackedScoring); or none (embeddings, task heads that read encoder output).
+  // The job's work in addition to encoding its input: decoder steps (Generation, TeacherForcing);
+  // scoring by a causal model in encoder batches (PackedScoring); or none (embeddings, task heads
+  // that read encoder output).
   std::variant<std::monostate, std::unique_ptr<Generation>, std::unique_ptr<TeacherForcing>,
                std::unique_ptr<PackedScoring>>
       work;
@@ -49,7 +50,7 @@ struct Job {
 
   int64_t submitted_us = 0, admitted_us = 0, encoded_us = 0;
   int64_t queue_tokens = 0;                      // tokens that count against max_queue_tokens
-  int64_t encoded_row = -1;                      // the row that such a head reads; -1: all rows
+  int64_t encoded_row = -1;                      // if classify_encoded: row to read; -1: all rows
   std::vector<int32_t> source_pages, own_pages;  // KV pages of the encoded input and of the decoder
   Result result;
 
@@ -82,8 +83,8 @@ struct Job {
   }
 };
 
-// Prefetches the members that a step reads, of jobs that are a few places after jobs[i] in the
-// list. A loop over `jobs` calls this for each i.
+// Prefetches the members that a step reads. A loop over `jobs` calls this for each i; it prefetches
+// the members of jobs that are a few places after jobs[i] in the list.
 inline void PrefetchAhead(std::span<Job* const> jobs, size_t i) {
   constexpr size_t kJobs = 12, kGenerations = 6;
   if (i + kJobs < jobs.size()) {

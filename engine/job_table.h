@@ -48,8 +48,9 @@ class JobTable {
   // that the engine can run. The caller sets encode_tokens, the third field of AdmissionBudget.
   AdmissionBudget FreeBudget() const;
   // Moves jobs from the scheduler's queue to the end of `admitted`, in the scheduler's order of
-  // admission, until the next job does not fit the rest of `budget` or running jobs use all slots
-  // for adapters. Puts the adapters of the jobs into slots; the caller must call Start or Finish.
+  // admission, until the next job does not fit the rest of `budget`, or needs an adapter slot while
+  // running jobs use all of them for other adapters. Puts the adapters of the admitted jobs into
+  // slots. The caller must then call Start or Finish for each of these jobs.
   void Admit(int64_t now_us, const AdmissionBudget& budget, std::vector<Job*>* admitted);
   // Reserves KV cache pages for `jobs`, counts their sequences as running, and calls their sinks'
   // OnStart. If an allocation for a job fails, sets its out_of_memory; the caller then finishes it.
@@ -57,10 +58,10 @@ class JobTable {
   // Adds a job to the list of jobs that decode. It decodes from the next step on.
   void StartDecoding(Job* job) { decoding_.push_back(job); }
 
-  // Returns the priorities of the work that competes with decoding. One is the highest priority of
-  // the jobs in the encoder. The other is that of the next queued request, if it waits for pages,
-  // sequences or an adapter's slot; if it waits only for the encoder, it counts as a job in the
-  // encoder.
+  // Returns the priorities of the work that competes with decoding. `waiting` is the priority of
+  // the next queued request, if this request waits for pages, sequences or an adapter slot.
+  // `encoding` is the highest priority of the jobs in the encoder and of the next queued request,
+  // if this request waits only for the encoder.
   PriorityPressure CurrentPressure() const;
 
   // QueueTokens queues the tokens that a streaming job got in this step. QueueDone queues the
@@ -84,8 +85,8 @@ class JobTable {
   // Moves the job to its final `state` and removes it from the scheduler's queue or, if it has
   // started, from the lists of running jobs.
   std::unique_ptr<Job> Detach(Job* job, JobState state);
-  // Removes the job from the table. If the job was started, releases its KV cache pages and no
-  // longer counts its sequences as running.
+  // Removes the job from the table. If the job was started, releases its KV cache pages and its
+  // adapter slot, and no longer counts its sequences as running.
   std::unique_ptr<Job> Remove(Job* job, bool started);
   bool TakeAdapterSlot(Job* job);
   void ReserveFor(Job* job, int64_t now_us);

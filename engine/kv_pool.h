@@ -31,9 +31,9 @@ class KvPool {
 };
 
 // Assigns cache slots to the sequences of one request. All sequences share the slots of positions
-// [0, shared) (the prompt). For the next `own` positions each sequence has its own slots: those of
-// sequence 0 continue on the last page of the shared part, those of every other sequence begin on a
-// new page.
+// [0, shared) (the prompt). For the next `own` positions each sequence has its own slots. The own
+// slots of sequence 0 continue on the last page of the shared part; the own slots of every other
+// sequence begin on a new page.
 class SlotLayout {
  public:
   SlotLayout() = default;

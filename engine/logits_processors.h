@@ -27,7 +27,7 @@ class LogitsProcessors {
     return always_ || length < eos_banned_until_ || length == forced_bos_at_ ||
            length == forced_eos_at_ || length == begin_at_;
   }
-  // The token ids to which the token ranges of RulesAt refer. They do not depend on its `length`.
+  // The token ids to which the token ranges of RulesAt refer; the same for every `length`.
   std::span<const int32_t> tokens() const { return tokens_; }
   // Returns the rules for a history of `length` tokens. Their token ranges assume that the caller
   // copies tokens() to LogitsProcessorsArgs::tokens from index `base` on. The caller must also set

@@ -77,7 +77,8 @@ class Checker {
 // Determines the options of one request field by field, from the request, the files or defaults.
 class Resolver {
  public:
-  // `greedy`: the temperature of the client's request is 0, and `request` is WithoutSampling.
+  // `greedy`: the temperature of the client's request is 0, and `request` is the result of
+  // WithoutSampling.
   Resolver(const DecodingRequest& request, bool greedy, const GenerationDefaults& defaults,
            const ModelConfig& config, const DecodingLimits& limits,
            const std::vector<int32_t>& input)

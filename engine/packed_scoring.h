@@ -40,8 +40,9 @@ class PackedScoring {
   bool done() const { return next_ == static_cast<int64_t>(targets_.size()); }
   // Adds the inputs of the next part (as many targets as fit into one encoder batch) to `batch`.
   void AddTo(InputBatch* batch);
-  // A token that the part added last predicts: the hidden state of the part's row `row` predicts
-  // `token`, a token of target `item`. predictions() lists all of them, target by target.
+  // One token to score in the part that was added last: the hidden state of the part's row `row`
+  // predicts `token`, a token of target `item`. predictions() lists all these tokens, target by
+  // target.
   struct Prediction {
     int32_t row, item, token;
   };

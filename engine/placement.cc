@@ -27,15 +27,16 @@ std::optional<WeightType> TypeByName(const std::string& name) {
   return std::nullopt;
 }
 
-// The largest number of inputs of a matrix that may have the type `type`, which quantises inputs.
+// Returns the largest number of inputs of the matrices that can have the weight type `type`, which
+// quantises inputs.
 // With fp8 the last matrix of a feed-forward block keeps bf16 (WeightSlot::wide).
 int64_t MostQuantizedInputs(const ModelConfig& config, WeightType type) {
   const int64_t most = std::max(config.d_model, config.inner());
   return type == WeightType::kI8W8A8 ? std::max(most, config.d_ff) : most;
 }
 
-// Whether the device supports weights of this type. Of a GPU this is not yet known: loading checks
-// the types that only some GPUs support.
+// Whether the device supports weights of this type. Always true for a GPU: types that only some
+// GPUs support are checked when the model is loaded.
 bool RunsOn(const Placement& placement, WeightType type) {
   return DeviceOrdinal(placement) >= 0 || WeightTypeSupported(type, nullptr);
 }

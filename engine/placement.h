@@ -47,8 +47,9 @@ int DeviceOrdinal(const Placement& placement);
 // model directory if the device supports that type, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
 // Returns a warning if the weights get another type than the user expects, otherwise an empty
-// string: if placement.dtype is auto and the device does not support the weight type of a converted
-// model directory, or if the type quantises inputs and all matrices have too few of them.
+// string. There are two such cases: placement.dtype is auto and the device does not support the
+// weight type of a converted model directory; or the weight type quantises inputs, but every matrix
+// has too few inputs for this.
 std::string DtypeWarning(const Placement& placement, const ModelConfig& config);
 // Opens the device of `placement`; returns null for the CPU. Returns the errors of Device::Open,
 // and INVALID_ARGUMENT if the device does not support the weight type.

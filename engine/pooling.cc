@@ -54,7 +54,8 @@ void Normalize(std::span<float> values) {
   for (float& v : values) v = static_cast<float>(v * scale);
 }
 
-// Pools `states` into one row, applies the request's modules to it, and returns the result.
+// Pools `states` into one row unless they are pooled already, applies the request's modules to that
+// row, and returns the result.
 std::vector<float> Embed(const Request& request, const HostStates& states) {
   std::vector<float> values;
   if (states.pooled) {

@@ -29,8 +29,8 @@ struct RowRange {
 };
 RowRange PooledRows(const Request& request, int64_t rows);
 
-// Rows [.., width] of an input in host memory: the hidden states that PooledRows selects, or if
-// `pooled` the rows that ForEachPoolSegment makes of them.
+// Rows [.., width] of an input in host memory: the hidden states that PooledRows selects or, if
+// `pooled`, the results of pooling on the device, one row per segment (ForEachPoolSegment).
 struct HostStates {
   std::span<const float> values;
   int64_t width;

@@ -82,9 +82,9 @@ std::string ReadCgroupPath(const std::string& root, bool v2) {
   return "/";
 }
 
-// Lowers `limit` to the memory limits of the process's cgroup and of those of its ancestors that
-// the mount shows. If the mount does not show the process's cgroup, reads only the limit of the
-// mounted cgroup itself.
+// Lowers `limit` to the smallest memory limit of the process's cgroup and its ancestors, as far as
+// the mount shows them. If the mount does not show the process's cgroup, reads only the limit of
+// the mounted cgroup itself.
 void LowerToCgroup(const std::string& root, const CgroupMount& mount, MemoryLimit* limit) {
   absl::string_view below = "";
   const std::string path = ReadCgroupPath(root, mount.v2);

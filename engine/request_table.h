@@ -58,8 +58,8 @@ class RequestTable {
   void Fail(const absl::Status& status);
 
  private:
-  // Returns an error if the engine's status or the queue limits forbid to add a request of `tokens`
-  // tokens. The caller holds mutex_.
+  // Returns an error if the engine's status or the queue limits do not allow a further request of
+  // `tokens` tokens. The caller holds mutex_.
   absl::Status CheckRoom(int64_t tokens) const;
 
   const int64_t max_queue_requests_, max_queue_tokens_;

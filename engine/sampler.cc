@@ -94,8 +94,8 @@ std::array<Sampler::Spec, Sampler::kBuffers> Sampler::BufferSpecs(const ModelCon
       {at(&Sampler::row_biases_), values, Memory::kDevice},
       // [rows] f32: log-sum-exp of the raw logits.
       {at(&Sampler::log_sums_), values, Memory::kPinned},
-      // [2, entries, max_k]: the top-k candidates of each of the two StepSlots and each list that
-      // TopK returns (entry); f32 scores in the first buffer, i32 indices in the second.
+      // [2, entries, max_k]: the top-k candidates, for each of the two StepSlots. An entry is one
+      // list that TopK returns. The first buffer has the f32 scores, the second the i32 indices.
       {at(&Sampler::candidate_scores_), 2 * values * kMaxTopK, Memory::kPinned},
       {at(&Sampler::candidate_indices_), 2 * values * kMaxTopK, Memory::kPinned},
       // [2, draws] i32: sampled tokens of each of the two StepSlots.

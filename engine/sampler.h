@@ -116,8 +116,8 @@ class Sampler {
   std::span<const SamplingSlice> slices(StepSlot slot) const {
     return batches_[Index(slot)].slices;
   }
-  // Returns the sequences of one generation, that of `slice`, that are in the batch planned for
-  // StepSlot `slot`: their indices within the generation, ascending.
+  // Returns which sequences of the generation of `slice` are in the batch planned for StepSlot
+  // `slot`, as ascending indices within the generation.
   std::span<const int32_t> SequencesOf(const SamplingSlice& slice, StepSlot slot) const;
   // Whether the batch writes the next token of every row i to next_tokens()[i] of the model, in
   // device memory. In beam search it then also writes the index of the row's parent beam (within
@@ -210,9 +210,9 @@ class Sampler {
   // The functions below are defined in sampler.cc. They enqueue the kernels of a planned batch and
   // read its results.
   void EnqueueOps(const Tensor& states, StepSlot slot);
-  // Returns the batch's rows of `states`, the first of which is row `first`, followed by padding
-  // rows, whose values do not matter. These are the padding rows of the batch, and further ones
-  // if they reduce the number of different row counts for which cuBLASLt must choose an algorithm.
+  // Returns the rows of `states` from row `first` on: the batch's rows and, on a GPU, padding rows,
+  // whose values do not matter. Besides the padding rows of the batch (padded_rows), PaddedGemmRows
+  // may add further ones, so that cuBLASLt must choose algorithms for few different row counts.
   Tensor PaddedStates(const Tensor& states, int64_t first, const SamplingBatch& batch) const;
   void LaunchGraph(const Tensor& states, StepSlot slot);
   GraphKey GraphKeyOf(const Tensor& states, StepSlot slot) const;

@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// Returns the number of the generation's logits rows or of its random draws, whichever is larger: a
-// batch holds at most LogitsChunkRows rows and at most as many draws.
+// Returns the generation's number of logits rows or of random draws, whichever is larger. The limit
+// LogitsChunkRows of a batch applies to both numbers.
 int64_t MaxRows(const Generation& generation) {
   return std::max(generation.rows(), static_cast<int64_t>(generation.live_sequences().size()));
 }
@@ -116,10 +116,11 @@ void Sampler::AddSlice(const SamplingInput& input, SamplingBatch* batch) const {
   if (generation.SamplesBeams()) ++end.beam_draw;
 }
 
-// A large batch of greedy rows, or of generations with equally many beams each, is padded on a GPU.
-// The number of rows of such a batch changes at every step; with padding, few CUDA graphs serve all
-// its steps. The padding rows have arbitrary results, which are written behind those of the other
-// rows. The list of logits-processor rules is padded as well, with rules without effect.
+// On a GPU, a batch without random draws or log-probabilities can be padded if all its rows are
+// greedy or all its generations have equally many beams. The number of rows of a large batch
+// changes at every step; with padding (PaddedRows), few CUDA graphs serve all steps. The results of
+// padding rows are arbitrary and are written behind the results of the other rows. The list of
+// logits-processor rules is padded as well, with rules that have no effect.
 bool Sampler::CanPad(const SamplingBatch& batch) const {
   const Needs& needs = batch.needs;
   return model_->stream().backend() != Backend::kCpu && batch.uniform_group > 0 && needs.top_k &&

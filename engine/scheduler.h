@@ -57,8 +57,8 @@ class Scheduler {
   int64_t waiting() const;
 
   // Moves requests from the queue to `admitted`, in the order of admission (defined at the top of
-  // this file), until the next request does not fit the rest of the budget or start(id), which is
-  // called for a request that fits, returns false.
+  // this file). Calls start(id) for each request that fits the rest of the budget. Stops at the
+  // first request that does not fit or for which start returns false.
   void Admit(int64_t now_us, AdmissionBudget budget, absl::FunctionRef<bool(uint64_t id)> start,
              std::vector<uint64_t>* admitted);
 

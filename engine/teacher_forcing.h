@@ -1,7 +1,7 @@
 // Decoder work on given tokens, without generation: teacher-forced scores of an encoder-decoder's
-// targets, or hidden states for its task heads. All targets begin with the same decoder tokens, the
-// prefix, and share its cached keys and values. Several targets are prefilled in parallel. Not
-// thread safe.
+// targets, or hidden states for its task heads. The same decoder tokens, the prefix, precede every
+// target, and all targets share the prefix's cached keys and values. Several targets are prefilled
+// in parallel. Not thread safe.
 #pragma once
 
 #include <cstdint>

@@ -8,14 +8,15 @@
 namespace quintet {
 namespace {
 
-// When the window has `window` tokens or more, all but its last `context` may be removed.
+// When the window has `window` tokens or more, all but its last `context` tokens may be removed.
 struct WindowMove {
   size_t window, context;
 };
-// The first is enough for most tokenizers, the second for tokens of one byte.
+// Push tries these moves in order. The first is enough for most tokenizers; with tokens of one byte
+// the second is the first one that keeps kContextBytes bytes.
 constexpr std::array<WindowMove, 3> kWindowMoves = {{{12, 4}, {16, 8}, {32, 16}}};
-// Least bytes of text that remain in the window: twice as many as in any pattern of kCleaned,
-// because the clean-up may apply one pattern to what another has left.
+// Minimum number of bytes of text that remain in the window: at least twice the length of every
+// pattern of kCleaned, because the clean-up may apply a pattern to the output of another pattern.
 constexpr size_t kContextBytes = 8;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 

@@ -29,10 +29,9 @@ class IncrementalText {
 
  private:
   // Removes all but the last `context` ids from the window, the list of recent ids that each Push
-  // decodes again. Returns false and changes nothing unless the text of these ids, decoded alone,
-  // has a character other than a space, is equal to the end of the window's text, and is so long
-  // that the clean-up of later text cannot change what precedes it. Must not be called within a run
-  // of byte tokens.
+  // decodes again. The text of these last ids, decoded alone, must have a character other than a
+  // space, equal the end of the window's text, and have at least kContextBytes bytes; otherwise
+  // returns false and changes nothing. Must not be called within a run of byte tokens.
   bool MoveWindow(size_t context);
   size_t SettledEnd() const;
 

@@ -3,8 +3,8 @@
 // (kernels/runtime/stream.h).
 //
 // A launcher only enqueues kernels. It never copies, allocates or waits, so that a step can be
-// captured as a CUDA graph. Kernels read lengths that change from step to step from the device
-// copies; the host values are upper bounds that determine the grid sizes.
+// captured as a CUDA graph. Lengths may change from step to step: kernels read them from the device
+// copies, and the host values are upper bounds that determine the grid sizes.
 #pragma once
 
 #include "kernels/attention/attention.h"

@@ -40,8 +40,8 @@ class FactorWriter {
  public:
   FactorWriter(char* to, DType dtype) : to_(to), dtype_(dtype) {}
 
-  // Appends [rows, columns] values, value(row, column), padded with zeros to [padded_rows,
-  // padded_columns]. Returns where they begin, in bytes from the first matrix.
+  // Appends the matrix [rows, columns] with elements value(row, column), padded with zeros to
+  // [padded_rows, padded_columns]. Returns its offset in bytes from the first matrix.
   template <typename Value>
   int64_t Append(int64_t rows, int64_t columns, int64_t padded_rows, int64_t padded_columns,
                  Value value) {
@@ -74,8 +74,8 @@ class FactorWriter {
   std::vector<float> padded_;
 };
 
-// Appends the factors of an adapter, which may be a described one if the writer only counts. Parts
-// of one module share A.
+// Appends the factors of an adapter. If the writer only counts bytes, `adapter` may come from
+// DescribeAdapter and have no values. All parts of one module share A.
 std::vector<PackedAdapter::Part> AppendFactors(const Adapter& adapter, const AdapterLayout& layout,
                                                FactorWriter* writer) {
   std::vector<PackedAdapter::Part> parts;

@@ -31,7 +31,8 @@ struct AdapterLayout {
 
   AdapterLayout() = default;
   AdapterLayout(const ModelConfig& config, DType dtype, Backend backend);
-  // The rank that is stored (LoraPart::rank) for a rank in a file.
+  // Returns LoraPart::rank for factors whose rank in the file is `rank`: on a GPU it is rounded up
+  // to a multiple of kLoraRankMultiple.
   int64_t StoredRank(int64_t rank) const;
 
   std::map<std::string, Parameter> parameters;
@@ -50,14 +51,15 @@ struct AdapterSize {
 
 // A LoRA adapter in host memory, in the layout of a model. Immutable after PackAdapter.
 struct PackedAdapter {
-  // The factors of a part of a parameter begin `a` and `b` bytes after the first factor.
+  // The factors A and B of one part of a parameter. `a`, `b`: their offsets in bytes in `factors`.
   struct Part {
     int64_t index = 0;  // of the adapter's LoraParts
     int64_t a = 0, b = 0, rank = 0;
   };
 
   PackedAdapter();
-  // Sets `row`, all LoraParts of the adapter, whose first factor is at `base`.
+  // Fills `row`, an array of layout->stride LoraParts, with the addresses and ranks of the factors.
+  // `base`: address of `factors`, or of a copy of it.
   void FillRow(const char* base, LoraPart* row) const;
 
   const uint64_t id;  // another one for each PackedAdapter of the process; never 0

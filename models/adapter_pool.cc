@@ -110,7 +110,7 @@ AdapterPool::AdapterPool(const Options& options, const ModelConfig& config, DTyp
              [this](int32_t slot, const AdapterHandle& adapter) { Fill(slot, adapter); }) {}
 
 AdapterPool::~AdapterPool() {
-  // Copies from the adapters to the slots may be in progress.
+  // Copies to the slots may still be in flight; they use memory that is about to be freed.
   if (table_.bytes() > 0) stream_.Synchronize().IgnoreError();
 }
 
@@ -204,7 +204,8 @@ void AdapterPool::DescribeWeights(const ModelWeights& weights) {
 }
 
 void AdapterPool::Fill(int32_t slot, const AdapterHandle& adapter) {
-  // The row and the adapter in the slot must stay as they are until the earlier copies have run.
+  // Earlier copies to this slot read its row of table_ and the factors of its previous adapter.
+  // Neither may change or be freed before these copies are complete.
   stream_.WaitForH2D(uploads_[static_cast<size_t>(slot)]);
   const char* base = adapter->factors.as<char>();
   if (stream_.backend() != Backend::kCpu) {

@@ -2,8 +2,8 @@
 // AddLora reads (kernels/linear/lora.h). On a GPU a slot has device memory for one adapter, and
 // filling it enqueues a copy of the factors; on a CPU it refers to the factors in host memory.
 //
-// The number of slots, the bytes of a slot, the weights with LoRA terms and their largest ranks are
-// those that the adapters at load need. An adapter that is read later must fit them. Only the
+// The adapters that are loaded with the model determine the bytes of a slot, the weights with LoRA
+// terms and the largest rank of each. An adapter that is read later must fit these limits. Only the
 // engine thread calls member functions, except Read.
 #pragma once
 
@@ -34,8 +34,8 @@ constexpr size_t kMaxAdapterNameBytes = 256;
 // INVALID_ARGUMENT: more than kMaxAdapters adapters, a name twice, or a name that is empty, longer
 // than kMaxAdapterNameBytes, not UTF-8, or contains a control character or a colon.
 absl::Status CheckAdapterNames(std::span<const AdapterSource> sources);
-// Returns the index of the adapter `name` in `sources`. NOT_FOUND: there is none; the message names
-// those that there are.
+// Returns the index of the adapter `name` in `sources`. NOT_FOUND: there is none; the message lists
+// the names in `sources`.
 absl::StatusOr<int32_t> FindAdapter(std::span<const AdapterSource> sources,
                                     const std::string& name);
 
@@ -45,11 +45,11 @@ class AdapterPool {
     std::vector<AdapterSource> sources;  // not empty
     int64_t slots = 0;                   // 0: one for each source
     bool follow_symlinks = false;
-    // Allocates no memory for factors and slots; the sizes are set nevertheless.
+    // True: Load computes the sizes, but allocates no memory for factors and slots.
     bool describe = false;
   };
-  // Loads the adapters. `dtype`: that of activations. `weights` must outlive the pool and keep its
-  // address. Errors: those of CheckAdapterNames and PackAdapter.
+  // Loads the adapters. `dtype` is the dtype of activations. `weights` must outlive the pool and
+  // keep its address. Errors: those of CheckAdapterNames and PackAdapter.
   static absl::StatusOr<std::unique_ptr<AdapterPool>> Load(const Options& options,
                                                            const ModelConfig& config,
                                                            const ModelWeights& weights, DType dtype,
@@ -69,7 +69,8 @@ class AdapterPool {
   AdapterSlots& slots() { return slots_; }
   int64_t slot_count() const { return slot_count_; }
 
-  // Bytes of the slots and of the table with their addresses; on a CPU of the loaded adapters, too.
+  // Bytes of the slots and of the table with the addresses of factors. On a CPU this includes the
+  // bytes of the loaded adapters.
   int64_t bytes() const { return bytes_; }
   // GPU: bytes of host memory of the loaded adapters.
   int64_t host_bytes() const { return host_bytes_; }

@@ -71,11 +71,11 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Multiples to which vocabularies are padded, which makes GEMMs faster.
+// Checkpoints often pad the embedding to a number of rows that is a multiple of one of these, which
+// makes GEMMs faster.
 constexpr int64_t kPaddings[] = {8, 64, 128};
 
-// Whether an embedding of `rows` rows has the size of the vocabulary, rounded up to such a
-// multiple.
+// Whether `rows` is `vocab` rounded up to a multiple of a number in kPaddings.
 bool IsPadded(int64_t vocab, int64_t rows) {
   return std::any_of(std::begin(kPaddings), std::end(kPaddings), [&](int64_t multiple) {
     return (vocab + multiple - 1) / multiple * multiple == rows;

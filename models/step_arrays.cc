@@ -136,8 +136,8 @@ void StepArrays::Fill(const DecodeBatch& batch, const StepShape& shape, int64_t 
   QT_CHECK_EQ(batch.offsets.front(), 0);
   QT_CHECK_EQ(batch.offsets.back(), rows);
   stream_->WaitForH2D(upload_);
-  // Sequences that are longer than all before have wider slot tables, for which the memory block of
-  // the arrays may be too small.
+  // Long sequences make the slot tables wide. If these are wider than in all earlier calls, the
+  // memory block of the arrays may be too small.
   if (BlockBytes(shape) > block_.bytes()) {
     StepShape larger = shape;
     larger.slots_stride *= 2;
@@ -192,7 +192,7 @@ void StepArrays::PlanForCapture(bool same_offsets) {
 
 // Fills positions_ and new_slots_ with the position and the KV cache slot of every new token. If
 // neighbouring sequences have the same slot for their new token, only the first one gets the slot
-// and the others get -1; hence one row writes the slot.
+// and the others get -1, so that only one row writes the slot.
 void StepArrays::FillRows(const DecodeBatch& batch, int64_t slots) {
   int32_t* positions = positions_.as<int32_t>();
   int32_t latest = -1;

@@ -37,8 +37,8 @@ class T5Model final : public EncoderDecoderModel {
   // Between two sublayers, one GEMM adds to x and the next GEMM reads norm(x). On a GPU, for few
   // rows, the norm needs no pass of its own over x: the first GEMM also writes x * gamma and sums
   // of x^2, and the second GEMM divides its result by sqrt(mean(x^2) + eps). Whether two GEMMs can
-  // do this depends only on their weights and the number of rows. SplitNorm decides it anew for
-  // every call; no state is kept.
+  // do this depends only on their weights, the number of rows and whether a row has an adapter.
+  // SplitNorm decides it anew for every call; no state is kept.
 
   // Buffers for norms that are split between two GEMMs: the first GEMM writes them, the second
   // reads them. The encoder and the decoder have separate buffers, because decoder steps run
@@ -77,8 +77,8 @@ class T5Model final : public EncoderDecoderModel {
   // Returns norm(x), the input of layer `layer`. The norm may be split between two GEMMs: then the
   // last GEMM of layer `layer` - 1 (in LayerOutput) has already written x * gamma and the sums of
   // x^2. LayerInput and LayerOutput both call SplitNorm to decide whether it is split. They get the
-  // same answer, because it depends only on the weights and the number of rows, and on a GPU all
-  // calls have all rows of the batch or step.
+  // same answer, because it depends only on the weights, the number of rows and whether a row has
+  // an adapter, and on a GPU all calls have all rows of the batch or step.
   NormedInput LayerInput(const StackWeights& stack, int64_t layer, const Residual& x) const;
   // Adds the product of `in` and Wout^T to x, where Wout is the feed-forward output weight of layer
   // `layer`.

@@ -1,5 +1,6 @@
-// Checks a checkpoint into which an adapter was merged: every parameter that the adapter changes is
-// applied to a sample input, merged and unmerged, W' x and W x + scale * B (A x).
+// Checks a checkpoint into which an adapter was merged. For every parameter that the adapter
+// changes, compares W' x with W x + scale * B (A x), where W' is the merged parameter, W the base
+// model's parameter, and x is a sample input.
 #pragma once
 
 #include <string>
@@ -11,8 +12,9 @@
 
 namespace quintet {
 
-// For each parameter W that `adapter` changes, compares W x of `result` with that of `source` plus
-// `adapter`, in double precision, for a sample x. StageError::stage is the parameter's name.
+// For each parameter that `adapter` changes, compares W' x, where W' is read from `result`, with
+// W x + scale * B (A x), where W is read from `source` or is a tensor of modules_to_save. x is a
+// sample input; sums are in double precision. StageError::stage is the parameter's name.
 // `follow_symlinks` applies to `source` only. If a directory cannot be read, returns that error.
 absl::StatusOr<std::vector<StageError>> CompareMerged(const std::string& source,
                                                       const Adapter& adapter,

@@ -262,7 +262,8 @@ void ApiCall::DropUnstarted(size_t first) {
 
 void ApiCall::OnMessage(size_t index, const grpc::ByteBuffer& message) {
   {
-    // `unwritten` must be set first: only then does OnWritten follow, for which the RPC waits.
+    // Set `unwritten` first: OnDrained and CancelAll call OnWritten only if it is set, and the RPC
+    // waits for OnWritten.
     std::lock_guard<std::mutex> lock(mutex_);
     parts_[index].unwritten = true;
     if (finished_) return;
@@ -349,7 +350,8 @@ void ApiCall::Advance() {
 }
 
 void ApiCall::Close(size_t index) {
-  // OnEnded releases the RPC's memory reservation; its response is part of memory_ (TakeResponse).
+  // OnEnded releases the memory reservation of the RPC. TakeResponse has added the bytes of the
+  // response to memory_.
   parts_[index].rpc->OnEnded();
   bool last;
   {

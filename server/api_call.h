@@ -76,14 +76,14 @@ class ApiCall final : public HttpHandler,
   void Run();
   absl::Status StartRpcs();
   void FailUnstarted(const absl::Status& status);
-  // Forgets the RPCs from `first` on, which have not started for lack of memory.
+  // Closes the RPCs from `first` on, which were not started because memory ran out.
   void DropUnstarted(size_t first);
   // Handles RPCs that have ended since the last call.
   void Advance();
-  // Adds RPC `index`'s response, and the JSON to be made of it, to the reservation memory_.
+  // Enlarges the reservation memory_ by the response of RPC `index` and the JSON made of it.
   absl::Status TakeResponse(size_t index);
   void Finish();
-  // Unless the request has ended: ends it with the error of RPC `index`, cancels its other RPCs.
+  // If the request has not ended, ends it with the error of RPC `index` and cancels the other RPCs.
   void Fail(const RpcOutcome& outcome, size_t index);
   void CancelAll();
   // Closes the ended RPC `index`. If no RPC of the request is left open, finishes the response.

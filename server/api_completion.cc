@@ -218,7 +218,8 @@ void CompletionTranslation::AddPrompts(const std::vector<v1::Input>& prompts, bo
     names_.push_back(aliases_);
     names_.back().push_back({"input", input});
   }
-  // If the client wants more sequences than Generate permits, the RPC returns the error.
+  // This bounds only the size of streamed_. If the client asks for more sequences than Generate
+  // permits, the RPC returns an error.
   sequences_ = std::min<size_t>(sequences_, 1024);
   streamed_.resize(prompts.size() * sequences_);
   chunk_head_ = JsonText(Head(chat_ ? "chat.completion.chunk" : "text_completion"));

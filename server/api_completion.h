@@ -38,7 +38,7 @@ class CompletionTranslation final : public Translation {
 
   // Returns the JSON members that all objects of a response have: id, object, created, model.
   Json Head(const char* object) const;
-  // A choice without its text, and without the first `sent_tokens` token ids.
+  // Returns the JSON of a choice, without its text and its first `sent_tokens` token ids.
   Json Choice(size_t index, const v1::Sequence& sequence, size_t sent_tokens) const;
   // The last event of a choice, with the text and the token ids that have not been sent.
   std::string LastEvent(size_t index, const v1::Sequence& sequence);

@@ -21,15 +21,16 @@ enum class ErrorStyle : uint8_t { kOpenAi, kHuggingFace };
 // RESOURCE_EXHAUSTED, 499 CANCELLED, 503 UNAVAILABLE, 504 DEADLINE_EXCEEDED, otherwise 500.
 int HttpStatusOf(absl::StatusCode code);
 
-// Returns the error text `message` of an RPC with its field path of quintet.v1 replaced by the name
-// in a route's JSON: from `names`, or else the path without "decoding.", "call." or "options.".
+// Returns the error text `message` of an RPC with the field path of quintet.v1 replaced by the name
+// that the field has in the JSON of a route: its name in `names`, otherwise the path without
+// "decoding.", "call." or "options.".
 std::string WithJsonNames(absl::string_view message, FieldRenames names);
 
 // The error object of an RPC that has failed. It has no line breaks. `message` replaces the message
 // of the status.
 std::string ErrorJson(ErrorStyle style, const RpcOutcome& outcome, const std::string& message);
-// The error response: with Retry-After, and retry-after-ms, which OpenAI's clients read, if a retry
-// may succeed.
+// Returns the error response. If a retry may succeed, it has the headers Retry-After and
+// retry-after-ms; OpenAI's clients read the latter.
 HttpResponse ErrorResponse(ErrorStyle style, const RpcOutcome& outcome, const std::string& message);
 // The response to a request that the HTTP server itself rejects with `status`.
 HttpResponse RefusalResponse(int status, const std::string& text);

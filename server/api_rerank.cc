@@ -84,7 +84,7 @@ absl::Status PairTranslation::AddPairs(const ApiRequest& request, const v1::Call
     AddRpc("Encode", proto);
     return absl::OkStatus();
   }
-  // AddTargets needs a tokenizer, which some models lack. It exists for as long as `host`.
+  // AddTargets needs a tokenizer, which some models lack.
   if (host->tokenizer() == nullptr) {
     return absl::FailedPreconditionError("this model has no tokenizer");
   }

@@ -30,8 +30,8 @@ class PairTranslation : public Translation {
   absl::Status AddPairs(const ApiRequest& request, const v1::CallOptions& call,
                         const std::vector<Pair>& pairs, const std::vector<Names>& names,
                         bool only_templates);
-  // Adds the RPCs for the pairs of `query` and each document, whose name in errors is name[i]. Only
-  // with rerank templates. Returns what AddPairs returns.
+  // Adds the RPCs for the pairs of `query` and each document. Errors call document i NAME[i], where
+  // NAME is `name`. The model must have rerank templates. Returns the errors of AddPairs.
   absl::Status AddDocuments(const ApiRequest& request, const v1::CallOptions& call,
                             const std::string& query, const std::vector<std::string>& documents,
                             absl::string_view name);

@@ -63,8 +63,8 @@ class Translation {
     rpcs_.push_back({method, ToBytes(message)});
     if constexpr (requires { message.call(); }) requested_model_ = message.call().model();
   }
-  // Returns the name of the model as the client gave it, perhaps MODEL:ADAPTER, or else that of the
-  // only model.
+  // Returns the name of the model as the client gave it, perhaps MODEL:ADAPTER. If the client gave
+  // none, returns the name of the only model.
   std::string ModelName(const v1::CallInfo& info) const {
     return requested_model_.empty() ? info.model() : requested_model_;
   }
@@ -82,7 +82,7 @@ template <typename Proto>
 void ParseInto(grpc::ByteBuffer bytes, Proto* proto) {
   QT_CHECK(FromBytes(&bytes, proto));
 }
-// For a response without a message in a oneof (ArenaMessage).
+// Parses a response whose type has no message in a oneof; other types need an ArenaMessage.
 template <typename Proto>
 Proto Parsed(grpc::ByteBuffer bytes) {
   Proto proto;
@@ -90,8 +90,9 @@ Proto Parsed(grpc::ByteBuffer bytes) {
   return proto;
 }
 
-// Returns INVALID_ARGUMENT if the texts of all RPCs of a request, `bytes` in all, are too large. A
-// text that is part of each RPC, such as a query, counts once per RPC. `field` names that text.
+// Returns INVALID_ARGUMENT if the texts of all RPCs of a request are too large. `bytes` is the sum
+// of their sizes; a text that all RPCs contain, such as a query, counts once per RPC. `field` is
+// the JSON name of this repeated text.
 absl::Status CheckRepeatedText(const CallContext& context, absl::string_view field, size_t bytes);
 
 struct ApiRequest {
@@ -124,7 +125,8 @@ struct ApiRoute {
   std::function<absl::StatusOr<std::unique_ptr<Translation>>(const ApiRequest&)> translate;
 };
 
-// The members that set CallOptions, EncodeOptions and DecodingOptions, for ApiRoute::fields.
+// Return the members of a request that set CallOptions, EncodeOptions and DecodingOptions, as
+// entries of ApiRoute::fields.
 std::vector<ApiField> CallFields();
 std::vector<ApiField> EncodeFields();
 std::vector<ApiField> DecodingFields();

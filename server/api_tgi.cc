@@ -27,7 +27,7 @@ constexpr const char* kIgnored[] = {"watermark", "decoder_input_details"};
 
 class GenerateTranslation final : public Translation {
  public:
-  // `list`: a response that is no stream is an array with one element, as TGI's POST / returns.
+  // `list`: whether a response that is not a stream is an array of one element, as in TGI's POST /.
   static Made Create(const ApiRequest& request, bool stream, bool list) {
     auto made = std::make_unique<GenerateTranslation>();
     JsonFields fields(request.body);

@@ -156,8 +156,8 @@ class VllmRerankTranslation final : public PairTranslation {
   std::string id_;
 };
 
-// Probabilities of the labels as the next token after a text of the query and one item. Each item
-// has one Score RPC; the targets of this RPC are the labels.
+// Scores each item by the probability of the first label as the next token after a text that
+// consists of the query and the item. Each item has one Score RPC, whose targets are the labels.
 class GenerativeScoringTranslation final : public Translation {
  public:
   static Made Create(const ApiRequest& request) {
@@ -210,7 +210,8 @@ class GenerativeScoringTranslation final : public Translation {
       tokens += response.info().usage().input_tokens();
       model = ModelName(response.info());
       const double first = response.scores(0).log_prob();
-      // sum = 1 / p. If softmax_, p is the first label's softmax over all labels, else exp(first).
+      // The score is 1 / sum: with softmax_, the softmax of the first label over all labels;
+      // otherwise the probability exp(first) of the first label.
       double sum = softmax_ ? 0.0 : std::exp(-first);
       for (const v1::TargetScore& score : response.scores()) {
         if (softmax_) sum += std::exp(score.log_prob() - first);

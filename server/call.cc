@@ -22,9 +22,9 @@ namespace {
 
 // Bytes of memory that every call takes, for the objects of gRPC and of the server.
 constexpr int64_t kCallBytes = 8192;
-// Bytes of memory per byte of a request message, for the message and its parsed form on an arena.
-// Token ids below 128 take up to 16, since an array that grows on an arena leaves its old memory
-// there; many tiny inputs up to 31.
+// Bytes of memory per byte of a request message, for the message and its parsed form on an arena. A
+// message of token ids below 128 takes up to 16, because an array that grows on an arena leaves its
+// old memory there. A message of many tiny inputs takes up to 31.
 constexpr int64_t kParsedBytes = 32;
 // Bytes of memory per byte of input text, during tokenization.
 constexpr int64_t kTokenizedBytes = 48;

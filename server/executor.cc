@@ -42,9 +42,9 @@ void Executor::Run(bool short_only) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       wake.wait(lock, [&] { return stop_ || !queue_.empty(short_only); });
-      // When the executor stops, the threads that otherwise run only short tasks run long ones too.
-      // The other threads end as soon as they find the queue empty. If all have ended, no other
-      // thread could run a long task that is posted by a short task which is still running.
+      // When the executor stops, the threads for short tasks run long tasks, too. The other threads
+      // end as soon as the queue is empty, but a short task that is still running may then post a
+      // long task.
       task = queue_.Pop(short_only && !stop_);
       if (task == nullptr) return;
     }

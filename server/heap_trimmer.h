@@ -13,8 +13,8 @@ class HeapTrimmer {
  public:
   static constexpr int64_t kIntervalUs = 10'000'000;
   // Upper bound of the wait between two trims. The wait doubles after each trim that returned less
-  // than kGrowthBytes / 4 to the system: memory that such a trim could not return may be in use
-  // permanently, and later trims could not return it either.
+  // than kGrowthBytes / 4 to the system: the remaining memory may be in use permanently, and later
+  // trims would then return as little.
   static constexpr int64_t kMaxWaitUs = 16 * kIntervalUs;
   // Minimum growth of the resident memory for a trim. Smaller growth is not worth it: a trim walks
   // the free lists under the heap's lock, which takes some milliseconds.

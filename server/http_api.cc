@@ -38,7 +38,8 @@ std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   }
   if (request.method != "POST") return std::nullopt;
   if (!IsJson(request.Header("content-type").value_or(""))) {
-    // Requiring JSON stops cross-site requests: a browser sends it only to sites that agree (CORS).
+    // This check stops cross-site requests: a browser sends JSON to another site only if that site
+    // permits it (CORS).
     return RefusalResponse(415, "header Content-Type: expected application/json");
   }
   if (request.Header("content-encoding").value_or("identity") != "identity") {

@@ -40,8 +40,8 @@ void PendingExchange::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (notify_ == nullptr) return;
   news_.aborted = true;
-  // Even if the connection already knows of other news: while it writes, it takes none, but it must
-  // see this one.
+  // Notify again, even if notified_ is set: a connection that is writing does not take other news,
+  // but an abort must end the write.
   notified_ = notify_();
 }
 

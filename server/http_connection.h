@@ -25,7 +25,8 @@
 namespace quintet {
 
 // The coroutine that serves a connection. It starts suspended; the owner of `handle` destroys it.
-// If Asio cannot allocate, the coroutine gets std::bad_alloc (asio::awaitable would be destroyed).
+// It is not an asio::awaitable, because Asio destroys an awaitable if an allocation fails; this
+// coroutine gets std::bad_alloc instead.
 struct HttpCoroutine {
   struct promise_type {
     HttpCoroutine get_return_object() {

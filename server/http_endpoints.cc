@@ -21,8 +21,8 @@ HttpEndpoints::HttpEndpoints(Options options, prometheus::Registry* registry)
     : options_(std::move(options)), registry_(registry) {}
 
 HttpResponse HttpEndpoints::Metrics(const HttpRequest& request) {
-  // metrics_ answers every request that was received before the collection of this text began. Only
-  // a request that was received later causes a new collection.
+  // A request that was received before the last collection began gets the text of that collection.
+  // A request that was received later starts a new collection.
   if (metrics_ == nullptr || metrics_since_ < request.received) {
     const auto now = std::chrono::steady_clock::now();
     options_.collect();

@@ -108,7 +108,8 @@ std::string HeadOf(const HttpResponse& response, absl::string_view framing, bool
 
 std::string ResponseHead(const HttpResponse& response, bool keep_alive) {
   const size_t body_bytes = response.body == nullptr ? 0 : response.body->size();
-  // The length in a 304 response would be that of the 200 response, and may be left out.
+  // A 304 response may omit Content-Length. If present, it would have to be the length of the 200
+  // response.
   const std::string length =
       response.status == 304 ? "" : absl::StrCat("Content-Length: ", body_bytes, "\r\n");
   return HeadOf(response, length, keep_alive);

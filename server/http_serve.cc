@@ -30,13 +30,14 @@ HttpEvent EventOf(StreamState state) {
   return state == StreamState::kWaitReadable ? kReadable : kWritable;
 }
 
-// Parses the input of a connection. need_more: it is incomplete.
+// Parses the buffered input of a connection. need_more is not a failure: the rest of the input has
+// not arrived yet.
 error_code Parse(HttpConnection* c, HttpParser* parser) {
   while (!parser->is_done() && c->begin < c->end) {
     error_code error;
     const absl::string_view input = c->input();
-    // Beast asserts that it is not called with a part of the last chunk twice. Wherever a chunked
-    // body stops, more bytes than these have yet to come.
+    // Beast fails an assertion if it gets a part of the last chunk twice. Waiting for more bytes is
+    // safe: the unparsed rest of a chunked body has at least kLastChunkBytes bytes.
     if (parser->is_header_done() && parser->chunked() && input.size() < kLastChunkBytes) {
       return http::error::need_more;
     }
@@ -279,8 +280,9 @@ HttpTask<bool> AsioHttpServer::RunExchange(HttpConnection& c, Received* in) {
       exchange->handler->OnDrained();
       continue;
     }
-    // Reads on to notice that the client disconnects. Not needed while the worker thread runs the
-    // handler, which returns soon. Not possible if later requests of the client fill the buffer.
+    // Continues to read, to notice when the client disconnects. Does not read while the worker
+    // thread runs the handler, which returns soon, or if later requests of the client fill the
+    // buffer.
     const bool watched = exchange->handler != nullptr && c.input().size() < kBufferBytes;
     const uint8_t events =
         co_await Wait(this, &c, static_cast<uint8_t>(kNews | (watched ? kReadable : 0)));

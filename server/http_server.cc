@@ -140,7 +140,8 @@ void AsioHttpServer::Run() {
     try {
       io_.run_for(kDeadlineTick);
     } catch (const std::exception&) {
-      // Out of memory: unless a later iteration repeats this I/O, its connection hits the deadline.
+      // Out of memory in the I/O of a connection. If no later iteration repeats this I/O,
+      // CheckConnections closes the connection at its deadline.
     }
     CheckConnections();
   }
@@ -285,7 +286,8 @@ void AsioHttpServer::Close(HttpConnection* c) {
 
 void AsioHttpServer::CheckConnections() {
   const SteadyClock::time_point now = SteadyClock::now();
-  // The loop allows for Resume, which may erase a connection, and Close, which moves it to the end.
+  // Resume may erase the connection, so the loop advances `it` first. Close moves the connection to
+  // the end of the list, so `left` bounds the loop.
   size_t left = connections_.size();
   for (auto it = connections_.begin(); left > 0 && it != connections_.end(); --left) {
     const std::shared_ptr<HttpConnection> c = *it++;

@@ -32,7 +32,7 @@ struct HttpRequest {
   std::string body;
   std::chrono::steady_clock::time_point received;  // time at which the last byte was read
 
-  // Returns the value of the first header of this name, in any case of letters; unset: none.
+  // Returns the value of the first header with this name, or nullopt. Ignores the case of letters.
   std::optional<absl::string_view> Header(absl::string_view name) const;
 };
 
@@ -114,8 +114,9 @@ class HttpServer {
     size_t max_body_bytes = 64 << 10;
     size_t max_received_bytes = 64 << 20;  // sum over the bodies that are being received
     size_t max_unsent_bytes = 16 << 20;    // sum over the responses of all connections
-    // Time to receive a request, from its first byte to its last one; for the first request of a
-    // connection, from accept().
+    // Time to receive a request, from its first byte to its last one. For the first request of a
+    // connection, the time begins at accept() or, with TLS, after the handshake, which has the same
+    // time limit.
     std::chrono::milliseconds request_timeout{5'000};
     std::chrono::milliseconds idle_timeout{75'000};   // time between two requests of a connection
     std::chrono::milliseconds write_timeout{10'000};  // time to write one complete response

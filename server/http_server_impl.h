@@ -70,8 +70,8 @@ class AsioHttpServer final : public HttpServer {
   void Close(HttpConnection* c);
   // Closes connections past their deadline. Resumes connections that no other event will resume.
   void CheckConnections();
-  // Returns the connection that has been in its current phase longest, or null. Skips `except` and
-  // those in kHandling, and those for which `matches` is false.
+  // Returns the connection that has been in its current phase longest, or null. Skips `except`,
+  // closed connections, connections in kHandling, and connections for which `matches` is false.
   template <typename Matches>
   HttpConnection* Oldest(const HttpConnection* except, Matches matches);
 

@@ -24,8 +24,8 @@ absl::Status ExpectedJson(absl::string_view name, absl::string_view expected,
 
 class JsonFields {
  public:
-  // `object` must outlive this object. `prefix` comes before the names in errors: "parameters.".
-  // An error if `object` is not a JSON object.
+  // `object` must outlive this object. `prefix` comes before the names in errors: "parameters.". If
+  // `object` is not a JSON object, status() is an error.
   explicit JsonFields(const nlohmann::json& object, std::string prefix = "");
 
   // Returns the member, null if it is absent, and marks it as read.
@@ -52,8 +52,7 @@ class JsonFields {
   void ReadDecoding(v1::DecodingOptions* to);
   // Reads model, adapter, priority ("low", ...), request_id, add_special_tokens and truncate.
   void ReadCall(v1::CallOptions* to);
-  // Reads the JSON members pooling ("mean", ...), normalize, prompt_name, prompt, pad_to and
-  // pad_mode
+  // Reads the members pooling ("mean", ...), normalize, prompt_name, prompt, pad_to and pad_mode
   // ("zero", ...).
   void ReadEncodeOptions(v1::EncodeOptions* to);
 

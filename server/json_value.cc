@@ -9,7 +9,7 @@
 namespace quintet {
 namespace {
 
-// nlohmann::json allocates nothing in the destructor of a value that is not an array or object.
+// Takes only scalars: the destructor of nlohmann::json allocates memory for arrays and objects.
 std::string Dump(const nlohmann::json& scalar) {
   return scalar.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -18,7 +18,7 @@ namespace quintet {
 
 class JsonValue {
  public:
-  // An element of a braced list. The list's values are moved out of it.
+  // An element of a braced list. JsonValue moves the value out of the element.
   class Item;
 
   // The special members and the conversions are not inline: braced lists call many of them.

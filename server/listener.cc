@@ -44,9 +44,9 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
-// Returns the lowest of the reserved file descriptor numbers: the highest ones below RLIMIT_NOFILE,
-// which connections must leave free. The kernel assigns the lowest free number: if a new connection
-// gets a reserved number, no other numbers are free.
+// The highest file descriptor numbers below RLIMIT_NOFILE are reserved: connections must not use
+// them. Returns the lowest reserved number. The kernel assigns the lowest free number, so a new
+// connection gets a reserved number only if no other number is free.
 int FirstReservedDescriptor() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1 << 30;

@@ -26,7 +26,7 @@ struct LogQueue::State {
   // written.
   bool WriteAll(const std::string& text);
   void WriteLine(const std::string& text);
-  // Writes a line with the number of dropped lines that no such line has reported yet. Does nothing
+  // Writes a line that reports the number of lines dropped since the last such report. Does nothing
   // if that number is 0 or if `full` is true.
   void ReportDropped();
   std::string DroppedLine(int64_t count);  // empty: out of memory
@@ -170,8 +170,8 @@ void LogQueue::flush() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   const int64_t target = state_->queued;
   const auto completed = [&] { return state_->completed >= target; };
-  // Waits in short slices. A suspension of the process or the machine thus takes only one slice off
-  // the timeout.
+  // Waits in short slices: if the process or the machine is suspended, only one slice of the
+  // timeout is lost.
   constexpr int kSlices = 20;
   for (int i = 0; i < kSlices; ++i) {
     if (state_->changed.wait_for(lock, options_.flush_timeout / kSlices, completed)) return;

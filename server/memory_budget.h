@@ -3,10 +3,11 @@
 // last byte of its response has been sent. Thus neither many calls nor clients that do not read can
 // exhaust the memory.
 //
-// A large call (at least 1/64 of the limit) that is rejected for lack of memory gets a turn: for
-// 5 s, large calls that need less may not use the memory that it needs, so that a retry succeeds.
-// Otherwise a steady flow of such calls would keep it out for ever. If no call of about its size or
-// more is admitted in these 5 s, the next turn can begin only 25 s later. Thread-safe.
+// A large call (at least 1/64 of the limit) that is rejected for lack of memory gets a turn:
+// for 5 s, large calls that need less memory may not use the memory that the rejected call needs,
+// so that its retry succeeds. Without turns, a steady flow of smaller calls would keep it out for
+// ever. If no call of about its size or more is admitted in these 5 s, the next turn can begin only
+// 25 s later. Thread-safe.
 #pragma once
 
 #include <atomic>

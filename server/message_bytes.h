@@ -14,9 +14,10 @@ grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message);
 // Parses `bytes` into `message` and clears `bytes`. Returns false if the bytes do not parse.
 bool FromBytes(grpc::ByteBuffer* bytes, google::protobuf::MessageLite* message);
 
-// A message to parse into. It lies on an arena of its own, which frees all its memory at once: like
-// mutable_X() (server/oneof.h), the generated parser marks a message member of a oneof as set
-// before it allocates it, so that after std::bad_alloc the destructor of the parent must not run.
+// A message to parse into, on an arena of its own. The generated parser marks a message member of a
+// oneof as set before it allocates the member, as mutable_X() does (server/oneof.h). After
+// std::bad_alloc the destructor of the message must therefore not run; the arena frees the memory
+// without it.
 template <typename Proto>
 class ArenaMessage {
  public:

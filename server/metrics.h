@@ -145,9 +145,9 @@ class ModelMetrics {
   // Sets whether calls are accepted, and the number of model versions retired but not freed.
   void SetState(bool ready, int64_t retired);
   void Accepted(const char* rpc);
-  // Sets the LoRA adapters that requests can name. Up to kMaxCountedAdapters of them have counters
-  // of their own, which keep their values until SetAdapters leaves them out; the others share one,
-  // with the label "other".
+  // Sets the LoRA adapters that requests can name. Up to kMaxCountedAdapters of them have a counter
+  // each, which keeps its value until a call of SetAdapters omits the adapter. All other adapters
+  // share one counter with the label "other".
   void SetAdapters(std::span<const AdapterSource> adapters);
   // Counts a request with an adapter.
   void AcceptedAdapter(const std::string& adapter);
@@ -163,8 +163,8 @@ class ModelMetrics {
   // Counts one step of a model version's engine. `increments` is scratch memory of that engine.
   void OnStep(const StepReport& report, std::vector<double>* increments);
 
-  // Sums over all requests since the start, from the metrics. Durations are those of requests that
-  // succeeded.
+  // Sums over all requests since the start, computed from the metrics. The durations include only
+  // requests that succeeded.
   struct Totals {
     struct Duration {
       uint64_t count = 0;

@@ -200,7 +200,8 @@ absl::StatusOr<bool> ModelLoader::BeginChange(const std::shared_ptr<ServedModel>
   const uint64_t before = model->view().version;
   operation->done = [configuration, action, before,
                      name = model->name()](const ModelOutcome& outcome) {
-    // Adapters that need more room are loaded with a new version.
+    // If the new adapters need more memory than the version has for them, a new version replaces it
+    // (AdvanceAdapters).
     const bool replaced = action == Action::kAdaptersChanged && outcome.version != before;
     configuration->Changed(name, replaced ? Action::kReplaced : action, outcome);
   };

@@ -108,8 +108,8 @@ class ModelHost {
   const SentenceModules* modules() const { return modules_.get(); }
   // The adapters that calls can name.
   const AdapterRegistry& adapters() const { return adapters_; }
-  // Returns the adapters of `sources`; those that have changed or are new are read. Errors: those
-  // of CheckAdapterNames and Model::ReadAdapter. Blocks.
+  // Returns the adapters of `sources`. Reads only adapters that are new or have changed. Returns
+  // the errors of CheckAdapterNames and Model::ReadAdapter. Blocks.
   absl::StatusOr<std::vector<AdapterHandle>> ReadAdapters(
       std::span<const AdapterSource> sources) const;
   void SetAdapters(std::vector<AdapterHandle> adapters) { adapters_.Set(std::move(adapters)); }

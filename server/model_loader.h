@@ -1,10 +1,10 @@
 // Loads, replaces and unloads the models of a server while it runs: a thread that executes one
 // operation after the other, plans the memory of all versions, and frees unused versions.
 //
-// A replacement is loaded while the version that serves stays in memory, if both fit, and takes
-// over at once. If they do not fit, the loader waits for retired versions to be freed; if there are
-// none left, it retires the serving version first, and calls wait meanwhile. If the load then
-// fails, it loads the old configuration again. Thread-safe.
+// If both fit into memory, a replacement is loaded while the old version serves, and takes over as
+// soon as it is loaded. If they do not fit, the loader waits for retired versions to be freed. If
+// none is left, it retires the serving version before it loads the replacement, and calls wait
+// meanwhile; if this load fails, it loads the old configuration again. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -51,7 +51,7 @@ struct ModelChange {
   Action action = Action::kUnchanged;
   ModelOutcome outcome;
 };
-// Called with the changes of all models or, if an error kept all unchanged, with that error.
+// Called with the changes of all models or, if an error left all models unchanged, with this error.
 using ConfigurationDone = std::function<void(absl::StatusOr<std::vector<ModelChange>>)>;
 
 // Returns INVALID_ARGUMENT unless all names differ and have 1 to kMaxModelNameBytes bytes of UTF-8.
@@ -117,7 +117,8 @@ class ModelLoader {
 
   void Run();
   void Begin(Wish wish, const std::string& name, ModelDone done);
-  // Begins an operation if needed and allowed; it then takes over *done and calls it at its end.
+  // Begins an operation if one is needed and allowed. The operation then takes *done and calls it
+  // at its end.
   absl::StatusOr<std::shared_ptr<ServedModel>> TryBegin(Wish wish, const std::string& name,
                                                         ModelDone* done);
   // Returns the error that administrators see after a failed load: its message lacks the
@@ -135,14 +136,17 @@ class ModelLoader {
   // not fit.
   absl::Status PlanAdapters(const ModelHost& host, std::span<const AdapterHandle> adapters);
   void Finish(Operation* operation, ModelOutcome outcome);
-  // Loads a model version. `beside`: the version that serves meanwhile, or null. Sets *alone to
-  // true if the new version does not fit beside that one but would fit without it.
+  // Loads a model version. `beside`: the version that serves during the load, or null. Sets *alone
+  // to true if the new version does not fit into memory together with `beside` but would fit
+  // without it.
   absl::Status LoadVersion(const Operation& operation, const ModelHost* beside, bool* alone);
   void Publish(std::unique_ptr<Version> version);
   // Plans the memory of all existing model versions but `without`, plus `next`. Both may be null.
   absl::StatusOr<ServerMemoryPlan> Plan(const ModelHostMemory* next,
                                         const ModelHost* without) const;
-  // Returns RESOURCE_EXHAUSTED unless `next` fits beside `serving` without reducing any limit.
+  // Plans the memory for `next` together with `serving`. Returns RESOURCE_EXHAUSTED if they do not
+  // fit, or only with a smaller memory budget, encoder cache or (if the limit options are the same)
+  // model limit.
   absl::StatusOr<ServerMemoryPlan> PlanBeside(const Version& next, const ModelHost& serving) const;
   int64_t ModelsToShareWith(const ServedModel& model, const HostOptions& options) const;
   void FreeUnused();

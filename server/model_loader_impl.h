@@ -18,7 +18,7 @@ struct ModelLoader::Operation {
   Kind kind = Kind::kLoad;
   std::shared_ptr<ServedModel> model;
   std::shared_ptr<const HostOptions> options;  // of the version to load
-  // kReplace, kChangeAdapters: the options of the version that is serving.
+  // kReplace, kChangeAdapters: the options of the version that served when the operation began.
   std::shared_ptr<const HostOptions> previous;
   ModelDone done;           // may be null
   bool remove = false;      // kUnload: the configuration has no such model any more
@@ -33,8 +33,8 @@ struct ModelLoader::Version {
   std::shared_ptr<ServedModel> model;
   std::unique_ptr<ModelHost> host;
   ModelHostMemory memory;  // as planned; encoder_cache_bytes: the size that it got
-  // Set when the last reference to the version is being released. The version is freed later, by
-  // the loader's thread, because that reference must have been released completely.
+  // Set when the last reference to `host` is released. The loader's thread then frees the version,
+  // because the reference may be released by the engine thread, which ~ModelHost joins.
   std::shared_ptr<std::atomic<bool>> unused;
 };
 

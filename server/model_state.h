@@ -12,7 +12,9 @@
 //   DRAINING   rejected (an unload), or  Freed -> UNLOADED or LOADING once no retired version is
 //              they wait (a replacement) left
 //   IDLE       wait and start a load     Demand, BeginLoad -> LOADING, BeginUnload -> UNLOADED
-//   FAILED     rejected                  BeginLoad, Demand -> LOADING, BeginUnload -> UNLOADED
+//   FAILED     rejected or start a load  BeginLoad, Demand -> LOADING, BeginUnload -> UNLOADED
+//
+// BeginUnload of an IDLE or FAILED model leads to DRAINING if a retired version is left.
 //
 // A version is one load of the model. Versions are numbered from 1. A version that no longer serves
 // is retired: it runs the calls that it has admitted, and is freed afterwards.

@@ -1,6 +1,6 @@
 // Message members of a oneof, set so that a failed allocation does no harm. The generated
-// mutable_X() marks the member as set before it allocates it: if that fails, the destructor of the
-// parent frees a pointer that was never written.
+// mutable_X() marks the member as set before it allocates the member. If the allocation fails, the
+// destructor of the parent frees a pointer that was never written.
 #pragma once
 
 #include <memory>

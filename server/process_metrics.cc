@@ -27,8 +27,8 @@ double Now(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// When the process started, in seconds after the system; negative if unknown. It is field 22 of
-// /proc/self/stat; field 2, the name, is in parentheses and may contain spaces.
+// Returns the start time of the process in seconds since the system booted; negative if unknown. It
+// is field 22 of /proc/self/stat. Field 2, the name, is in parentheses and may contain spaces.
 double StartAfterBoot() {
   std::ifstream file("/proc/self/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -64,13 +64,13 @@ void WriteSequence(const GeneratedSequence& sequence, int index, const SequenceO
                    v1::Sequence* proto);
 void WriteTokenLogProbs(const std::vector<TokenLogProb>& from,
                         google::protobuf::RepeatedPtrField<v1::TokenLogProb>* to);
-// Bytes of one value of `type`. UNSPECIFIED is FP32.
-// The value of an optional field whose default is true.
+// Returns the value of an optional field whose default is true.
 inline bool OrTrue(bool has, bool value) { return !has || value; }
 // Bytes of a chunk's text and token ids, a measure of what waits to be sent.
 inline int64_t ChunkBytes(const v1::GenerateChunk& chunk) {
   return static_cast<int64_t>(chunk.text().size()) + int64_t{4} * chunk.token_ids_size();
 }
+// Bytes of one value of `type`. UNSPECIFIED is FP32.
 int64_t VectorBytes(v1::VectorType type);
 // Appends the values of `result`, rounded to `type`, little-endian. UNSPECIFIED is FP32.
 void AppendEmbedding(const Result& result, v1::VectorType type, std::string* values);

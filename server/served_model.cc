@@ -11,7 +11,8 @@
 namespace quintet {
 namespace {
 
-// After a failed load on demand, the first call after this time makes the server try again.
+// If a load fails and the model has idle_unload_us > 0, the first call after this time starts
+// another load.
 constexpr int64_t kRetryUs = 10'000'000;
 
 }  // namespace

@@ -46,7 +46,7 @@ class ServedModel {
   View view() const;
   bool accepts() const;
 
-  // Acquire, Wait and the three functions after them give calls (client requests) a model version.
+  // The functions from Acquire to waiting() give calls (client requests) a model version.
   //
   // Returns the version that serves new calls. Returns null if the call must Wait for a load in
   // progress, which Acquire may have started. Returns UNAVAILABLE if the model is not loaded.
@@ -60,7 +60,8 @@ class ServedModel {
   void ExpireWaits(int64_t now_us);
   int64_t waiting() const;
 
-  // Only ModelLoader calls the functions below. The first four pass on events to ModelLifecycle.
+  // Only ModelLoader calls the functions below, except Drain. The first four pass events to
+  // ModelLifecycle.
   absl::Status BeginLoad();
   absl::Status BeginReplace();
   absl::Status BeginUnload();

@@ -123,7 +123,8 @@ class ServerProcess {
 
 // Makes libprotobuf log only its first message about a malformed request in the life of the
 // process, because any client can cause such messages without limit. The message names a field but
-// does not quote its text. Since version 22, libprotobuf writes these messages to the Abseil log.
+// does not quote its text. Does nothing since libprotobuf 22, which writes these messages to the
+// Abseil log (grpc_log.h).
 void LogMalformedRequestsOnce() {
 #if GOOGLE_PROTOBUF_VERSION < 4000000
   google::protobuf::SetLogHandler(
@@ -274,7 +275,8 @@ absl::Status ServerProcess::LoadModels() {
 }
 
 void ServerProcess::UpdateServing() {
-  // If two threads write the serving status at the same time, the newer one must be written last.
+  // The lock orders threads that write the serving status at the same time: the newest status must
+  // be written last.
   std::lock_guard<std::mutex> lock(serving_mutex_);
   const bool serving = loaded_ && !draining_ && directory_.accepts();
   if (serving != health_.serving()) health_.SetServing(serving);
@@ -342,7 +344,7 @@ void ServerProcess::Reload() {
   if (admin_ != nullptr) {
     read("API keys of administrators", admin_->keys(), options_.admin_api_key_file);
   }
-  // A reload requested while the first models are loaded is handled after that.
+  // If the first models are still loading, the loader handles this request after they are loaded.
   if (options_.read_models != nullptr) loader_->ReloadConfiguration(nullptr);
 }
 
@@ -363,7 +365,8 @@ void ServerProcess::WaitFor(int64_t limit_us, const std::function<bool()>& done)
 
 void ServerProcess::Drain() {
   draining_ = true;
-  // From now on load balancers see the new status. Other clients are served for drain_delay_us.
+  // From now on the health checks of load balancers fail. Calls are still accepted for
+  // drain_delay_us.
   UpdateServing();
   loader_->Drain();
   spdlog::info("draining: {} calls open", context_.rpcs.working());
@@ -374,7 +377,8 @@ void ServerProcess::Drain() {
   WaitFor(options_.drain_timeout_us,
           [&] { return context_.rpcs.working() == 0 && (api_ == nullptr || !api_->busy()); });
   listener_.Stop();
-  // RPCs that are still open have exceeded drain_timeout_us and are cancelled.
+  // Shutdown cancels RPCs that are still open after drain_timeout_us, or after a signal to skip the
+  // drain.
   std::future<void> closed = std::async(std::launch::async, [this] {
     server_->Shutdown(std::chrono::system_clock::now() + kFlushTime);
     server_->Wait();

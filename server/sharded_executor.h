@@ -1,9 +1,9 @@
 // Threads with a queue each, for short tasks that many threads post at a high rate, such as writing
-// the chunks of streams. Posting threads and workers rarely wait for each other, because they share
-// only a shard and a worker takes all tasks of its queue at once. If these took at least 100 us,
-// the worker then sleeps for as long, at most 20 ms. Under load a stream thus posts fewer tasks,
-// each of which writes the tokens of several steps; without load a task starts at once.
-// Thread-safe. Like Executor, it does not bound its queues.
+// the chunks of streams. Threads that post tasks rarely wait for a worker, because each queue has
+// its own lock and a worker takes all tasks of its queue at once. If these tasks took at least
+// 100 us, the worker then sleeps for the same time, but at most 20 ms. Under load a stream thus
+// posts fewer tasks, each of which writes the tokens of several steps; without load a task starts
+// at once. Thread-safe. Like Executor, it does not bound its queues.
 #pragma once
 
 #include <condition_variable>

@@ -26,8 +26,8 @@ class TaskQueue {
   using Task = std::function<void()>;
 
   static constexpr int64_t kMaxShortBytes = int64_t{16} << 10;
-  // A task is due later by this time for each byte of its TaskTraits::cost_bytes. It is about the
-  // time in which a slow core tokenizes a byte; a text of 1 MiB is due 2 s later.
+  // Delay of a task per byte of its TaskTraits::cost_bytes: about the time that a slow core takes
+  // to tokenize a byte. A text of 1 MiB is due 2 s later than an empty one.
   static constexpr int64_t kMicrosPerByte = 2;
   static constexpr int64_t kMaxCostBytes = int64_t{4} << 20;  // larger costs count as this value
 

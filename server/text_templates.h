@@ -19,19 +19,21 @@ struct TextTemplates {
   std::string rerank;
   // The score of a pair: probability of the target rerank_true against rerank_false (monoT5).
   std::string rerank_true, rerank_false;
-  // If set, a pair's score is the mean log-likelihood of this text, with {query} and {document}.
+  // If set, the score of a pair is the mean log-likelihood of this text, with {query} and
+  // {document} replaced.
   std::string rerank_target;
 };
 
 // Names (also in errors) of the settings for the members of TextTemplates, in the same order.
 inline constexpr const char* kTemplateSettings[] = {
     "chat-message", "chat-end", "rerank", "rerank-true", "rerank-false", "rerank-target"};
-// Returns the member of *templates that the setting `name` sets, or null if there is no such one.
+// Returns the member of *templates that the setting `name` sets, or null if there is no such
+// setting.
 std::string* TemplateSetting(absl::string_view name, TextTemplates* templates);
 
-// Returns INVALID_ARGUMENT if a template has not all its placeholders, or if a setting is given
-// without another one that it depends on: chat-end depends on chat-message; rerank on rerank-true
-// and rerank-false, or on rerank-target; and these three on rerank.
+// Returns INVALID_ARGUMENT if a template lacks a required placeholder, or if a setting lacks
+// another one that it needs: chat-end needs chat-message; rerank needs either rerank-true and
+// rerank-false, or rerank-target; each of these three needs rerank.
 absl::Status CheckTemplates(const TextTemplates& templates);
 
 // Returns `text` with each {name} replaced by its value. A {name} within a value is not replaced.

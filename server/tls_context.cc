@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// Selects HTTP/1.1 among the protocols that the client offers (ALPN). A client that offers only
-// others, such as h2, is told that none is shared.
+// Selects HTTP/1.1 among the protocols that the client offers (ALPN). If the client offers only
+// other protocols, such as h2, the handshake fails.
 int SelectHttp11(SSL*, const unsigned char** out, unsigned char* out_size,
                  const unsigned char* offered, unsigned offered_size, void*) {
   constexpr char kProtocol[] = "http/1.1";

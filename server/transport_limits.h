@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// Time that a shutdown leaves the last responses to be sent.
+// Time that a shutdown grants for sending the last responses.
 constexpr std::chrono::milliseconds kFlushTime{100};
 
 void SetTransportLimits(const ServerOptions& options, grpc::ServerBuilder* builder);

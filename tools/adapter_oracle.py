@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Records random LoRA adapters with what PEFT computes from them, for tests of adapters.
+"""Records random LoRA adapters and the outputs that PEFT computes with them, for tests of adapters.
 
 Needs torch, transformers and peft (recorded with 2.15.0, 5.24.0 and the version in each
-adapter_config.json). The base models are those of tests/data/families and tests/golden/cases.
+adapter_config.json). The base models come from tests/data/families and tests/golden/cases.
 Writes each adapter to tests/data/adapters/NAME, with the outputs in record.json and
 record.safetensors. The values of all factors are representable in bf16, so that every stored type
 gives the same outputs.
@@ -130,7 +130,7 @@ def causal(model) -> bool:
 
 
 def teacher_forced(model, row: list[int], target: list[int]) -> torch.Tensor:
-    """Logits of a target, one token at a time with the cache."""
+    """Returns the logits of a target, computed one token at a time with the KV cache."""
     tokens = row if causal(model) else target
     encoded = None
     if not causal(model):
@@ -148,7 +148,8 @@ def teacher_forced(model, row: list[int], target: list[int]) -> torch.Tensor:
 
 
 def record(model) -> tuple[dict, dict]:
-    """Inputs and outputs: lists for record.json, tensors for record.safetensors."""
+    """Returns the inputs and the model's outputs: (lists for record.json, tensors for
+    record.safetensors)."""
     if "Classification" in type(model).__name__:
         rows = [model(input_ids=torch.tensor([row])).logits[0] for row in SMALL_INPUTS]
         rows = [row if row.ndim == 2 else row[None] for row in rows]
@@ -173,7 +174,8 @@ def record(model) -> tuple[dict, dict]:
 
 
 def write_kohya(folder: pathlib.Path, alpha: float) -> None:
-    """Renames the tensors of an adapter, and adds a part for another model of a pipeline."""
+    """Rewrites an adapter in kohya's format. Adds tensors for other models of the pipeline, which
+    Quintet must ignore."""
     tensors = {}
     for name, value in load_file(folder / "adapter_model.safetensors").items():
         module, factor = name.removeprefix("base_model.model.").split(".lora_")
@@ -201,7 +203,8 @@ def main() -> None:
         change = ((tensors["logits"] - plain).abs().max() / plain.abs().max()).item()
         assert change > 0.05, (name, change)
         adapted.peft_config["default"].base_model_name_or_path = base.name
-        # By default PEFT also saves a targeted lm_head as it was; once is enough.
+        # If an adapter targets lm_head, PEFT by default also saves the unchanged lm_head. Only
+        # t5-layers keeps it, because one such example is enough.
         adapted.save_pretrained(
             folder, save_embedding_layers="auto" if base.name == "t5" else False
         )

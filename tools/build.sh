@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds TARGET... in build/, or every target if none is given. The first call configures a Release
-# build: if it names targets, without tests; otherwise with tests, and warnings are errors.
-# QUINTET_WERROR=ON or OFF in the environment of the first call decides instead whether warnings are
-# errors. Later calls do not change that, since everything would be compiled again; the first one
-# without targets adds the tests. demo.sh and test.sh call this script.
+# build. If that call names no targets, the build includes the tests, and warnings are errors. If it
+# names targets, the tests are left out and warnings are allowed. QUINTET_WERROR=ON or OFF in the
+# environment of the first call overrides whether warnings are errors. Later calls keep it: a change
+# would recompile everything. The first call without targets adds the tests.
+# demo.sh and test.sh call this script.
 # usage: tools/build.sh [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -9,8 +9,8 @@
 #   tar xf ops.tar.xz && ops/run kernels_gpu_test ARGUMENTS...
 #
 # runs a packed program, or a tool on one (ops/run compute-sanitizer ops/bin/PROGRAM). bin/ holds
-# the stripped programs, lib/ their shared libraries except those that the other machine must have:
-# the C and C++ runtimes, at least as new as here, and CUDA's.
+# the stripped programs, lib/ their shared libraries. CUDA's libraries and the C and C++ runtimes
+# are not packed: the other machine must have them, the runtimes at least as new as here.
 set -euo pipefail
 readonly max_mib=40
 

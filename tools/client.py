@@ -30,7 +30,7 @@ import sys
 try:
     from google.protobuf import json_format
 
-    # The package of the build folder, unless quintet-engine is installed.
+    # If quintet-engine is not installed, import the package from the build folder.
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "build" / "python"))
     import quintet
     from quintet.options import ENGINE_NAMES, POOLINGS, VECTOR_TYPES
@@ -125,8 +125,9 @@ def check_shown(arguments: argparse.Namespace) -> None:
 
 # ---- Commands ----
 #
-# Each calls the server with one input and returns the text to print. The JSON to print is the
-# response; encode returns its numbers in place of the bytes.
+# Each function calls the server with one input and returns the text to print. With --output json
+# the response is printed instead. Only encode returns a dict for that: it has the embeddings as
+# numbers, where the response has bytes.
 
 
 def generate(client: quintet.Client, arguments: argparse.Namespace, line: str, **call) -> str:
@@ -195,7 +196,7 @@ def inputs_of(arguments: argparse.Namespace):
             yield line.removesuffix("\n")
 
 
-# Errors of one input: a failed call, or a line of detokenize that is no list of ids.
+# Errors that concern one input: a failed call, or a line for detokenize that is no list of ids.
 INPUT_ERRORS = (quintet.Error, ValueError)
 
 
@@ -265,8 +266,8 @@ def run_lines(client: quintet.Client, arguments: argparse.Namespace) -> int:
 
 
 def stream_text(stream) -> None:
-    """Prints the first sequence while it is generated, then its rest (all of it with beams) and
-    the other sequences."""
+    """Prints the first sequence while it is generated. After the end of the stream, prints the text
+    of the first sequence that no chunk contained, and the other sequences."""
     shown = ""
     for chunk in stream:
         if chunk.index == 0:

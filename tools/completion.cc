@@ -64,8 +64,9 @@ Choices ChoicesOf(const CLI::App& command) {
   return choices;
 }
 
-// Adds the words that may follow `path`, which is "help", or "help" and subcommands of which
-// `command` is the last: the subcommands of `command`.
+// Adds the words that may follow `path`: the names of the subcommands of `command`. Then does the
+// same for each of these subcommands. `path` is "help" for the root and, for example, "help bench"
+// for the command bench.
 void AddHelpChoices(const CLI::App& command, const std::string& path, std::vector<Choices>* all) {
   Choices choices;
   choices.path = path;
@@ -213,8 +214,8 @@ std::string FishScript(const std::vector<Choices>& all) {
       "end\n"
       "complete -c quintet -n 'test (count (commandline -opc)) -eq 1' -f\n";
   for (const Choices& choices : all) {
-    // `below`: the subcommands of this command. On a command line that contains one of them, the
-    // words of this command are not offered: after "bench serve", those of "bench" are not.
+    // `below`: the subcommands of this command. If the command line contains one of them, do not
+    // offer the words of this command: "bench serve" is not followed by the words for "bench".
     std::vector<std::string> below;
     for (const Choices& other : all) {
       const bool is_below =

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records random models of every family with what transformers makes of texts, for
+"""Records random models of every family, and the outputs of transformers for some texts, for
 tests/python/model_family_test.py.
 
 Needs torch and transformers (recorded with 5.23.0). Writes each model to tests/data/families/NAME,
-with the outputs in record.json. Tokenizers are those of tests/data/tokenizers, which the test
-copies; MADLAD's is written beside its model, because its special tokens have ids of their own.
+with the outputs in record.json. The test copies the tokenizers from tests/data/tokenizers. Only
+MADLAD's tokenizer is written to the folder of its model, because its special tokens have other ids.
 
     python tools/family_oracle.py
 """

@@ -300,7 +300,7 @@ std::string PrintConfig(const CLI::App& command) {
 }
 
 int EditDistance(const std::string& a, const std::string& b) {
-  // rows[i][j] is the distance of the first i characters of a and the first j of b.
+  // rows[i][j] is the edit distance between the first i characters of a and the first j of b.
   std::vector<std::vector<int>> rows(a.size() + 1, std::vector<int>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
     for (size_t j = 0; j <= b.size(); ++j) {

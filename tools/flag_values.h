@@ -58,9 +58,9 @@ std::string DefaultText(const CLI::Option& option);
 // variable exists. Errors are INVALID_ARGUMENT and name the variable.
 absl::Status ApplyEnvironment(CLI::App* command);
 
-// Returns a warning for each environment variable, such as QUINTET_NUM_BEANS, whose name resembles
-// a known name, also if only its case differs: the variable of a flag of any subcommand below
-// `root`, or a variable that belongs to no flag.
+// Returns a warning for each environment variable with an unknown name that resembles a known name,
+// such as QUINTET_NUM_BEANS, or differs from it only in case. Known are the variables of the flags
+// of all subcommands below `root`, and some variables that belong to no flag.
 std::vector<std::string> MisspeltVariables(CLI::App* root);
 
 // Sets a flag to `values` after the same checks as on the command line. A boolean flag takes true
@@ -83,9 +83,9 @@ std::string PrintConfig(const CLI::App& command);
 // Returns the smallest number of insertions, deletions and replacements of characters, and swaps of
 // two neighbouring characters, that turn a into b (optimal string alignment).
 int EditDistance(const std::string& a, const std::string& b);
-// Returns the candidate that is closest to `word` by edit distance, to suggest it; of several, the
-// one whose length is closest. Returns "" if that distance exceeds 2 (1 if `word` has at most four
-// characters).
+// Returns the candidate with the smallest edit distance to `word`, to suggest it. If several have
+// this distance, returns the one whose length is closest to that of `word`. Returns "" if the
+// smallest distance exceeds 2 (1 if `word` has at most four characters).
 std::string Nearest(const std::string& word, const std::vector<std::string>& candidates);
 // Returns all subcommands below `root`, including subcommands of subcommands, in the order of
 // registration.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records GGUF files, decoded blocks and SentencePiece ids as tests/data/formats and
+"""Records GGUF files, decoded blocks and SentencePiece ids in tests/data/formats and
 tests/data/tokenizers/umt5-spiece.
 
 The gguf package writes the files and decodes the blocks; the sentencepiece package trains the model
@@ -105,7 +105,8 @@ def add_tokenizer(writer, spiece, size):
 
 
 def record_model():
-    """A T5 encoder of golden/cases in GGUF, and its decoded values as a checkpoint."""
+    """Writes a T5 encoder of golden/cases as a GGUF file, and the values that the gguf package
+    decodes from this file as a safetensors checkpoint."""
     source = ROOT / "tests/golden/cases/t5-encoder"
     config = json.loads((source / "config.json").read_text())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.T5ENCODER, config["num_layers"])
@@ -160,7 +161,8 @@ def record_model():
 
 
 def record_sentencepiece():
-    """A model with UMT5's properties: <unk> is not piece 2, byte fallback, user-defined symbols."""
+    """Trains a tokenizer with UMT5's properties (<unk> is not piece 2, byte fallback, user-defined
+    symbols) and records the ids of some texts."""
     folder = DATA / "tokenizers/umt5-spiece"
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -202,8 +204,8 @@ def record_sentencepiece():
     with (folder / "cases.jsonl").open("w") as out:
         for text in texts:
             ids = processor.encode(text)
-            # sentencepiece adds scores as f32: in long runs of one piece, ties are broken by
-            # rounding.
+            # Skip texts with long runs of one piece: sentencepiece adds scores in f32, so rounding
+            # decides between segmentations that have equal scores.
             if any(ids[i : i + 9] == ids[i : i + 1] * 9 for i in range(len(ids) - 8)):
                 continue
             case = {"t": text, "i": ids + [1], "s": processor.decode(ids)}

@@ -31,9 +31,9 @@ absl::Status CheckFields(const nlohmann::json& line, const std::vector<std::stri
   return absl::OkStatus();
 }
 
-// Removes the first value from *members, the rest of the members of a JSON object after its brace,
-// and returns the value's text. Names of members are values, too. Returns "" at the end of the
-// object. The object must be valid.
+// Removes the first name or value from *members and returns its JSON text. At first *members is the
+// text after the opening brace of a valid JSON object; successive calls return name, value, name,
+// value, ... Returns "" at the end of the object.
 absl::string_view TakeJsonValue(absl::string_view* members) {
   constexpr absl::string_view kBetween = " \t\r\n,:";
   const size_t begin = std::min(members->find_first_not_of(kBetween), members->size());

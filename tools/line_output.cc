@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<LineOutput>> LineOutput::Open(const std::string& 
   output->name_ = path.empty() ? "standard output" : path;
   output->fd_ = STDOUT_FILENO;
   if (!path.empty()) {
-    // Checked before the file is created or an existing one is truncated.
+    // Check the name first: open creates the file, and Begin truncates an existing one.
     const Compression compression = CompressionOfName(path);
     if (compression != Compression::kNone && format.record_bytes > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -153,7 +153,7 @@ absl::Status LineOutput::Begin(bool resume) {
     return Failed(name_, "truncating");
   }
   if (header_bytes_ == 0 || kept_records_ > 0) return absl::OkStatus();
-  // With O_APPEND every write goes to the end of the file, also that of the header.
+  // With O_APPEND every write goes to the end of the file, so Finish cannot overwrite the header.
   if (const int flags = fcntl(fd_, F_GETFL); flags >= 0 && (flags & O_APPEND) != 0) {
     return wrong("--output",
                  "appends (>>), but the header, at the beginning, is written last; "

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records padded hidden states of transformers as tests/data/formats/padded.json.
+"""Records padded hidden states of transformers in tests/data/formats/padded.json.
 
-Models: the T5 and UMT5 encoders of tests/golden/cases. attend: padding tokens without an attention
-mask, as Flux, Stable Diffusion 3, CogVideoX and LTX-Video call their text encoder. zero: padding
-tokens behind an attention mask, and the states cut to the input and filled up with zeros, as Wan
+The models are the T5 and UMT5 encoders of tests/golden/cases. Mode "attend" encodes the padded
+input without an attention mask, as Flux, Stable Diffusion 3, CogVideoX and LTX-Video do. Mode
+"zero" hides the padding tokens with an attention mask and sets their hidden states to zero, as Wan
 does. Needs torch and transformers (recorded with 5.24.0).
 usage: tools/padding_oracle.py
 """
@@ -42,7 +42,7 @@ def main():
         for mode in ("attend", "zero"):
             for ids in INPUTS:
                 states = encode(model, ids, mode)
-                # The first and last values of each row show an error of any row.
+                # Record only some values of each row: they suffice to detect a wrong row.
                 kept = torch.cat([states[:, :4], states[:, -4:]], 1)
                 rows = [[round(float(v), 6) for v in row] for row in kept]
                 cases.append({"model": name, "mode": mode, "token_ids": ids, "states": rows})

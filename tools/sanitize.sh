@@ -20,8 +20,8 @@ case "${1:-}" in
 esac
 shift
 
-# Python is not built with sanitizers, so their libraries are loaded before it. Leaks are not
-# reported: Python keeps memory to its end.
+# Python is not built with sanitizers, so LD_PRELOAD loads their libraries before it. Leaks are not
+# reported, because Python does not free all its memory when it exits.
 test_extension() {
   local build=build-asan-python
   cmake --preset asan -B "$build" -DQUINTET_EXTENSION=ON -DBUILD_TESTING=OFF

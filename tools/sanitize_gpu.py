@@ -4,7 +4,7 @@ the portable ones, in many concurrent processes on one GPU.
 
 Each test case runs in its own process, slowest first. Short cases share a process, which is split
 up if its result is anything but "clean". How long cases take is read from the report of an earlier
-run (--earlier). QUINTET_BRIEF_TESTS=1 is set, with which tests use fewer sizes but reach the same
+run (--earlier). With QUINTET_BRIEF_TESTS=1, which is set, tests use fewer sizes but reach the same
 kernels. Test cases tagged [sweep] are left out: they run the same kernels at many more sizes and
 take hours. --cases is a Catch2 filter that selects the cases.
 

@@ -42,7 +42,7 @@ def byte_spans(text, offsets):
 
 
 class Reference:
-    """A tokenizer of transformers or tokenizers as the member `tokenizer`."""
+    """Base class of references whose member `tokenizer` is an object of a Hugging Face library."""
 
     def decode(self, ids):
         return self.tokenizer.decode(ids, skip_special_tokens=True), self.tokenizer.decode(
@@ -108,8 +108,8 @@ def sentencepiece_kind(model_type, **options):
 
 
 def declared_kind(make_files, **files):
-    """Returns a kind that has the files of another kind and the given small JSON files, which tell
-    transformers how to read the others. A file given as None is removed."""
+    """Returns a kind that has the files of another kind and some small JSON files, which tell
+    transformers how to read them. `files`: {name without .json: content; None removes the file}."""
 
     def make(folder):
         make_files(folder)
@@ -453,8 +453,8 @@ KINDS = {
     "byt5": declared_kind(
         lambda folder: None, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}
     ),
-    # In the following kinds, what the configuration files declare decides how transformers reads
-    # the tokenizer files.
+    # In the following kinds, the configuration files determine how transformers reads the tokenizer
+    # files.
     "g2p": g2p_kind("spiece.model"),
     "g2p-json": g2p_kind("spiece.model", "tokenizer.json", "tokenizer_config.json"),
     "t5-spiece": declared_kind(

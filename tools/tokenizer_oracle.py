@@ -9,11 +9,11 @@ separately.
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --strings 200000 \\
       --out tools/bench/results/tokenizers.json
   tools/tokenizer_oracle.py --fixtures tests/data/tokenizers
-      (writes the cases of ctest; --kinds: only some)
+      (writes the test cases of ctest; with --kinds only for these kinds)
   tools/tokenizer_oracle.py --dump build/tools/tokenizer_dump --long-words \\
       --out tools/bench/results/long_words.json
-      (times instead of comparing: one word of up to 1 MB; encoding is linear when a word of twice
-      the length takes about twice the time)
+      (does not compare, but measures the time for one word of up to 1 MB; the time is linear if a
+      word of twice the length takes about twice as long)
 Needs: tokenizers, sentencepiece, transformers 5, protobuf.
 """
 

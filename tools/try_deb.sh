@@ -10,10 +10,9 @@ suite=${1:?usage: tools/try_deb.sh SUITE}
 
 name=quintet-try-deb-$$
 image=localhost/$name
-# These options let podman run on a host without systemd. The options of `podman run` below:
-# --ulimit, because root may be unable to raise limits on this host; SYS_PTRACE, because the unit's
-# PrivateUsers=yes together with ProtectProc=invisible needs that capability (without a container,
-# too).
+# These options let podman run on a host without systemd. `podman run` below sets --ulimit, because
+# root may be unable to raise limits on this host. It adds SYS_PTRACE, because the unit needs that
+# capability for PrivateUsers=yes together with ProtectProc=invisible (without a container, too).
 podman=(podman --cgroup-manager cgroupfs --runtime runc)
 clean_up() {
   "${podman[@]}" rm --force --time 5 "$name" >/dev/null 2>&1 || true

@@ -75,7 +75,8 @@ echo "== servers replaced under load =="
 
 if [ "${1:-}" = --cuda ]; then
   echo "== CUDA image =="
-  # Copy the CUDA toolkit, but of its shared libraries only those that the build and the image need.
+  # Copy the CUDA toolkit, but only the three of its shared libraries that the build and the image
+  # need.
   find /usr/local/cuda/ ! -type d \( ! -name 'lib*.so*' -o -name 'libcublasLt.so.*' \
     -o -name 'libcudart.so*' -o -name 'libnvvm.so*' \) -printf 'usr/local/cuda/%P\0' |
     tar -c --null -C / --files-from=- -f "$work/cuda.tar"

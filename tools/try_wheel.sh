@@ -54,8 +54,8 @@ for wheel in "$@"; do
   site=$("$venv/bin/python" -c 'import os, quintet; print(os.path.dirname(quintet.__file__))')
   for file in "$site"/_engine*.so "$site/bin/quintet"; do
     echo "$(basename "$file"): $(ldd "$file" | awk '{print $1}' | tr '\n' ' ')"
-    # The file must find all its shared libraries, and use none of the system except glibc and the
-    # C++ runtime.
+    # The file must find all its shared libraries. The only system libraries that it may use are
+    # glibc and the C++ runtime.
     if ldd "$file" | grep 'not found' || ldd "$file" |
       awk '$3 ~ /^\// && $3 !~ /quintet_engine.libs/ {print $1}' |
       grep -vE '^lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so'; then

@@ -5,10 +5,11 @@
     tools/verify_model.py DIRECTORY --report report.md
 
 Needs torch and transformers (sentence-transformers for directories with modules.json,
-huggingface_hub to download), and a built quintet. Compared, in f32 unless --dtype says otherwise:
-token ids, log-probabilities of given targets, greedy and beam search, hidden states, embeddings,
-labels of texts and of tokens, answers to questions. The report is Markdown. Exit code 0: everything
-agrees; 1: something differs; 2: the model could not be compared.
+huggingface_hub to download), and a built quintet. transformers runs in f32, Quintet with the weight
+type of --dtype (default f32). The script compares token ids, log-probabilities of given targets,
+greedy and beam search, hidden states, embeddings, labels of texts and of tokens, and answers to
+questions. The report is Markdown. Exit code 0: everything agrees; 1: something differs; 2: the
+model could not be compared.
 """
 
 import argparse
@@ -140,8 +141,9 @@ class Comparison:
         return loaded.eval()
 
     def fits(self, ids: list[int]) -> bool:
-        """Whether the checkpoint has embeddings for these ids (some tokenizers have more ids than
-        the model has embeddings) and for their positions and those of NEW_TOKENS more."""
+        """Returns whether the checkpoint has embeddings for all of these ids (some tokenizers have
+        more ids than the model) and, if it has position embeddings, enough of them for these ids
+        and NEW_TOKENS generated tokens."""
         if self.config["positions"] == "learned":
             config = self.transformers.AutoConfig.from_pretrained(self.directory)
             if len(ids) + NEW_TOKENS > config.max_position_embeddings:
@@ -277,8 +279,8 @@ class Comparison:
         self.rows.append(compare_states(self.torch, "token logits", ours, theirs, self.tolerance))
 
     def answers(self, model) -> None:
-        """Compares the probability of the best answer of at most MAX_ANSWER_TOKENS tokens to
-        QUESTION, and its place, with each text as the context."""
+        """Compares the best answers to QUESTION, one for each text as the context: their
+        probabilities and texts. An answer has at most MAX_ANSWER_TOKENS tokens."""
         contexts = [text for text in self.texts if text.strip()]
         lines = [{"text": QUESTION, "pair": context} for context in contexts]
         flags = ["--max-answer-tokens", str(MAX_ANSWER_TOKENS)]

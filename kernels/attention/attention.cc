@@ -10,8 +10,8 @@
 namespace quintet {
 namespace {
 
-// Checks that t has q's dtype, number of heads and head_dim, and contiguous channels; its number of
-// rows may differ from that of q.
+// Checks that t has q's dtype, number of heads and head_dim, and contiguous channels. The number of
+// rows may differ.
 void CheckHeads(const Tensor& t, const Tensor& q) {
   QT_CHECK(t.dtype == q.dtype);
   QT_CHECK_EQ(t.rank, 3);

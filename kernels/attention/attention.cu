@@ -117,8 +117,8 @@ bool HopperSupports(const AttentionCall& call, const CudaStream& stream) {
 }
 
 // Returns whether ALiBi tile skipping (attention/hopper_alibi_skip.cuh) saves more time than the
-// computation of the row norms costs. It does only if sequences are so long that P is 0 in many
-// tiles of distant keys.
+// computation of the row norms costs. It saves time only if sequences are so long that P is 0 in
+// many tiles of distant keys.
 bool WorthSkippingTiles(const AttentionCall& call, int max_kv_len) {
   constexpr int kFar = 4096;
   return call.bias.kind == BiasKind::kAlibi && call.kv_lens == nullptr &&

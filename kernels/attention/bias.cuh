@@ -84,8 +84,8 @@ class HeadBias {
     return (hide_after_ && delta > 0) || (hide_before_ && delta < 0);
   }
 
-  // Returns true only if no distance (key minus query position) in [lo, hi] is hidden and all have
-  // the same bias, At(lo). Always false for ALiBi and FIRE.
+  // Returns true only if no distance (key minus query position) in [lo, hi] is hidden and all of
+  // these distances have the same bias, At(lo). Always false for ALiBi and FIRE.
   __device__ bool Constant(int lo, int hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;

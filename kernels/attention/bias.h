@@ -51,9 +51,9 @@ class DistanceBias {
 
  private:
   // Returns true only if no distance (key minus query position) in [lo, hi] is hidden and the bias
-  // At() is the same for all of them. With a bias table that is so if all these distances are at or
-  // beyond the table's saturation distance, on the same side of 0. Always false for ALiBi. For
-  // FIRE, At() is 0 at every distance that is not hidden, because FIRE's bias is added elsewhere.
+  // At() is the same for all of them. With a bias table, all these distances must be at or beyond
+  // the table's saturation distance, on the same side of 0. Always false for ALiBi. For FIRE, At()
+  // is 0 at every distance that is not hidden, because FIRE's bias is added elsewhere.
   bool Constant(int64_t lo, int64_t hi) const {
     if ((hide_after_ && hi > 0) || (hide_before_ && lo < 0)) return false;
     if (kind_ == BiasKind::kTable) return hi <= -saturation_ || lo >= saturation_;

@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   }
   warp.Run(sequence);
   // steps: number of steps (kStepKeys keys each) in the sequence. used: this CTA has `warps` warps
-  // for the item (a sequence and head); `used` of them process at least one step.
+  // for the item (a sequence and head); `used` is the number of these warps that process at least
+  // one step.
   const int steps = (sequence.kv_len + kStepKeys - 1) / kStepKeys;
   const int used = min(splits == 1 ? steps : (steps - split + splits - 1) / splits, warps);
   if (w - first_warp < used) warp.StoreResult(sequence.q_len);

@@ -25,8 +25,8 @@ struct alignas(16) PartialResult {
 };
 
 // Shared memory of one warp: first its K and V rows, after the mainloop its partial result. The
-// 16-byte pieces of the rows are swizzled to avoid bank conflicts in cp.async, in ldmatrix, and
-// when eight lanes read from two rows at once, four pieces from each row.
+// 16-byte pieces of the rows are swizzled to avoid bank conflicts in cp.async, in ldmatrix, and in
+// reads of eight lanes from two rows (four pieces from each row).
 template <int kDim>
 union alignas(16) WarpMemory {
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
@@ -177,8 +177,8 @@ class FewRowsWarp {
     return key_rows_.RowOfSlot(__ldcg(key_rows_.slots + min(key, call_.slots_len - 1)));
   }
 
-  // Loads Q as B fragments of mma.sync. Of query g of each tile, lane 4 g + t holds channels 8 t to
-  // 8 t + 7 of each block of 32 channels. These are also the channels that the lane reads of K.
+  // Loads Q as B fragments of mma.sync. In each tile of eight queries, lane 4 g + t holds channels
+  // 8 t to 8 t + 7 of each block of 32 channels of query g. The lane reads the same channels of K.
   __device__ void LoadQueries(const Sequence& sequence) {
     const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
 #pragma unroll
@@ -223,7 +223,7 @@ class FewRowsWarp {
 
   // Computes the bias, in log2 units, of the (query, key) pairs of the step that starts at key
   // `begin`: -inf where the key is hidden or at or past `end`. If all pairs have the same bias,
-  // sets uniform_bias_ and, of bias_, only bias_[0][0].
+  // sets uniform_bias_ and stores that bias in bias_[0][0] only.
   __device__ void LoadBias(const Sequence& sequence, int begin, int end) {
     uniform_bias_ = begin + kStepKeys <= plain_end_;
     bias_[0][0] = 0.0f;

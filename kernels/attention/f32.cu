@@ -9,8 +9,8 @@ constexpr int kThreads = 256;
 constexpr int kKeys = 64;  // keys per tile; tiles start at multiples of it
 
 // How the threads of a CTA with kRows queries divide a tile of scores. A group of kLanes
-// neighbouring threads handles kThreadRows queries; each thread of it computes their scores for
-// kThreadKeys keys.
+// neighbouring threads handles kThreadRows queries; each thread of the group computes the scores of
+// these queries for kThreadKeys keys.
 template <int kRows>
 struct F32Sizes {
   static constexpr int kLanes = kRows == 8 ? 32 : 16;

@@ -16,12 +16,13 @@ class HopperConsumer {
   static constexpr int kMatrixBytes = kKeys * 128;
   static constexpr bool kLazyRescale = S::kLazyRescale;
   static constexpr bool kAlibi = Memory::kAlibi, kFire = Memory::kFire;
-  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. It is so with FIRE
-  // and two consumer warpgroups: these write FIRE's bias to the score accumulators while the P V
+  // Whether the P V GEMM of the previous tile is issued before the Q K^T GEMM. True for FIRE with
+  // two consumer warpgroups: a warpgroup writes FIRE's bias to the score accumulators while the P V
   // GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
-  // Row sums of P: with lazy rescaling, by a column of ones in V; with kSumByWgmma, by a second
-  // wgmma of the rounded P and ones; otherwise OnlineSoftmax sums the unrounded P in f32.
+  // How the row sums of P are computed. With lazy rescaling, the P V GEMM computes them, because V
+  // has an additional column of ones. With kSumByWgmma, a second wgmma multiplies the rounded P by
+  // ones. Otherwise, OnlineSoftmax sums the unrounded P in f32.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
   // Number of pairs of bias table entries that a lane loads while the Q K^T GEMM runs. Limited by
   // the number of free registers.
@@ -169,11 +170,11 @@ class HopperConsumer {
   }
 
   // True if causality hides no (query, key) pair of the K/V tile, and all pairs have the same bias.
-  // FIRE's bias does not count: scores_ already include it. Never true with ALiBi.
+  // FIRE's bias is ignored, because scores_ already include it. Never true with ALiBi.
   __device__ __forceinline__ bool IsFlat(const KvTileInfo& tile) const {
     return tile.begin <= flat_until_ || tile.begin >= flat_from_;
   }
-  // True if the scores of the K/V tile need neither bias nor mask of their own: the bias is the
+  // True if no (query, key) pair of the K/V tile needs a bias or a mask of its own: the bias is the
   // same for all pairs (IsFlat), no pair is masked, no key is past the sequence's end, and the bias
   // is neither ALiBi nor FIRE.
   __device__ __forceinline__ bool IsPlain(const KvTileInfo& tile) const {
@@ -188,8 +189,9 @@ class HopperConsumer {
                                                : table.after;
   }
 
-  // Address of the bias table entries for this lane's two of a K/V tile's first eight keys. delta:
-  // position of the tile's first key minus that of the warpgroup's first query.
+  // Returns the address of the two bias table entries for this lane's first query and its two keys
+  // among the first eight keys of a K/V tile. delta: position of the tile's first key minus that of
+  // the warpgroup's first query.
   __device__ __forceinline__ const float2* BiasPairs(int delta) const {
     const auto& values = memory_.tables[q_state_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
@@ -198,8 +200,9 @@ class HopperConsumer {
   // For a tile near the diagonal, with lazy rescaling only: waits for the Q K^T GEMM and adds the
   // bias in two parts. `row_bias` gets the constant bias far from the diagonal: table.after if the
   // tile's centre is right of the diagonal and the call is not causal, else table.before; 0 for
-  // ALiBi. To scores_ it adds each pair's bias minus row_bias, except in parts of 32 keys where
-  // this is 0. delta: position of the tile's first key minus that of the warpgroup's first query.
+  // ALiBi. The function adds each pair's bias minus row_bias to scores_, but skips parts of 32 keys
+  // in which this difference is 0. delta: position of the tile's first key minus that of the
+  // warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];
@@ -567,7 +570,7 @@ class HopperConsumer {
     const bool odd = t % 2 != 0, high = t / 2 != 0;
     const uint32_t near[2] = {__shfl_xor_sync(0xffffffffu, odd ? words[0] : words[1], 1),
                               __shfl_xor_sync(0xffffffffu, odd ? words[2] : words[3], 1)};
-    // pairs[h]: `words[2 h + t % 2]` of both lanes t and t ^ 1; first that of the even lane.
+    // pairs[h] holds `words[2 h + t % 2]` of the lanes t and t ^ 1, the even lane's word first.
     const uint32_t pairs[2][2] = {{odd ? near[0] : words[0], odd ? words[1] : near[0]},
                                   {odd ? near[1] : words[2], odd ? words[3] : near[1]}};
     const uint32_t far[2] = {__shfl_xor_sync(0xffffffffu, high ? pairs[0][0] : pairs[1][0], 2),

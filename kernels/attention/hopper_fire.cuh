@@ -71,12 +71,13 @@ __device__ inline void WriteFireTable(const HeadBias& bias, float unit, FireTabl
 }
 
 // FIRE's bias of a warp's 16 query rows; each lane holds the two rows of its C fragment (mma.cuh).
-// f, the input of FIRE's network, falls as the key position rises. Therefore the keys of one query
-// cross the network's knots from the highest to the lowest, and each query crosses a knot at a
-// slightly higher key position than the query before it. Between crossings the bias of all 16 rows
-// is one line of f. Where only some rows have crossed a knot, min(f, knot) selects the right line
-// for each element. The network is continuous; hence computing a crossing one key too early or too
-// late does not change the result.
+// The bias is a piecewise linear function of f, the input of FIRE's network; its pieces meet at the
+// knots. f falls as the key position rises. Therefore the keys of one query cross the knots from
+// the highest to the lowest, and each query crosses a knot at a slightly higher key position than
+// the query before it. Between crossings the same linear piece applies to all 16 rows. Where only
+// some rows have crossed a knot, a term in min(f, knot) (see Bend) gives each element the piece on
+// its own side of the knot. The function is continuous; hence computing a crossing one key too
+// early or too late does not change the result.
 class FireBias {
  public:
   // Computes `crossings` for this warp's queries, the first of which has position `row`. This
@@ -100,17 +101,18 @@ class FireBias {
     }
   }
 
-  // scores = FIRE's bias of the K tile that starts at key first_key, for a network with `knots`
-  // breakpoints (knots). row: index of the warp's first query in the query tile.
+  // scores = FIRE's bias of the K tile that starts at key first_key. knots: number of knots
+  // (breakpoints) of FIRE's network. row: index of the warp's first query in the query tile.
   template <int kRows, int kKeys>
   __device__ __forceinline__ void Fill(int knots, int first_key, const FireCrossings& crossings,
                                        const FireTable& table, const FireStrip<kRows, kKeys>& strip,
                                        int row, float (&scores)[kKeys / 8][4]) const {
     static_assert(kKeys == kParts * kPart);
     const float2* pairs = PairsOfStrip(strip.values[0], strip.values[1], kRows - row);
-    // Each of these two words has one byte per part (32 keys) of the tile. `passed` counts the
-    // knots (the bias's breakpoints) that the part's first key is past for all queries; `reached`
-    // counts those that its last key is past for some query.
+    // Each of these two words has one counter (a byte) per part (32 keys) of the tile. A query has
+    // crossed a knot at a key if f of this query and key is at or below the knot. `passed`: number
+    // of knots that all 16 queries have crossed at the part's first key. `reached`: number of knots
+    // that at least one query has crossed at the part's last key.
     uint32_t passed = 0, reached = 0;
 #pragma unroll
     for (int i = 0; i < kHopperKnots; i += 32) {
@@ -173,9 +175,10 @@ class FireBias {
   }
 
   // Line and Bend handle one part (32 keys) of a tile. The array f holds FireDistance of the lane's
-  // queries and keys; FIRE's normalised distance (position_bias.h) has a divisor, too, which
-  // depends on the query. For group j of eight keys the lane's first query uses f[1 + j]; its
-  // second, 8 positions later, uses f[j], as the first does for group j - 1.
+  // queries and keys; FIRE's normalised distance (position_bias.h) is this value divided by a
+  // number that depends on the query. For group j of eight keys, f[1 + j] is for the lane's first
+  // query. f[j] is for its second query, 8 positions later, whose distances to group j are equal to
+  // the first query's distances to group j - 1.
   __device__ __forceinline__ void Line(const float2& line, const float2 (&f)[1 + kTogether],
                                        float (*scores)[4]) const {
     const float slope[2] = {line.x * inverse_length_[0], line.x * inverse_length_[1]};

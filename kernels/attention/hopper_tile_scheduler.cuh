@@ -72,7 +72,8 @@ class AttentionTileScheduler {
     }
   }
 
-  // Number of one sequence's query tiles that cost at least `level`; 1 is about one K/V tile.
+  // Number of one sequence's query tiles that cost at least `level` (a cost of 1 is about the work
+  // of one K/V tile).
   __device__ int From(const SequenceTiles& of, int level) const {
     if (!call_.causal) return of.level >= level ? of.tiles : 0;
     return min(max(of.level + of.tiles - level, 0), of.tiles);

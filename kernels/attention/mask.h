@@ -1,7 +1,7 @@
 // Column masks (FlashMask, arXiv 2410.01359) hide (query, key) pairs from attention in addition to
 // causality: each key, a column of the score matrix, has up to two ranges of query positions that
 // do not see it. A MaskTile summarises 64 keys: for a range of queries it tells whether all of
-// these keys are hidden, all visible, or neither, without a look at each key's ranges. The CPU code
+// these keys are hidden, all visible, or neither, without reading each key's ranges. The CPU code
 // and the GPU code include this header.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace quintet {
 constexpr int kMaskTileKeys = 64;  // keys per summary, counted from each sequence's first key
 
 // Each key of a tile has a range [begin, end) of query positions that do not see it. MaskRange
-// summarises these ranges: the minimum and maximum of `begin`, and those of `end`.
+// summarises these ranges: the minimum and maximum of `begin` and of `end`.
 struct MaskRange {
   int32_t begin_min, begin_max, end_min, end_max;
 
@@ -89,9 +89,9 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
 // positions in the lower range [lower_begin[j], lower_end[j]) or in the upper range
 // [upper_begin[j], upper_end[j]). Positions are those of AttentionArgs::q_positions. A range with
 // begin >= end contains no position. An array may be absent (an empty span). Without lower_begin
-// there is no lower range; with it but without lower_end, the lower range extends to the last
-// query. Without upper_end there is no upper range; with it but without upper_begin, the upper
-// range starts at the first query.
+// there is no lower range; with lower_begin but without lower_end, the lower range extends to the
+// last query. Without upper_end there is no upper range; with upper_end but without upper_begin,
+// the upper range starts at the first query.
 struct ColumnMask {
   std::span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   std::span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask

@@ -247,7 +247,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int head = static_cast<int>(blockIdx.x) - index * call.heads;
   PrefetchBias(call, head);
   // If tiles_per_sequence > 0, the grid has this number of query tiles for every sequence (some may
-  // be empty), and the CTA finds its query tile by a division. Otherwise it finds it by a search.
+  // be empty), and the CTA finds its query tile by a division. Otherwise the CTA searches for its
+  // query tile.
   const QueryTile query_tile =
       tiles_per_sequence > 0
           ? QueryTile(index / tiles_per_sequence,

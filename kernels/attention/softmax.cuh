@@ -153,11 +153,11 @@ __device__ __forceinline__ void AddStrip(float (&scores)[kGroups][4], const floa
       scale, [](float value, int, int) { return value; });
 }
 
-// Returns the address of two neighbouring entries of a bias strip: those for this lane's first
-// query and first two keys. The strip has one entry per diagonal (key index minus query index);
-// entry number `before` is for the tile's first key and the first of the warp's 16 queries. The
-// strip is stored twice: `even` is the whole strip, `odd` lacks the first entry, so every pair of
-// neighbours is 8-byte aligned in one of the two.
+// Returns the address of the two neighbouring entries of a bias strip that belong to this lane's
+// first query and first two keys. The strip has one entry per diagonal (key index minus query
+// index); entry number `before` is for the tile's first key and the first of the warp's 16 queries.
+// The strip is stored twice: `even` is the whole strip, `odd` lacks the first entry, so every pair
+// of neighbours is 8-byte aligned in one of the two.
 __device__ __forceinline__ const float2* PairsOfStrip(const float* even, const float* odd,
                                                       int before) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

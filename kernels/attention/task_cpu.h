@@ -34,8 +34,8 @@ struct AttentionScratch {
   float* k;
   // [kKeyTile * D] one tile's rows of V, copied to consecutive rows.
   float* v;
-  // [kKeyTile * 32] attention scores, overwritten by the softmax probabilities P: those of one tile
-  // of keys and of up to 32 queries.
+  // [kKeyTile * 32] attention scores of one tile of keys and up to 32 queries; the softmax
+  // overwrites them with the probabilities P.
   float* p;
   // [kQueryBlock] running row maxima.
   float* row_max;

@@ -89,8 +89,8 @@ inline void GatherRows(const float* const* from, int64_t count, int64_t head_dim
 }
 
 // FIRE's network is piecewise linear in the normalised distance f: bias = slope[s] * f + offset[s],
-// where s is the number of knots below f. In a tile whose f are in [f_min, f_max], the knots before
-// `first` are below every f and the knots from `last` on are below none. Only knots [first, last)
+// where s is the number of knots below f. In a tile with f in [f_min, f_max], the knots before
+// `first` are below every f, and no knot from `last` on is below any f. Only knots [first, last)
 // have to be compared with f.
 struct FireSegments {
   const float* knots;

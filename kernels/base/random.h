@@ -1,7 +1,6 @@
 // Random draws from a counter-based generator. A draw depends only on the seed of the request, the
-// index of the sequence among those sampled for this request, and the position in that sequence, so
-// results are reproducible under any batching. The CPU backend and the CUDA backend both compile
-// this file.
+// index of the sequence within the request, and the length of the sequence (DrawId), so results are
+// reproducible under any batching. The CPU backend and the CUDA backend both compile this file.
 #pragma once
 
 #include <cmath>

@@ -15,7 +15,8 @@ namespace quintet::HWY_NAMESPACE {
 namespace activation {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Evaluates a polynomial by Horner's rule. The coefficients begin with that of the highest power.
+// Evaluates a polynomial by Horner's rule. The coefficients are ordered from the highest power to
+// the lowest.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Polynomial(D, V, V sum) {
   return sum;

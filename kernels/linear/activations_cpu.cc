@@ -30,7 +30,7 @@ cpu::RowScale ScaleOfRowHere(const float* HWY_RESTRICT x, int64_t k) {
   HWY_ALIGN float tail[16] = {};
   std::copy_n(x + whole, k - whole, tail);
   // The largest magnitude is found by comparing bits as integers: the bits of non-negative floats
-  // have the same order as the floats, and those of NaN are the largest.
+  // have the same order as the floats, and the bits of NaN are larger than those of any number.
   const auto magnitude = hn::Set(di, 0x7fffffff);
   auto most = hn::And(hn::BitCast(di, hn::Load(d, tail)), magnitude);
   for (int64_t i = 0; i < whole; i += lanes) {

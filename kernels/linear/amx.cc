@@ -44,8 +44,8 @@ TileConfig ConfigFor(int64_t rows0, int64_t rows1) {
 }
 
 // A group is the 4 int8 or 2 bf16 consecutive values of k that a panel of weights stores together:
-// 128 bytes for its 32 channels. A weight tile has 16 groups. This struct is a zero-padded copy of
-// the last 1 to 15 groups of a panel, those that do not fill a weight tile.
+// 128 bytes for its 32 channels. A weight tile has 16 groups. The last 1 to 15 groups
+// of a panel may not fill a weight tile; this struct is a zero-padded copy of these groups.
 struct Rest {
   alignas(64) char w[kSide * kPanelBytes];
 };

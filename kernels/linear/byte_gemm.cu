@@ -51,8 +51,8 @@ struct QuantizeArgs {
   float* scales;
 };
 
-// Returns the largest of the values that the threads of a CTA pass (NaN if one is NaN), which are
-// not negative.
+// Returns the largest `most` of the warps of a CTA (NaN if one is NaN). `most` must not be negative
+// and must be the same in all lanes of a warp.
 __device__ __forceinline__ float LargestOfBlock(float most) {
   __shared__ float largest[32];
   if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
@@ -103,11 +103,11 @@ __device__ __forceinline__ void Normalize(const QuantizeArgs<X, Byte>& a, int th
 // Quantises rows: scales[r] = the largest magnitude in row r / kLargest, q = x / scales[r], rounded
 // to nearest even. A row with a NaN or an infinity gets a scale that makes its products NaN. With
 // gamma, rows of f32 are normalised first (Normalize).
-// Shapes: x [rows, k] bf16 or f32, rows begin on 16-byte boundaries, as do gamma and beta [k]; q
-// [rows, k] dense; scales [rows]; k a multiple of 16, and at most kPieces * kEach values for each
-// thread of a row.
-// Mapping: a row has one warp or (kBlockRow) one CTA; a thread holds kPieces pieces of kEach values
-// in registers.
+// Shapes: x [rows, k] bf16 or f32; gamma, beta [k]; q [rows, k] dense; scales [rows]. Rows of x,
+// gamma and beta begin on 16-byte boundaries. k is a multiple of 16, and at most kPieces * kEach
+// times the number of threads per row.
+// Mapping: a row is computed by one warp or, with kBlockRow, by one CTA; a thread holds kPieces
+// pieces of kEach values in registers.
 // Bound: reading x and writing q, 3 bytes per value of bf16, 5 per value of f32.
 // Tests: tests/kernels/linear/byte_gemm_test.cc.
 template <typename X, typename Byte, int kPieces, bool kBlockRow>
@@ -207,7 +207,8 @@ Scratch Carve(void* base, const WeightView& w, int64_t rows) {
   return s;
 }
 
-// Multiplies rows [begin, begin + q.dim[0]) of the call, which have been quantised.
+// Multiplies rows [begin, begin + q.dim[0]) of the call. q and scales hold these rows of x,
+// quantised.
 template <typename Byte, bool kFew>
 void Multiply(const LinearArgs& args, int64_t begin, const Tensor& q, const float* scales,
               CudaStream& stream) {

@@ -7,8 +7,8 @@
 namespace quintet::cuda {
 namespace {
 
-// Largest k for which a CTA of 8 warps, each with the smallest supported part of x in registers, is
-// used. With a larger k a CTA has more warps, or each warp holds a larger part of x.
+// Largest k for which 8 warps with 4 steps of k in registers (GemvShape) hold a whole row of x. For
+// a larger k, a CTA has more warps, or each warp holds more steps.
 constexpr int64_t kDeep = 1024;
 // Largest k of a fused norm: a CTA holds whole rows of x in registers while it normalises them.
 constexpr int64_t kMostNormK = 2 * kDeep;

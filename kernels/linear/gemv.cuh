@@ -18,8 +18,8 @@ constexpr int kGemvChannels = 16;  // rows of W in a tile: the M side of mma.m16
 constexpr int kGemvStep = 32;      // values of k in one step of a warp
 
 // Arguments of split RMSNorms before and after the GEMM. Such a norm stands between two GEMMs: the
-// epilogue of the first GEMM computes one half of it, that of the second GEMM the other half
-// (NormOutput in linear.h).
+// epilogue of the first GEMM computes one half of the norm, and the epilogue of the second GEMM
+// computes the other half (NormOutput in linear.h).
 template <typename T>
 struct GemvSplitNorm {
   // Split RMSNorm before this GEMM (x_squares): partial sums of squares [rows, square_parts] that
@@ -95,7 +95,7 @@ struct GemvSharedMemory {
 };
 
 // Kernel arguments. T_: type of W. X_: type of x (T_ or f32). Out_: type of y. kHalves_: whether
-// the kernel supports split RMSNorm, of which each of two successive GEMMs computes one half.
+// the kernel supports split RMSNorm (GemvSplitNorm).
 template <typename T_, typename X_, typename Out_, bool kHalves_>
 struct GemvArgs : std::conditional_t<kHalves_, GemvSplitNorm<T_>, GemvNoSplitNorm> {
   using T = T_;

@@ -413,15 +413,16 @@ WeightView WithoutGates(const WeightView& w) {
 
 int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const CudaStream& stream) {
   if (IsQuantized(w.type())) return QuantizedScratchBytes(w, rows, stream);
-  // A call with a row_bias needs the scratch memory of the weight without its gates.
+  // A call with a row_bias multiplies by WithoutGates(w), which may need more scratch memory than
+  // w.
   return std::max(Carve(nullptr, w, rows, stream).bytes,
                   Carve(nullptr, WithoutGates(w), rows, stream).bytes);
 }
 
 namespace {
 
-// A GEMM without activation adds x W^T to the row bias. An epilogue pass then computes y from the
-// result, which has taken the place of the row bias.
+// The GEMM computes no activation; it adds alpha * x W^T + bias to row_bias in place. An epilogue
+// pass then computes y from this sum.
 void LinearWithRowBias(const LinearArgs& args, CudaStream& stream) {
   const WeightView weight = WithoutGates(*args.w);
   const Tensor product = args.row_bias;

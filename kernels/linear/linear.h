@@ -14,9 +14,9 @@
 //              sums are f32, in an order that depends on the shape
 //   int8, fp8: x, y and sums as for bf16; a weight is its stored value times the scale of its
 //              channel
-//   int8-w8a8, fp8-w8a8: as int8 and fp8, but from 33 rows on each row of x is quantised to int8 or
-//              e4m3 on the fly (symmetric, one scale per row), and tensor cores multiply the 8-bit
-//              values; sums are i32, exact, or f32. Hopper only.
+//   int8-w8a8, fp8-w8a8: as int8 and fp8, but from 33 rows on, each row of x is quantised to int8
+//              or e4m3 on the fly (symmetric, one scale per row), and tensor cores multiply the
+//              8-bit values; sums are i32 (exact) for int8, f32 for e4m3. Hopper only.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ constexpr bool IsQuantized(DType type) { return type == DType::kI8 || type == DT
 // that do not quantise x. A CPU (null device) supports kF32 and kI8, and kBF16 if it has the
 // instructions.
 bool WeightTypeSupported(WeightType type, const Device* device = nullptr);
-// The dtype of activations for weights of this type. GPU: that of the weights, or bf16 for
+// The dtype of activations for weights of this type. GPU: the dtype of the weights, or bf16 for
 // quantised weights. CPU: f32.
 DType ActivationType(WeightType type, const Device* device);
 
@@ -118,16 +118,16 @@ struct LoraWeight;  // linear/lora.h
 // The LoRA terms that a GEMM itself adds to x W^T (linear/lora.h).
 struct LoraInput {
   const LoraWeight* weight = nullptr;
-  // [rows] as in AddLoraArgs; or empty: all rows have `adapter`, which is not -1, and whose terms
-  // are added to a copy of W.
+  // [rows] the adapter of each row, as in AddLoraArgs. If this array is empty, all rows have
+  // `adapter`, which must not be -1, and its terms are added to a copy of W.
   std::span<const int32_t> adapters;
   int32_t adapter = -1;
-  // All values of `adapters` are equal or -1. The host values need not tell it, because a CUDA
-  // graph with this call may run with other values.
+  // The caller promises that all values of `adapters` other than -1 are equal. The host values
+  // alone do not show this, because a CUDA graph with this call may run with other values.
   bool one_adapter = false;
-  // With `adapters`, unless one_adapter: LoraWordBytes bytes as [bytes] i8, 0 before the first of
-  // all calls that use them, and written by no others. The caller must hold the GPU's GridWaitRight
-  // (runtime/grid_wait_right.h).
+  // LoraWordBytes bytes as [bytes] i8; required if `adapters` is used without one_adapter. The
+  // memory must be 0 before the first call that uses it, and only GEMMs with LoRA terms may write
+  // it. The caller must hold the GPU's GridWaitRight (runtime/grid_wait_right.h).
   Tensor words;
   Tensor copy;  // without `adapters`: LoraCopyBytes bytes as [bytes] i8
 };
@@ -173,21 +173,23 @@ struct LinearArgs {
 // threads or the device of the stream. Zero rows are allowed.
 void Linear(const LinearArgs& args, Stream& stream);
 // Whether the GEMM of these arguments, whose x is f32, can normalise x itself
-// (LinearArgs::norm_gamma). On a GPU with bf16 or f16 weights, for up to kMostFusedNormRows rows,
-// if k is at most 2048 and a multiple of 32. With a type that quantises x, if this GEMM quantises
-// it, unless it has a row_bias, a KvOutput or rows of y that are not aligned to 16 bytes.
+// (LinearArgs::norm_gamma). It can do so only on a GPU. bf16 or f16 weights: for up to
+// kMostFusedNormRows rows, if k is at most 2048 and a multiple of 32. Weights whose type quantises
+// x (QuantizesInputs): if this GEMM quantises x, has neither a row_bias nor a KvOutput, and the
+// rows of y are aligned to 16 bytes (f32: 8 bytes).
 constexpr int64_t kMostFusedNormRows = 8;
 bool SupportsFusedNorm(const LinearArgs& args, const Stream& stream);
 // Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (LinearArgs::kv): on
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
 // up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
 bool SupportsKvStore(const WeightView& w, int64_t rows, const Stream& stream);
-// Whether the GEMM of these arguments can add LoRA terms itself (LinearArgs::lora). With the
-// adapters of the rows: on Hopper with bf16 or f16 weights, for at most kMaxLoraInputRows rows, if
-// the ranks are at most 64, and LoraInput::words is defined or one_adapter is set. Up to
-// kMostFusedNormRows rows there must be neither x_squares nor next_norm. With LoraInput::adapter:
-// on a GPU, unless the weights are f32, from kMinMergedLoraRows rows on. Otherwise the caller adds
-// the terms with AddLora.
+// Whether the GEMM of these arguments can add LoRA terms itself (LinearArgs::lora). Otherwise the
+// caller adds the terms with AddLora.
+// With LoraInput::adapters, it can do so on Hopper with bf16 or f16 weights, for at most
+// kMaxLoraInputRows rows, if the ranks are at most 64, and LoraInput::words is defined or
+// one_adapter is set. Up to kMostFusedNormRows rows there must be neither x_squares nor next_norm.
+// With LoraInput::adapter, it can do so on a GPU from kMinMergedLoraRows rows on, unless the
+// weights are f32 or the call has a norm or a KvOutput.
 bool SupportsLora(const LinearArgs& args, const Stream& stream);
 // Maximum number of rows of a GEMM that writes a NormOutput (the first half of a split RMSNorm).
 constexpr int64_t kMostNormRows = 512;

@@ -3,8 +3,9 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/lora_tiles.cuh"
 
-// LoRA corrections on the GPU. With few rows, and with f32 factors, one kernel computes them
-// (FusedKernel); with many rows tensor cores do, in two kernels (linear/lora_tiles.cuh).
+// LoRA corrections on the GPU. With few rows, or with f32 factors, one kernel computes them
+// (FusedKernel). With many rows, two kernels that use tensor cores compute them
+// (linear/lora_tiles.cuh).
 
 namespace quintet::cuda {
 namespace {
@@ -92,9 +93,10 @@ __device__ void ShrinkRow(const ShrinkParams<X>& a, const X* x, const LoraPart& 
 // Shapes: x [rows, k], any row stride, k <= kChunk if there is a norm; outputs [rows, parts *
 // part_columns], see LoraOutputs.
 // Mapping: blockIdx.x is the row, blockIdx.y a slice of the columns of one part of the outputs. The
-// CTA computes norm(x) a^T (ShrinkRow), then each thread up to kColumns columns of the slice.
-// kRank16: all ranks are 16; the values of b are then loaded before the previous kernel has ended.
-// Bound: latency of the launch, of x and of a; a and b come from the L2 cache.
+// CTA computes norm(x) a^T (ShrinkRow); then each thread computes up to kColumns columns of the
+// slice. kRank16: all ranks are 16; the values of b are then loaded before the previous kernel has
+// ended.
+// Bound: latency of the launch and of the loads of x and a; a and b come from the L2 cache.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename X, typename T, typename Y, int kEach, bool kRank16>
 __global__ void __launch_bounds__(kFusedThreads)

@@ -1,5 +1,5 @@
-// What the two kinds of LoRA kernels share: their arguments, the norm of a row, and the addresses
-// of the outputs.
+// Shared by the two kinds of LoRA kernels (linear/lora.cu, linear/lora_tiles.cuh): their arguments,
+// the norm of a row, and the addresses of the outputs.
 #pragma once
 
 #include "kernels/linear/lora.h"

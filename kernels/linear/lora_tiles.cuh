@@ -81,9 +81,9 @@ __device__ void MultiplyTiles(const ShrinkParams<X>& a, const RowPair<X>& rows,
   }
 }
 
-// Returns the addresses of this lane's values of tiles [begin, begin + kShrinkColumns) of an
-// adapter's a, and in *used which of these tiles exist (bit j: tile j). The addresses of the others
-// are those of one that exists; their products must be dropped.
+// Finds the tiles of an adapter's factors a for columns [begin, begin + kShrinkColumns) of t. Bit j
+// of *used: tile j exists. from[j]: address of this lane's values of tile j. A tile that does not
+// exist gets the address of another tile; the caller must ignore its products.
 template <typename X, typename T>
 __device__ void FindTiles(const ShrinkParams<X>& a, int adapter, int begin, unsigned* used,
                           const T* (&from)[kShrinkTiles]) {
@@ -108,9 +108,9 @@ __device__ void FindTiles(const ShrinkParams<X>& a, int adapter, int begin, unsi
 
 // t = norm(x) a^T, for many rows.
 // Shapes: x [rows, k] with an even row stride; k a multiple of 16.
-// Mapping: a CTA has 16 rows and loops over the distinct adapters of these rows. It computes
-// kShrinkTiles tiles of 8 columns of t together and keeps those of the adapter's rows; its warps
-// divide k.
+// Mapping: a CTA has 16 rows and loops over the distinct adapters of these rows. For each adapter,
+// it computes kShrinkTiles tiles of 8 columns of t together for all 16 rows, and stores the rows
+// that have the adapter; its warps divide k.
 // Bound: reading x; a comes from the L1 and L2 caches.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename X, typename T>
@@ -161,7 +161,8 @@ __global__ void __launch_bounds__(kThreads) ShrinkTiles(ShrinkParams<X> a) {
 constexpr int kExpandTiles = 4;  // tiles of 8 columns that a lane's columns are spread over
 
 // Adds this lane's products of one row to its 8 consecutive outputs among columns [column, column +
-// 32), or stores them. half: which half of the MMA's result belongs to the row.
+// 32); with a.overwrite, replaces these outputs by the products. half: which half of the MMA's
+// result belongs to the row.
 template <typename Y>
 __device__ void AddColumns(const ExpandParams<Y>& a, int row, int half, int column,
                            const float (&sums)[kExpandTiles][4]) {
@@ -179,9 +180,9 @@ __device__ void AddColumns(const ExpandParams<Y>& a, int row, int half, int colu
 
 // Outputs += t b, for many rows; t is the result of ShrinkTiles, b the adapter's second factor.
 // Shapes: part_columns a multiple of 32; 8 consecutive outputs are contiguous and 16-byte aligned.
-// Mapping: a warp has 16 rows and 64 columns, and loops over the distinct adapters of the rows.
-// Column e + 2 j + 8 q of 32 is column e + 2 q of tile j of an MMA (e < 2, j < 4, q < 4), so that
-// each lane has 8 consecutive columns of two rows.
+// Mapping: a warp has 16 rows and 64 columns, and loops over the distinct adapters of the rows. The
+// columns of a group of 32 are permuted: column e + 2 q of MMA tile j is column e + 2 j + 8 q of
+// the group (e < 2, j < 4, q < 4). Each lane therefore has 8 consecutive columns of two rows.
 // Bound: reading and writing the outputs.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename T, typename Y>

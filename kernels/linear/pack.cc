@@ -267,8 +267,8 @@ struct FillBf16 {
 };
 
 // Argument `fill` of PackRuns for int8 weights. Besides the panels, FillI8 stores 128 times the sum
-// of each channel's weights. Activations are stored as u8, 128 too large; this product is what the
-// excess adds to a dot product with the channel, and the epilogue subtracts it again.
+// of each channel's weights. Activations are stored as u8, 128 too large. A dot product with the
+// channel is therefore too large by this stored value, and the epilogue subtracts it.
 struct FillI8 {
   LinearWeight& self;
   const Tensor& w;

@@ -31,18 +31,19 @@ struct PersistentTensorMaps {
 
 enum class PersistentOutput { kGated, kScattered, kPlain };
 
-// The tile of a CTA: 128 rows of x by kChannels rows of W. If W is gated, half of the latter are
-// gate channels, the others their up channels, so that one thread holds both accumulators of an
-// output value. A CTA has a producer warpgroup and two consumer warpgroups.
-// 16-bit values: tiles of 256 channels, of which each consumer warpgroup computes 64 rows.
-// 8-bit values: tiles of 128 channels, which the consumer warpgroups compute in turns (kPingPong),
-// so that one multiplies while the other one runs its epilogue. Two CTAs are a cluster; the tile of
-// the second is below that of the first. Each loads half of the rows of W for both.
+// The tile of a CTA: 128 rows of x by kChannels rows of W. If W is gated, half of the rows of W are
+// gate channels and the other half are their up channels, so that one thread holds both
+// accumulators of an output value. A CTA has a producer warpgroup and two consumer warpgroups.
+// 16-bit values: a tile has 256 channels; each consumer warpgroup computes 64 rows of x.
+// 8-bit values: a tile has 128 channels; the consumer warpgroups compute tiles alternately
+// (kPingPong), so that one multiplies while the other one runs its epilogue. Two CTAs are a
+// cluster; the tile of the second CTA is below the tile of the first. Each CTA loads half of the
+// rows of W for both.
 // 8-bit values, kFew: for up to 128 rows of x, whose GEMM is bound by reading W. The tile of the
-// second CTA is to the right of that of the first, and each loads half of the rows of x for both. A
-// CTA has one consumer warpgroup, and tiles without gates have 64 channels. An SM has two CTAs, so
-// that all SMs read W until the end; but one with more stages if y is f32, since such a y (the
-// residual stream) has too few columns for two.
+// second CTA is to the right of the tile of the first, and each CTA loads half of the rows of x for
+// both. A CTA has one consumer warpgroup, and tiles without gates have 64 channels. Two CTAs run on
+// an SM, so that all SMs read W until the end. If y is f32 (the residual stream), it has too few
+// columns for that: one CTA with more stages runs on an SM.
 // In: the type of x and W; bf16, f16, or with scales __nv_fp8_e4m3 or int8_t. T: the type of y; f32
 // only if kPlain.
 template <typename InOf, typename TOf, PersistentOutput kOutputOf, bool kFewOf = false>
@@ -72,7 +73,8 @@ struct PersistentTile {
   // Warps that release a pipeline stage of a CTA.
   static constexpr int kReleases = kCluster * (kPingPong ? 4 : 4 * kGroups);
   static constexpr int kBoxRows = 16, kBoxColumns = 64;  // part of y that a warp stages
-  // f32 is stored from the accumulators; 16-bit values are staged, in two boxes of each warp.
+  // f32 values of y are stored directly from the accumulators. 16-bit values are first staged in
+  // shared memory, in two boxes per warp.
   static constexpr bool kStaged = sizeof(T) == 2;
   static constexpr int kBoxes = kStaged ? kGroups * 4 * 2 : 1;
 };
@@ -92,7 +94,7 @@ struct alignas(1024) PersistentSmem {
 // Tile scheduler: the tiles of clusters, of kHeight rows by kWidth columns of y, are visited in
 // bands of kBand row tiles; within a band, all tiles of one tile column are visited before those of
 // the next. Tiles in flight at the same time therefore share rows of x and of W in L2. A cluster
-// begins with tile first() and goes on every stride() tiles.
+// processes the tiles first(), first() + stride(), first() + 2 * stride(), ...
 template <typename S>
 class PersistentTileScheduler {
  public:
@@ -105,7 +107,8 @@ class PersistentTileScheduler {
   __device__ __forceinline__ static int stride() {
     return static_cast<int>(gridDim.x) / S::kCluster;
   }
-  // Returns the first row and the first column of y that this CTA computes of a tile.
+  // Returns the first row and the first column of y that this CTA computes in tile `tile` of its
+  // cluster.
   __device__ __forceinline__ int2 At(int tile) const {
     const int first = tile / (kBand * wide_) * kBand, within = tile - first * wide_;
     const int height = min(kBand, high_ - first);

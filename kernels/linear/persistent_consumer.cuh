@@ -73,9 +73,10 @@ class PersistentConsumer {
   // Rows of y are computed in fragments of 64 rows, the M side of a wgmma.
   static constexpr int kFragments = S::kGroupRows / 64;
 
-  // With kPingPong, the named barrier at which the warpgroup that has the tile of this turn waits
-  // until the other one has waited for all stages of its tile. Without it, a warpgroup might wait
-  // for a phase of an mbarrier whose parity is that of a phase before the current one.
+  // Named barrier for kPingPong. The warpgroup that computes the tile of turn `turn` waits at it
+  // until the other warpgroup has waited for all stages of its own tile. Otherwise a warpgroup
+  // could wait for an mbarrier phase that has not begun. Such a phase has the same parity as the
+  // last completed phase, so the wait would end too early.
   __device__ __forceinline__ static int MayMultiply(int turn) {
     return 1 + S::kGroups + turn % S::kGroups;
   }
@@ -174,9 +175,9 @@ class PersistentConsumer {
     }
   }
 
-  // Epilogue for y of f32: y = product + residual, stored from the accumulators. Four lanes write
-  // the 32 bytes of eight columns of a row. The residual of kAtOnce groups of eight columns is
-  // loaded before any of it is used.
+  // Epilogue for y of f32: y = x W^T + bias + residual, stored from the accumulators. Four lanes
+  // write the 32 bytes of eight columns of a row. The residual of kAtOnce groups of eight columns
+  // is loaded before any of it is used.
   __device__ __forceinline__ void StoreF32(int m) {
     constexpr int kAtOnce = 4;
 #pragma unroll
@@ -277,9 +278,9 @@ class PersistentConsumer {
     }
   }
 
-  // Computes four values of y from the accumulators of this thread in fragment m. `eight`: index of
-  // a group of eight columns of the tile; the four values are those that the thread has in this
-  // group, in the order of the wgmma accumulator fragment.
+  // Computes four values of y from the accumulators of this thread in fragment m. They are the
+  // thread's values in group `eight` of eight columns of the tile, in the order of the wgmma
+  // accumulator fragment.
   template <Activation kOf>
   __device__ __forceinline__ void Values(int m, int eight, float (&v)[4]) {
     Products(m, eight, 0, v);
@@ -294,8 +295,8 @@ class PersistentConsumer {
     }
   }
 
-  // The column of y, from the first of the tile, of the first of two values in a row that the
-  // thread has in a group of eight columns.
+  // In a group of eight columns, this thread has two adjacent values of a row. Returns the column
+  // of the first one, counted from the first column of the tile.
   __device__ __forceinline__ int ColumnOf(int eight) const { return eight * 8 + lane_ % 4 * 2; }
 
   // The four accumulators of a group of eight columns, scaled. half: 1 for the up half of a gated

@@ -9,11 +9,12 @@ namespace quintet::cuda {
 
 // Persistent GEMM. kGated: y = activation(x Wg^T) * (x Wu^T), where the rows of W are those of Wg
 // and then those of Wu. kScattered: K and V = x W^T scattered to the KV cache. kPlain: y =
-// activation(x W^T + bias), or for y of f32 x W^T + residual. With 8-bit x and W, an element of
-// x W^T is the sum times the scale of the row of x, the scale of the row of W, and alpha.
+// activation(x W^T + bias); if y is f32, y = x W^T + bias + residual. With 8-bit x and W, each
+// element of x W^T is the accumulated sum multiplied by the scale of the row of x, the scale of the
+// row of W, and alpha.
 // Shapes: x [rows, k] In, W [2 columns, k] or [columns, k] In, y [rows, columns] T or as in
-// ScatterOutput (In and T: types of S); columns is a multiple of 8; rows of x and W, and of y of 16
-// bits, begin on 16-byte boundaries, rows of y and residual of f32 on 8-byte boundaries.
+// ScatterOutput (In and T: types of S); columns is a multiple of 8. Rows of x, of W and of 16-bit y
+// begin on 16-byte boundaries, rows of f32 y and of the residual on 8-byte boundaries.
 // Accumulation: wgmma over k in ascending order, bit-identical from run to run. int8: exact, in
 // i32. bf16, f16: f32. e4m3: f32, but the tensor cores add with fewer bits: the tests
 // allow errors of 2^-11 of the sum of the terms' magnitudes. Gate and up are multiplied before they

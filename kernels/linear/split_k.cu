@@ -79,8 +79,8 @@ bool InTwo(const WeightView& w, int64_t rows, const CudaStream& stream) {
          2 * tiles <= units && 2 * tiles * 4 >= units * 3;
 }
 
-// Whether the split-K kernel supports a GEMM of `rows` rows, at most as many as those for which it
-// is faster than cuBLASLt.
+// Whether the split-K kernel can compute a GEMM of `rows` rows. Returns false, too, if there are so
+// many rows that cuBLASLt is faster.
 bool SupportsRows(const WeightView& w, int64_t rows, const CudaStream& stream) {
   if (!stream.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
   if (rows <= kRowsOfAny) return true;

@@ -303,11 +303,12 @@ void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, CudaStream
 // Launches the GEMM with this plan. Does not check whether the kernel supports the call; RunSplitK
 // does.
 void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
-// The same for a GEMM with LoRA terms, in linear/split_k_lora.cu.
+// Like LaunchSplitK, but for a GEMM with LoRA terms; in linear/split_k_lora.cu.
 void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
 // SplitKLora::blocks of a call.
 int SplitKOneLoraBlocks(const LinearArgs& args);
-// Whether LaunchSplitKLora supports the terms: the rank, the parts, and the size of the grid.
+// Whether LaunchSplitKLora supports the call: checks the factors' dtype and rank, the size of the
+// parts, and the number of CTAs.
 bool SplitKLoraFits(const LinearArgs& args, const SplitKPlan& plan, const CudaStream& stream);
 
 }  // namespace quintet::cuda

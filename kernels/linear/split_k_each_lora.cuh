@@ -1,10 +1,11 @@
 // LoRA terms in the split-K GEMM kernel (linear/split_k.cuh) if each row has an adapter of its own:
-// y += (x a^T) b^T. A warpgroup of its own computes them while the others run the GEMM:
-// 1. The warps of all CTAs compute t = x a^T, each warp for one row, up to 16 rows of `a` and a
-//    slice of k, and store it in global memory.
+// y += (x a^T) b^T. A dedicated warpgroup of each CTA computes these terms while the other warps
+// run the GEMM:
+// 1. The warps of all CTAs compute t = x a^T, each warp for one row of x, 16 rows of `a` and a
+//    slice of k, and store t in global memory.
 // 2. Each CTA reads t of the rows that it finishes. Every word of t has a tag that is new in each
 //    call, so that a CTA waits for the words that it needs and for no others.
-// 3. It multiplies t by the columns of b of its tile, and leaves the result in shared memory for
+// 3. It multiplies t by the columns of b of its tile, and stores the result in shared memory for
 //    the epilogue.
 // A CTA waits for t from other CTAs, so all CTAs of the grid must be resident at once
 // (SplitKLoraFits).
@@ -19,7 +20,8 @@ constexpr int kLoraBlock = 16;      // rows of `a` that a warp multiplies by a r
 constexpr int kLoraLaneValues = 8;  // consecutive values of k of a lane
 static_assert(kLoraSlice == 32 * kLoraLaneValues && kLoraRankMultiple == kLoraBlock);
 
-// Two values of t and the tag of the call that wrote them; read and written as one.
+// Two values of t and the tag of the call that wrote them. A single 16-byte access reads or writes
+// the whole word.
 struct __align__(16) LoraWord {
   float t[2];
   uint64_t tag;
@@ -63,7 +65,8 @@ __device__ __forceinline__ uint64_t TakeTag(const SplitKLora& lora) {
   const uint64_t tag = count >> 16;
   const unsigned ctas = gridDim.x * gridDim.y;
   const bool first = blockIdx.x == 0 && blockIdx.y == 0;
-  // `tag` is 0 only before the first call, so this is never 0; it makes the sum wait for the load.
+  // `tag` is never 0, because the counter starts at 2^16 or more. The comparison with 0 only makes
+  // the addition wait for the load.
   const uint64_t part = (first ? (1u << 16) - (ctas - 1) : 1u) * (tag != 0 ? 1u : 0u);
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;"
                :
@@ -91,7 +94,7 @@ class SplitKEachLora {
         t_(reinterpret_cast<float*>(rows_ + layout.each)),
         terms_(reinterpret_cast<float*>(memory + layout.terms)) {}
 
-  // Leaves the terms in shared memory and arrives at tail.lora_ready.
+  // Computes the LoRA terms, stores them in shared memory, and arrives at tail.lora_ready.
   __device__ __forceinline__ void Run() {
     if (thread_ == kWarpgroup - 1) tail_.lora_tag = TakeTag(a_.lora);
     Shrink();
@@ -110,7 +113,8 @@ class SplitKEachLora {
   static constexpr int kRows = 4;  // rows of a thread of Multiply for which b is loaded at once
   static constexpr int kRowStep = kWarpgroup / S::kChannels;
 
-  // An item of the first step: a row, a part, a block of ranks and a slice of k.
+  // A work item of Shrink: one row of x, one part of the outputs, the kLoraBlock ranks from `rank`
+  // on, and one slice of k.
   struct Item {
     int row, part, rank, slice;
 
@@ -130,8 +134,8 @@ class SplitKEachLora {
   }
 
   // Finds the rows' factors, and computes and stores t = x a^T for this warp's items: the warps of
-  // all CTAs take the items in turn. Everything that earlier kernels do not write is loaded before
-  // the wait for them.
+  // all CTAs take the items in turn. All data that earlier kernels do not write is loaded before
+  // the wait for these kernels.
   __device__ __forceinline__ void Shrink() {
     const SplitKLora& lora = a_.lora;
     const int ctas = static_cast<int>(gridDim.x * gridDim.y);
@@ -154,7 +158,8 @@ class SplitKEachLora {
     }
   }
 
-  // Where the columns of this CTA's tile begin in b of row `thread_`, and the ranks.
+  // Writes rows_[thread_]: for each half of the tile, the rank of this row's adapter, and the
+  // address in the adapter's b of the half's first column.
   __device__ __forceinline__ void FindRow(int adapter) const {
     const SplitKLora& lora = a_.lora;
     SplitKLoraRow row = {};
@@ -170,8 +175,8 @@ class SplitKEachLora {
     rows_[thread_] = row;
   }
 
-  // Loads the factors of an item; returns false if it has none. A lane has kLoraLaneValues values
-  // of k.
+  // Loads this lane's values of `a` for item number `index`: kLoraLaneValues values of k in each of
+  // kLoraBlock rows. Returns false if the item does not exist or its row has no such factors.
   __device__ __forceinline__ bool LoadFactors(int index, int items,
                                               uint4 (&factors)[kLoraBlock]) const {
     if (index >= items) return false;
@@ -190,7 +195,8 @@ class SplitKEachLora {
     return true;
   }
 
-  // Prefetches the factors of an item to L2: two lanes for each row of 512 bytes.
+  // Prefetches the factors of an item to L2. Two lanes share a row of 512 bytes; each of them
+  // prefetches two lines of 128 bytes.
   __device__ __forceinline__ void Prefetch(int index) const {
     const SplitKLora& lora = a_.lora;
     const Item item(lora, index);
@@ -228,8 +234,8 @@ class SplitKEachLora {
 #pragma unroll
         for (int j = 1; j < kLoraLaneValues; ++j) sums[i] = fmaf(x[j], v[j], sums[i]);
       }
-      // Adds the sums of all lanes: in each step a lane gives half of its sums to another lane and
-      // adds that lane's sums to the other half, until it has two.
+      // Adds the sums of all lanes. In each step, a lane sends half of its sums to another lane and
+      // adds the sums that it receives to the half that it keeps, until two sums are left.
       int element = 0;  // the first of these two
 #pragma unroll
       for (int half = kSums / 2; half > 1; half /= 2) {
@@ -252,8 +258,8 @@ class SplitKEachLora {
     }
   }
 
-  // Waits for t and adds its slices in a fixed order. A lane has two of 16 ranks and every fourth
-  // slice; a warp has every kWarps-th row.
+  // Waits for t and adds its slices in a fixed order. A lane adds two of 16 ranks over every fourth
+  // slice; a warp handles every kWarps-th row.
   __device__ __forceinline__ void AddSlices(uint64_t tag) const {
     constexpr int kAtOnce = 4;  // rows
     const SplitKLora& lora = a_.lora;
@@ -307,8 +313,8 @@ class SplitKEachLora {
     }
   }
 
-  // Loads values [block, block + 16) of b of this thread's column for kRows rows: first +
-  // thread / kChannels, and then every kRowStep-th.
+  // Loads the values of b for ranks [block, block + 16) and this thread's column of the tile, for
+  // kRows rows: row first + thread_ / kChannels, and then every kRowStep-th row.
   __device__ __forceinline__ void LoadColumns(int first, int block,
                                               uint4 (&columns)[kRows][2]) const {
 #pragma unroll
@@ -324,7 +330,8 @@ class SplitKEachLora {
     }
   }
 
-  // terms = t b^T for this thread's column. columns: what LoadColumns(0, 0) has loaded.
+  // terms = t b^T for this thread's column of the tile. `columns` must hold the values that
+  // LoadColumns(0, 0, columns) has loaded.
   __device__ __forceinline__ void Multiply(uint4 (&columns)[kRows][2]) const {
     constexpr int kEach = kRows * kRowStep;  // rows of the CTA at once
     const int max_rank = a_.lora.max_rank;
@@ -357,7 +364,7 @@ class SplitKEachLora {
           sums[j] = 0.0f;
         }
       }
-      // Not in the loop above, where it would wait for the loads of `next`.
+      // This copy has a loop of its own: in the loop above, it would wait for the loads of `next`.
 #pragma unroll
       for (int j = 0; j < kRows; ++j) {
         columns[j][0] = next[j][0];
@@ -368,7 +375,8 @@ class SplitKEachLora {
     }
   }
 
-  // Half: 1 if this thread's column is an up column, else 0. Column: its index in that half's b.
+  // Half: 1 if this thread's column of the tile is an up column, else 0. Column: index of this
+  // column within its half of the tile.
   __device__ __forceinline__ int Half() const {
     return halves_ == 2 && thread_ % S::kChannels >= S::kChannels / 2 ? 1 : 0;
   }

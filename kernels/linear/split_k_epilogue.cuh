@@ -41,7 +41,8 @@ struct SplitKLora {
   LoraWord* t;  // [slices, rows, parts, max_rank / 2]: sums of x a^T over kLoraSlice values of k
   uint64_t* counter;  // LoraWeight::counter
   int parts, max_rank, slices;
-  // Divisors that find the place of an item of SplitKEachLora, and the part of a column.
+  // Divisors for SplitKEachLora: of_row, of_part and of_block find the row, the part and the block
+  // of ranks of a work item; of_column finds the part of a column.
   Divisor of_row, of_part, of_block, of_column;
   int blocks;  // kOne: groups of 16 ranks of a tile: 1, 2 or 4 (linear/split_k_one_lora.cuh)
 };
@@ -89,12 +90,12 @@ struct SplitKArgs {
 // epilogue only once, so the time to fetch the instructions counts.
 enum class SplitKKind { kSmall, kLarge, kAdds };
 
-// How the kernel adds LoRA terms. kOne: the rows have one adapter or none. kEach: each row has an
-// adapter of its own or none.
+// How the kernel adds LoRA terms. kOne: all rows have the same adapter or none. kEach: each row has
+// an adapter of its own or none.
 enum class SplitKAdapters { kNone, kOne, kEach };
 
-// Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm, of which
-// one GEMM computes the first half (next_norm) and the next GEMM the second half (x_squares).
+// Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm: the first
+// half of the norm of y (next_norm) and the second half of the norm of x (x_squares).
 template <int kRowsOfTile, bool kHalves_, SplitKKind kKind,
           SplitKAdapters kAdapters = SplitKAdapters::kNone>
 struct SplitKTile {
@@ -114,8 +115,8 @@ struct SplitKTile {
 
 constexpr int kSplitKOneLoraPitch = 48;  // bytes of a row of t, for access without bank conflicts
 
-// An output row's factors b for the columns of this CTA's tile: [0] those of all columns or of the
-// gate, [1] those of the up half.
+// The factors b of one output row for the columns of this CTA's tile. Index 0: the gate columns, or
+// all columns if W is not gated. Index 1: the up columns.
 struct alignas(16) SplitKLoraRow {
   const void* b[2];  // of the tile's first column; [columns, rank]
   int rank[2];       // 0: no term
@@ -129,9 +130,11 @@ struct SplitKSmem {
   int residual;  // residual of these rows
   int tail;
   int scales;  // f32 norm scale of each of these rows
-  // LoRA terms. kEach: SplitKLoraRow of each of these rows, then their t (SplitKEachLora); then the
-  // terms of these rows, [each, kChannels] f32. kOne: t (SplitKOneLora), then sums and terms of all
-  // rows of the tile.
+  // Buffers for the LoRA terms t b^T, where t = x a^T. kEach (SplitKEachLora), for the `each` rows
+  // that this CTA finishes: `lora` holds a SplitKLoraRow per row, followed by t of these rows in
+  // f32; `terms` holds their LoRA terms, [each, kChannels] f32. kOne (SplitKOneLora), for all rows
+  // of the tile: `lora` holds t; `terms` first holds the partial sums of t of each warp, which the
+  // LoRA terms later overwrite.
   int lora, terms;
   int bytes;  // size of all arrays together
 

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int64_t kMaxRank = 64;
 constexpr int kMaxBlocks = 4;  // of SplitKOneLora
-// Shared memory of a CTA such that one or two are resident on an SM.
+// Maximum shared memory of a CTA so that one CTA (kOneSharedBytes) or two CTAs (kTwoSharedBytes)
+// are resident on an SM.
 constexpr int kOneSharedBytes = 220 << 10, kTwoSharedBytes = 110 << 10;
 
 int64_t CtasOf(const LinearArgs& args, const SplitKPlan& plan) {
@@ -18,8 +19,9 @@ template <typename T, SplitKKind kKind, SplitKAdapters kAdapters, int kRows>
 void LaunchTile(const LinearArgs& args, SplitKPlan plan, CudaStream& stream) {
   using S = SplitKTile<kRows, std::is_same_v<T, __nv_bfloat16>, kKind, kAdapters>;
   SplitKArgs a = SplitKArgsOf(args, stream);
-  // kEach: CTAs wait for each other, so all must be resident at once. Clusters may leave some SMs
-  // unused. kOne: two on an SM, as without terms, unless the plan is for one.
+  // `one`: whether one CTA instead of two is resident on an SM. kEach: CTAs wait for each other, so
+  // all must be resident at once, although clusters may leave some SMs unused. kOne: two CTAs, as
+  // without LoRA terms, unless the stages of the plan need the memory of one.
   const int64_t ctas = CtasOf(args, plan), sms = stream.num_sms();
   const bool one = S::kOneLora        ? plan.stages * S::kStageBytes > kTwoSharedBytes
                    : plan.splits == 1 ? ctas <= sms

@@ -1,8 +1,8 @@
 // LoRA terms in the split-K GEMM kernel (linear/split_k.cuh) if all rows have the same adapter or
-// none: y += (x a^T) b^T. A warpgroup of its own multiplies the rows of x that the GEMM's producer
-// loads by `a`, over the CTA's range of k, with mma. It then multiplies the result by b, and the
-// consumers add that to their accumulators. So the sum over k of the CTAs of a cluster takes place
-// only once, for the GEMM and the terms together.
+// none: y += (x a^T) b^T. A dedicated warpgroup of each CTA computes x a^T over the CTA's range of
+// k with mma, from the rows of x that the GEMM's producer loads. It then multiplies the result by
+// b, and the consumers add the product to their accumulators. Therefore the partial sums of the
+// CTAs of a cluster are added only once, for the GEMM and the terms together.
 #pragma once
 
 #include "kernels/linear/split_k_epilogue.cuh"
@@ -13,9 +13,10 @@ namespace quintet::cuda {
 
 // thread: index in the warpgroup. ring: shared memory address of the pipeline's buffers.
 //
-// A block is 16 rows of `a` of the part of the tile's columns; with gated weights, of the part of
-// its gate columns or of that of its up columns. There are 1, 2 or 4 blocks (SplitKLora::blocks).
-// Each warp has one block, and one of the four groups of 16 values of k of a stage, or two or all.
+// A block is 16 rows of `a`. They belong to the part of the tile's columns; with gated weights, to
+// the part of its gate columns or of its up columns. There are 1, 2 or 4 blocks
+// (SplitKLora::blocks). Each warp multiplies one block. A pipeline stage has four groups of 16
+// values of k; with n blocks, a warp multiplies n of these groups.
 template <typename T, typename S>
 class SplitKOneLora {
  public:
@@ -44,8 +45,8 @@ class SplitKOneLora {
     adapter_ = __reduce_max_sync(0xffffffffu, adapter);
   }
 
-  // Leaves the terms in shared memory (layout.terms), in the order of the consumers' accumulators,
-  // and arrives at tail.lora_ready.
+  // Computes the LoRA terms, stores them in shared memory (layout.terms) in the order of the
+  // consumers' accumulators, and arrives at tail.lora_ready.
   __device__ __forceinline__ void Run() {
     uint32_t first_b[4];
     PrefetchRows();
@@ -73,8 +74,8 @@ class SplitKOneLora {
     return a_.lora.table[adapter_ * static_cast<int>(a_.lora.stride) + part];
   }
 
-  // Prefetches all values of `a` that the CTA reads to L2, a stage's 64 values of a row at a time:
-  // MultiplyRows loads them too late for the latency of HBM.
+  // Prefetches to L2 all values of `a` that the CTA reads, because MultiplyRows loads them too late
+  // to hide the latency of HBM. One prefetch is for the 64 values of k of one row and one stage.
   __device__ __forceinline__ void PrefetchRows() const {
     const int row = thread_ % 16, first = share_.begin * kSplitKDepth;
     for (int block = 0; block < blocks_; ++block) {
@@ -88,7 +89,8 @@ class SplitKOneLora {
     }
   }
 
-  // t^T = a x^T of this warp's block, over its groups of k, to sums_ [warp, 16, kRows].
+  // Computes t^T = a x^T for this warp's block, over the warp's groups of k, and stores it in sums_
+  // [warp, 16, kRows].
   __device__ __forceinline__ void MultiplyRows() {
     const int groups = 4 / blocks_, block = warp_ % blocks_, group = warp_ / blocks_;
     const int per_stage = blocks_, shift = blocks_ / 2;  // groups of k of this warp in a stage
@@ -137,7 +139,7 @@ class SplitKOneLora {
           }
         }
       }
-      // Not in the loop above, where it would wait for the loads of `next`.
+      // This copy has a loop of its own: in the loop above, it would wait for the loads of `next`.
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
@@ -156,14 +158,16 @@ class SplitKOneLora {
     }
   }
 
-  // c += a x^T for 16 values of k of a stage; chunk: index of their first 8 in a row.
+  // c += a x^T for 16 values of k of a stage. chunk: in units of 8 values, the index of the first
+  // of them in a row of x.
   __device__ __forceinline__ void MultiplyGroup(int stage, int chunk, const uint32_t (&a)[4],
                                                 float (&c)[kTiles][4]) const {
     const uint32_t x = ring_ + stage * S::kStageBytes + S::kWBytes;
     const int matrix = lane_ / 8, r = lane_ % 8;
 #pragma unroll
     for (int j = 0; j < kTiles; j += 2) {
-      // Matrices: k and k + 8 of tile j, then of tile j + 1. Rows are swizzled (MakeTensorMap).
+      // The four matrices hold the values from k on and from k + 8 on of tile j, then those of tile
+      // j + 1. Rows are swizzled (MakeTensorMap).
       const int row = (j + matrix / 2) * 8 + r;
       uint32_t b[4];
       Ldmatrix(b, x + row * 128 + (((chunk + matrix % 2) ^ r) << 4));
@@ -172,8 +176,9 @@ class SplitKOneLora {
     }
   }
 
-  // t of all blocks, the sums of their warps, as two values of T: t rounded, and the rest rounded.
-  // t_ has [2, blocks, kRows] rows of 16 values, kSplitKOneLoraPitch bytes apart.
+  // Adds the warps' sums of each block to t, and stores each value of t as two values of T: t
+  // rounded to T, and the remainder rounded to T. t_ has [2, blocks, kRows] rows of 16 values,
+  // kSplitKOneLoraPitch bytes apart.
   __device__ __forceinline__ void AddWarps() const {
     static_assert(kWarpgroup % S::kRows == 0);
     const int r = thread_ % S::kRows;
@@ -195,8 +200,9 @@ class SplitKOneLora {
     }
   }
 
-  // Loads b of this warp's 16 columns of the tile and of 16 ranks, as operand A of mma. block:
-  // index among those of the half of these columns.
+  // Loads the LoRA factor b for this warp's 16 columns of the tile and the ranks [16 * block, 16 *
+  // block + 16), as operand A of mma. Ranks are counted within the part of these columns: with
+  // gated weights, a warp has either gate or up columns.
   __device__ __forceinline__ void LoadColumns(int block, uint32_t (&b)[4]) const {
     const int half = a_.up_offset > 0 && warp_ >= 2 ? 1 : 0, within = warp_ - 2 * half;
     const LoraPart part = PartOf(half);

@@ -44,8 +44,8 @@ __global__ void StoreKvKernel(StoreKvParams a) {
   *to = *from;
 }
 
-// Returns the copy unit in bytes: 16 if that divides all addresses, strides and lengths of the
-// copy, else 4 if that does, else the element size.
+// Returns the copy unit in bytes: 16 if all addresses, strides and lengths of the copy are
+// multiples of 16; else 4 if they are multiples of 4; else the element size.
 int64_t UnitBytes(const StoreKvArgs& args) {
   const int64_t size = DTypeBytes(args.cache->dtype);
   uint64_t bits = static_cast<uint64_t>(args.cache->head_dim * size) |

@@ -139,13 +139,13 @@ constexpr int kParts = 8;     // parts per row, at most
 
 // Same as NormKernel (formula, shapes, dtypes), for rows that fit in registers: d % 4 == 0 and d <=
 // kPieces * 128.
-// Numerics: f32, the variance in a second pass. A row consists of groups of 128 columns, 4 per
-// lane; group p belongs to part p % kParts of the row. A lane sums its values of each part in
-// order, then the parts; a butterfly shuffle sums the lanes. This order depends only on d and is
-// the same with and without kSplit.
+// Numerics: f32; the variance is computed in a second pass over the registers. A row consists of
+// groups of 128 columns, 4 per lane; group p belongs to part p % kParts of the row. Each lane's
+// values are added in order within a part, then the sums of the parts are added; a butterfly
+// shuffle adds the lanes. This order depends only on d and is the same with and without kSplit.
 // Mapping: with kSplit, one block per row and one warp per part; partial sums go through shared
-// memory. Without kSplit (many short rows), one warp per row without barriers, all loads of a row
-// in flight. gamma, beta and, if rows of x are gathered, their row numbers do not depend on the
+// memory. Without kSplit (many short rows), one warp per row: it needs no barrier and has all loads
+// of its row in flight at once. gamma, beta and the row numbers of a gather do not depend on the
 // previous kernel and are loaded before WaitOnDependentGrids.
 // Bound: rows * d * (sizeof(In) + sizeof(Out)) bytes. 16384 rows, f32 to bf16, on an H200: 19.5 us
 // for d = 768 and 47.4 us for d = 2048, where moving as many bytes at 4.24 TB/s takes 17.8 and 47.5

@@ -13,8 +13,8 @@ namespace quintet {
 
 class Stream;  // kernels/runtime/stream.h
 
-// How x[0], x[1], ..., the rows of a segment, are combined. Row i has the weight w(i) = 1; for
-// kWeightedMean w(i) = first_weight + i.
+// The function that combines the rows x[0], x[1], ... of a segment, column by column. The weight
+// w(i) of row i is first_weight + i for kWeightedMean and 1 otherwise.
 enum class RowPooling : int32_t {
   kMean,          // sum of w(i) x[i] / sum of w(i)
   kWeightedMean,  // the same

@@ -17,9 +17,9 @@ struct RotaryArgs {
   // Result, with the shape of x; may alias x. Its dtype is that of x. On a GPU with an f32 x, it
   // may also be bf16 or f16.
   Tensor y;
-  // For rows in the KV cache (kernels/ops/kv_cache.h): where each row of y begins, as an offset
-  // from y.data in elements. If y aliases x, the rows of x are read at these offsets, too. Null:
-  // the row stride of y determines where its rows begin.
+  // Used if y is the KV cache (kernels/ops/kv_cache.h): row r of y begins at element row_offset[r]
+  // of y.data. If y aliases x, the rows of x are read at these offsets, too. If row_offset is null,
+  // rows begin at multiples of the row stride of y.
   const int64_t* row_offset = nullptr;  // [rows]
   Tensor positions;                     // [rows] i32
   float base = 10000.0f;

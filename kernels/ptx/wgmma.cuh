@@ -53,8 +53,8 @@ __device__ __forceinline__ uint64_t MakeConstantSmemDescriptor(uint32_t address)
 }
 
 // wgmma descriptor of an unswizzled K-major matrix (the product sums along a row) in 8 x 8 core
-// matrices of 128 bytes each. row_stride: bytes from a core matrix to that of the next eight rows;
-// value_stride: bytes from a core matrix to that of the next eight values of the same rows.
+// matrices of 128 bytes each. row_stride: bytes between the core matrices of consecutive groups of
+// eight rows. value_stride: bytes between the core matrices of consecutive groups of eight columns.
 __device__ __forceinline__ uint64_t MakeStridedSmemDescriptor(uint32_t address, uint32_t row_stride,
                                                               uint32_t value_stride) {
   return uint64_t{row_stride / 16} << 32 | uint64_t{value_stride / 16} << 16 |
@@ -95,8 +95,9 @@ __device__ __forceinline__ void WarpgroupFenceOperand(T (&values)[kCount][4]) {
   }
 }
 
-// Lists of asm operands for the accumulators c. QT_C1(i) lists those of eight columns: the four
-// registers c[i] of a lane. QT_I8(i): for 64 columns of i32.
+// Lists of asm operands for the accumulators c: c[i] is the four registers in which a lane holds
+// its values of eight columns. QT_C1(i), QT_C4(i) and QT_C8(i) list 8, 32 and 64 columns of f32,
+// from c[i] on; QT_I1(i) and QT_I8(i) list 8 and 64 columns of i32.
 #define QT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define QT_C4(i) QT_C1(i), QT_C1(i + 1), QT_C1(i + 2), QT_C1(i + 3)
 #define QT_C8(i)                                                                                \
@@ -128,7 +129,7 @@ __device__ __forceinline__ void WarpgroupFenceOperand(T (&values)[kCount][4]) {
                ", p" tail ";\n}\n"                                                                \
                : __VA_ARGS__                                                                      \
                : "l"(a), "l"(b), "r"(accumulate ? 1 : 0))
-// The same for 16 values of k of a 16-bit type.
+// QT_WGMMA_OF for 16-bit operands, 16 values of k.
 #define QT_WGMMA_SHARED(size, type, ...) \
   QT_WGMMA_OF(size, "k16.f32." type "." type, ", 1, 1, 0, 0", __VA_ARGS__)
 // The asm statement of a wgmma with operand a in registers and operand b in shared memory,
@@ -181,8 +182,8 @@ QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%4
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
          QT_C8(8))
 
-// The same for 32 values of k of 8 bits: e4m3 with f32 sums, or int8 with i32 sums. A row of 128
-// bytes in shared memory then holds 128 values; the descriptors are those of 16-bit values.
+// Wgmma with 8-bit operands in shared memory, 32 values of k: e4m3 with f32 sums, or int8 with i32
+// sums. A 128-byte row holds 128 values. MakeSmemDescriptor makes the descriptors here, too.
 __device__ __forceinline__ void ByteWgmma(float (&c)[8][4], uint64_t a, uint64_t b,
                                           bool accumulate) {
   QT_WGMMA_OF("m64n64", "k32.f32.e4m3.e4m3", ", 1, 1", QT_REGISTERS_64, "%32", "%33", "%34",

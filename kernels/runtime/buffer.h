@@ -16,9 +16,9 @@ class Buffer {
   // to 32 MiB share memory mappings (slabs); a slab is unmapped once all its blocks have been
   // freed. Thread safe. Returns RESOURCE_EXHAUSTED if the system has not enough memory.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes);
-  // Allocates memory like Allocate, but shares no mapping with blocks that stay: the system gets it
-  // back when this buffer is freed. For data that comes and goes while a model runs. Huge pages can
-  // back it from 4 MiB on. Not zeroed.
+  // Like Allocate, but the buffer shares no slab with other buffers, so that its memory is released
+  // as soon as the buffer is freed. Meant for data that is loaded and unloaded while a model runs.
+  // Huge pages can back buffers of at least 4 MiB. Not zeroed.
   static absl::StatusOr<Buffer> AllocateSeparately(int64_t bytes);
 
   Buffer() = default;

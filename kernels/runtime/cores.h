@@ -8,10 +8,10 @@ namespace quintet {
 // upper bound. At least 1.
 int AvailableCores();
 
-// Returns the default number of threads of a compute pool: AvailableCores(), but half of them and
-// at most 8 if the model runs on a GPU. The loops on the host are then so short that waking more
-// threads would take longer than it saves, and the threads of gRPC or of a job's lines need the
-// other cores.
+// Returns the default number of threads of a compute pool: AvailableCores() for a model on the CPU;
+// half of that, at most 8, for a model on a GPU. With a GPU the loops on the host are so short that
+// waking more threads would take longer than it saves, and other threads of the process (gRPC, or
+// the input and output of a batch job) need the remaining cores.
 int DefaultThreads(bool on_gpu);
 
 }  // namespace quintet

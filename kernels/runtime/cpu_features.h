@@ -1,5 +1,5 @@
-// Instruction sets that the CPU kernels may use: those of the CPU, limited by the environment
-// variable QUINTET_CPU_ISA so that every code path can be tested on one machine.
+// Instruction sets that the CPU kernels may use. The CPU determines them; the environment variable
+// QUINTET_CPU_ISA can limit them further, so that every code path can be tested on one machine.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace quintet {
 
-// Values of QUINTET_CPU_ISA: limits on the instruction sets of x86-64. Each level includes those
-// before it; kBest is no limit and is the only value that means something on other architectures.
+// Values of QUINTET_CPU_ISA: limits on the instruction sets of x86-64. Each level allows the
+// previous levels, too; kBest sets no limit. On other architectures the value has no effect.
 enum class CpuIsa : uint8_t {
   kBaseline,    // "baseline": SSE only, no fused multiply-add
   kAvx2,        // "avx2": AVX2 and FMA
@@ -25,8 +25,9 @@ void ApplyCpuIsaLimit();
 // that start after the call. Not thread safe.
 void SetCpuIsaForTest(CpuIsa isa);
 
-// Whether kernels may use AVX-512 VNNI, AVX-512 BF16 or AMX, which no Highway target covers: the
-// CPU has the instructions, and the limit QUINTET_CPU_ISA or SetCpuIsaForTest allows them.
+// Whether kernels may use AVX-512 VNNI, AVX-512 BF16 or AMX: the CPU has the instructions, and the
+// limit (QUINTET_CPU_ISA or SetCpuIsaForTest) allows them. The Highway targets for which Quintet
+// is compiled do not include these instructions.
 bool CpuHasAvx512Vnni();
 bool CpuHasAvx512Bf16();
 bool CpuHasAmx();  // tiles with INT8 and BF16, and the system permits this process to use them

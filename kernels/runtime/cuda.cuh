@@ -87,9 +87,9 @@ __device__ __forceinline__ void LaunchDependentGrids() {
 // visible, except the one kernel just before it. Before WaitOnDependentGrids a kernel may write
 // only shared memory, and may read only what the previous kernel does not write: weights with any
 // load; what earlier kernels and copies wrote (tables, cached keys) only with loads that bypass the
-// L1 cache (__ldcg, CpAsync16). If kernels let the next one start before their wait, several
-// waiting kernels could be resident, and their weight loads would delay the inputs of the one that
-// runs: this costs 10 % of a one-row decoder step.
+// L1 cache (__ldcg, CpAsync16). If a kernel let the next kernel start before its own wait, several
+// waiting kernels could be resident at once, and their weight loads would delay the loads of the
+// kernel that runs: this costs 10 % of a one-row decoder step.
 __device__ __forceinline__ void WaitOnDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

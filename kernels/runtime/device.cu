@@ -50,8 +50,8 @@ class WaitingTime {
 
 // to[i] = from[i]. Either side may be pinned host memory, which the kernel accesses over the bus.
 // Shapes: [words]. Mapping: one word per thread. Bound: the latency of the bus, 1 to 2 us.
-// cudaMemcpyAsync would switch from kernels to a copy engine and back, which takes longer: it pays
-// off only for large copies.
+// cudaMemcpyAsync would be slower for small copies, because the stream would switch from kernels to
+// a copy engine and back.
 template <typename Word>
 __global__ void CopyKernel(const Word* from, Word* to, int64_t words) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -76,8 +76,8 @@ cudaError_t CopyByKernel(const void* from, void* to, int64_t bytes, cudaStream_t
   return cudaGetLastError();
 }
 
-// Enqueues a copy of `bytes` bytes between the host side and the device side of a pinned buffer: by
-// a kernel if they are at most 256 KiB and aligned to 4 bytes, otherwise by a copy engine.
+// Enqueues a copy between the host side and the device side of a pinned buffer. A kernel copies up
+// to 256 KiB if both addresses and `bytes` are multiples of 4; otherwise a copy engine does it.
 cudaError_t CopyPinned(const void* from, void* to, int64_t bytes, cudaMemcpyKind kind,
                        cudaStream_t stream) {
   constexpr int64_t kMostBytesByKernel = int64_t{256} << 10;
@@ -88,8 +88,8 @@ cudaError_t CopyPinned(const void* from, void* to, int64_t bytes, cudaMemcpyKind
   return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream);
 }
 
-// Explains the errors of cudaGetDeviceCount on a machine without a usable GPU. Without a driver,
-// the error is cudaErrorInsufficientDriver and the driver's version 0.
+// Explains the errors of cudaGetDeviceCount on a machine without a usable GPU. If there is no
+// driver, the error is cudaErrorInsufficientDriver, and the driver version is 0.
 absl::Status CheckDriver(cudaError_t error) {
   if (error != cudaErrorNoDevice && error != cudaErrorInsufficientDriver) return absl::OkStatus();
   int driver = 0;

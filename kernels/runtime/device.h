@@ -1,8 +1,8 @@
 // One GPU: its CUDA stream, its memory and its sticky error status. No CUDA type appears in this
 // header. A build without CUDA has this header but no implementation, and Open returns an error.
 //
-// Work is enqueued on the stream and runs asynchronously, in order. Device memory is written by
-// kernels and read back by CopyToHost or CopyD2H; pinned host memory has the result after
+// Work is enqueued on the stream and runs asynchronously, in order. Kernels write results to device
+// memory; CopyToHost or CopyD2H copies them to pinned host memory, where they are complete after
 // Synchronize. A pinned buffer is pinned host memory with a device buffer of the same size (its
 // device side): the host writes small arrays into the host memory, CopyH2D copies a part of them to
 // the device side, and launchers pass device-side addresses (DevicePtr) to their kernels.

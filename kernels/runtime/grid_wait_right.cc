@@ -8,7 +8,7 @@ namespace {
 
 std::mutex mutex;
 
-// The GPUs for which some object has the right; guarded by `mutex`.
+// Ordinals of the GPUs for which a GridWaitRight is held. Guarded by `mutex`.
 std::set<int>& Taken() {
   static auto* const taken = new std::set<int>;
   return *taken;

@@ -1,14 +1,16 @@
-// Kernels whose CTAs wait for others of their grid (linear/split_k_each_lora.cuh) need all CTAs
-// resident at once. Two of them at the same time on a GPU could each hold the SMs that the other
-// needs and wait forever. So one stream of a process at most may launch such kernels on a GPU.
+// If the CTAs of a kernel wait for each other (linear/split_k_each_lora.cuh), all of them must be
+// resident at once. Two such kernels that run on one GPU at the same time could each occupy SMs
+// that the other needs, and both would wait forever. Therefore at most one stream of the process
+// may launch such kernels on a GPU.
 #pragma once
 
 #include <optional>
 
 namespace quintet {
 
-// The right to launch them. One object has it for each GPU, until it is destroyed. Thread-safe with
-// respect to other objects.
+// The right to launch kernels whose CTAs wait for each other, on one GPU. At most one object per
+// GPU holds it, until that object is destroyed. Different threads may use different objects at the
+// same time.
 class GridWaitRight {
  public:
   GridWaitRight() = default;
@@ -16,8 +18,8 @@ class GridWaitRight {
   GridWaitRight(const GridWaitRight&) = delete;
   GridWaitRight& operator=(const GridWaitRight&) = delete;
 
-  // Whether this object has the right for the GPU with this ordinal; takes it if no object has it.
-  // All calls must name the same GPU.
+  // Acquires the right for GPU `ordinal` if no other object holds it. Returns whether this object
+  // now holds it. All calls must pass the same ordinal.
   bool Take(int ordinal);
 
  private:

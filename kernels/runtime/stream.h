@@ -48,8 +48,8 @@ class Stream {
   absl::StatusOr<Buffer> AllocatePinned(int64_t bytes) const {
     return device_ == nullptr ? Buffer::Allocate(bytes) : device_->AllocatePinned(bytes);
   }
-  // Allocates host memory for data that comes and goes while a model runs; Write copies from it
-  // without waiting. Not zeroed. Any thread may call it.
+  // Allocates host memory for data that is loaded and unloaded while a model runs (pinned if the
+  // stream has a device, so that Write returns at once). Not zeroed. Any thread may call it.
   absl::StatusOr<Buffer> AllocateHost(int64_t bytes) const {
     return device_ == nullptr ? Buffer::AllocateSeparately(bytes) : device_->AllocateHost(bytes);
   }

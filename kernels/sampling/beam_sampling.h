@@ -22,16 +22,16 @@ struct BeamDraw {
   int32_t k = 0;      // number of candidates to draw, in [1, k_max]
 };
 
-// A pair of a beam and a token that the beam's warpers (filters such as top_k) keep has
+// A candidate is a beam extended by one token that the beam's warpers (filters such as top_k) keep:
 //
 //     flat index = index of the beam within its request * vocab + token
 //     value = warped log-probability + row_bias[row], where `row` is the logits row of the beam
 //     key = GumbelKey(value, draw id, flat index)    (kernels/base/random.h)
 //
-// A request gets its k tokens with the greatest keys, in descending order; equal keys are ordered
-// by ascending flat index. If fewer than k tokens survive, the tail is filled with value -inf and
-// index -1. Both backends draw the same tokens, except where the rounding of sums and logarithms
-// decides.
+// The result of a request is its k candidates with the greatest keys, by descending key, then by
+// ascending flat index. If the request has fewer than k candidates, the tail is filled with value
+// -inf and index -1. Both backends draw the same tokens, except where the rounding of sums and
+// logarithms decides.
 //
 // The std::span members are pinned host arrays with a device copy (kernels/runtime/stream.h).
 struct SampleBeamsArgs {

@@ -1,7 +1,7 @@
 // Log-probabilities of given target tokens without a [rows, vocab] matrix of logits. The GEMM with
-// the language-model head is computed in tiles, and each tile is reduced immediately to a running
-// (max, sum of exponentials) per row. The same pass extracts the logit of the target and the top
-// logits.
+// the language-model head computes a part of the logits at a time (tiles on the CPU, chunks of rows
+// on a GPU). Each part is reduced to (max, sum of exponentials), the logit of the target and the
+// top logits of each row before the next part overwrites it.
 #pragma once
 
 #include "kernels/linear/linear.h"
@@ -9,7 +9,7 @@
 namespace quintet {
 
 struct TargetLogProbArgs {
-  Tensor hidden;                     // [rows, k] f32
+  Tensor hidden;                     // [rows, k] f32; on a GPU also bf16|f16
   const WeightView* head = nullptr;  // [vocab, k]
   Tensor bias;                       // [vocab] f32 or undefined
   float alpha = 1.0f;                // logits = alpha * hidden head^T + bias
@@ -23,8 +23,8 @@ struct TargetLogProbArgs {
   Tensor top_tokens;     // [rows, top] i32 out
   Tensor scratch;        // TargetLogProbScratchBytes(...) as [bytes] i8
 };
-// The logits have the same bits as those that Linear computes. The result of a row does not depend
-// on other rows.
+// The logits are bitwise equal to the result of Linear. The result of a row does not depend on
+// other rows.
 void TargetLogProb(const TargetLogProbArgs& args, Stream& stream);
 int64_t TargetLogProbScratchBytes(const WeightView& head, int64_t rows, int64_t top,
                                   const Stream& stream);

@@ -116,9 +116,9 @@ void FoldSegment(const Chunk& chunk, int64_t segment) {
   }
 }
 
-// A row has one summary per segment of the vocabulary: log-sum-exp and best tokens of the row's
-// logits in the segment. Merges the summaries of one row into that of the first segment, and writes
-// the outputs of the row.
+// Merges the summaries of one row and writes the outputs of the row. A row has one summary per
+// segment of the vocabulary (log-sum-exp and best tokens of the segment); the merged summary
+// replaces the summary of the first segment.
 void WriteOutputs(const Chunk& chunk, int64_t row) {
   const TargetLogProbArgs& args = *chunk.args;
   const int64_t segments = Segments(*args.head);

@@ -29,8 +29,8 @@ struct RowSummary {
 void FoldLogits(const float* logits, int32_t token, int32_t vocab, int32_t top, RowSummary* summary,
                 TokenLogit* best);
 // Merges the summary `from` and its candidates `from_best` into `summary` and `best` [top]. Both
-// summaries belong to the same row of logits; all tokens of `from` have higher ids than those of
-// `summary`.
+// summaries belong to the same row of logits; every token id of `from` is higher than every token
+// id of `summary`.
 void MergeSummary(const RowSummary& from, const TokenLogit* from_best, int32_t top,
                   RowSummary* summary, TokenLogit* best);
 

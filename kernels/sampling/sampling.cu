@@ -24,8 +24,8 @@ struct SampleParams {
 // as an integer, in units of 2^-40 of the greatest exponential; 64-bit sums of weights are exact.
 // The entropy (for typical_p) is summed in f64.
 // Mapping: one block per draw. If the top_k tokens fit in shared memory, the row is read twice.
-// Otherwise it is read once, plus twice per enabled filter and twice for the draw (more often if
-// thousands of values tie).
+// Otherwise it is read once, plus one to four times per enabled filter, plus twice for the draw
+// (more often if thousands of values tie).
 // Bound: latency: 2 * vocab * 4 bytes through one SM (about 2 x 2.5 us for a vocabulary of 32128)
 // and about 80 barriers. Measurements: kernels/sampling/NOTES.md.
 // Test: tests/kernels/sampling/sampling_test.cc.

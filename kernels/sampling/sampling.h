@@ -1,5 +1,5 @@
-// Sampling: the logits warpers of Hugging Face in its order (temperature, top_k, top_p, min_p,
-// typical_p), then one token is drawn from those that survive.
+// Sampling: the logits warpers of Hugging Face are applied in the same order as there (temperature,
+// top_k, top_p, min_p, typical_p); then one of the surviving tokens is drawn.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Log-sum-exp and exact top-k on a GPU, by retrieve-and-rerank as in selection_cpu.cc. Phase one
 // (SummaryKernel) reads the logits once and stores the maximum of every group of 128 consecutive
 // tokens and, optionally, sums of exponentials. Phase two (RankKernel) finds the k best values of
-// each request, which is one or more consecutive rows: it derives a lower bound of the request's
-// k-th best value from these maxima, rereads only the groups whose maximum reaches the bound, and
-// ranks the values found there.
+// each request; a request consists of one or more consecutive rows. It derives a lower bound of the
+// request's k-th best value from the maxima, rereads only the groups whose maximum reaches the
+// bound, and ranks the values found there.
 //
 // Results of a row do not depend on the other rows of the launch: how a row is split into tiles,
 // and the order in which its exponentials are added, depend only on the vocabulary size.
@@ -218,8 +218,8 @@ struct RankShared {
   uint64_t candidates[kMaxCandidates];
   int count;  // candidates found; may exceed kMaxCandidates
   // State of SelectExactly, a radix select of the k-th best rank. histogram: counts of the current
-  // digit; prefix: the higher digits of the k-th best rank, already known; wanted: number of values
-  // still to be selected among those with these higher digits.
+  // digit. prefix: the higher digits of the k-th best rank, already known. wanted: the k-th best
+  // rank is the wanted-th best of the ranks that begin with prefix.
   int histogram[256];
   uint64_t prefix;
   int wanted;
@@ -329,9 +329,9 @@ __device__ void WriteLogSums(const RankParams& r, const RequestValues& values) {
 
 // Phase two: writes the k best values of each request and their flat indices, in order.
 // Shapes: values, indices [n, k_max] (TopKArgs); input: the summaries of SummaryKernel.
-// Numerics: compares only integers, the ranks of PackRank, no two of which are equal. The order in
-// which threads append candidates therefore does not matter. SelectExactly is used if more than
-// kMaxCandidates values reach LowerBound(k).
+// Numerics: compares only ranks (PackRank), which are unique integers. The order in which threads
+// append candidates therefore does not matter. SelectExactly is used if more than kMaxCandidates
+// values reach LowerBound(k).
 // Mapping: one block per request. Candidates are in shared memory; the output position of a
 // candidate is the number of candidates with a greater rank.
 // Bound of the run time: about 30 barriers and two passes over data in L2, mostly the summaries.

@@ -54,7 +54,7 @@ struct ChunkRange {
   int64_t row, first, last;  // chunks [first, last) of a row
 };
 
-// How rows are split into chunks, and where each array is in scratch memory.
+// The division of rows into chunks, and the layout of the scratch memory.
 struct TopKPlan {
   int64_t chunk;          // elements per chunk; the last chunk of a row may be shorter
   int64_t chunks;         // chunks per row
@@ -141,9 +141,8 @@ void ChunkMaxima(const TopKArgs& args, const TopKPlan& plan, const ChunkRange& r
   }
 }
 
-// Computes the value to rank (RowTransform) of each of n scores x [n], and adds those that pass the
-// buffer's bound to `buffer`. `index` is the flat index of x[0]: (row within the request) *
-// vocab + token.
+// Transforms the scores x [n] to values (RowTransform) and adds the values that pass the bound of
+// `buffer` to it. `index` is the flat index of x[0]: (row within the request) * vocab + token.
 void Retrieve(const float* x, int64_t n, const RowTransform& transform, int64_t index,
               CandidateBuffer* buffer) {
   const F32 d;

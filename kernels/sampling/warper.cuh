@@ -197,7 +197,8 @@ struct Crossing {
   unsigned key;   // Order::Key of the value
 };
 
-// Applies the warpers to one row. All threads of the block must call its functions together.
+// Applies the warpers to one row. All threads of the block must call Warp, DrawToken and
+// VisitTogether together; any thread may call ScaledLogit alone.
 class RowWarper {
  public:
   // The arguments must outlive this object.
@@ -228,8 +229,9 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // After Warp(): calls visit(true, value, token) for each token that the filters kept, and
-  // visit(false, ...) for other values. All threads call it equally often (it may have barriers).
+  // Call after Warp. Calls visit(true, value, token) for each token that the filters kept, and
+  // visit(false, ...) for other values. Every thread calls visit the same number of times, so
+  // visit may contain barriers.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -250,8 +252,8 @@ class RowWarper {
   }
 
  private:
-  // Calls visit(value, token) for every value of the row, and with value -inf past its end, because
-  // all lanes of a warp must call visit together. A thread has kUnroll vector loads in flight.
+  // Calls visit(value, token) for every value of the row. All threads call visit the same number of
+  // times: past the end of the row the value is -inf. A thread has kUnroll vector loads in flight.
   template <int kUnroll, typename Visit>
   __device__ void ForEachOfRow(const Visit& visit) const {
     const int vocab = logits_.vocab;
@@ -304,7 +306,8 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Sets the row's max_ and this thread's thread_max_key_ (KeyOf). False if the whole row is -inf.
+  // Sets max_ to the maximum of the row and thread_max_key_ to the greatest key (KeyOf) that this
+  // thread has read. Returns false if the row has only -inf and NaN.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -330,7 +333,7 @@ class RowWarper {
     if (last.found) value_cut_ = last.item | 0xffffffffu;
   }
 
-  // Returns the k-th best value of those that all filters applied so far have kept.
+  // Returns the k-th best of the values that all filters applied so far have kept.
   __device__ Crossing KthBestKept(int k) {
     return FindCrossing(
         ByValue{max_}, [](float) { return Mass{1}; },
@@ -338,7 +341,7 @@ class RowWarper {
   }
 
   // Gathers all values >= a bound into s_.items and sorts them. Returns false if they do not fit.
-  // The bound is never above the k-th best value, so the k best values are among those gathered.
+  // The bound is never above the k-th best value, so s_.items then contains the k best values.
   __device__ bool GatherTopK(int k) {
     unsigned bound = 0;
     for (unsigned bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -430,8 +433,9 @@ class RowWarper {
     return total;
   }
 
-  // Sums weigh(value) of the values that all filters so far have kept, sorted by `order`. Returns
-  // the first value at which the sum exceeds target_of(total); if none does, `found` is false.
+  // Adds up weigh(value) over the values that all filters so far have kept, in the given order.
+  // Returns the first value at which the running sum exceeds target_of(total), where `total` is the
+  // sum of all weights. If there is no such value, `found` is false.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
                                    const TargetOf& target_of) {

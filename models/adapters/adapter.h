@@ -34,7 +34,7 @@ struct LoraFactors {
   std::vector<float> b;  // [module.rows, rank]
 };
 
-// An adapter's tensor of a task head, which replaces that of the base model (modules_to_save).
+// A task head's tensor in an adapter's file. It replaces the base model's tensor (modules_to_save).
 struct SavedTensor {
   HeadTensor tensor;
   std::vector<float> values;

@@ -20,7 +20,8 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxAdapterConfigBytes = int64_t{4} << 20;
 constexpr size_t kMaxNames = 8192;  // entries of one list or pattern
-// Limit on the keys of a pattern that are regular expressions: each is matched with all modules.
+// Maximum number of regular expressions among the keys of a pattern. It is limited because each
+// expression is matched with the names of all modules.
 constexpr size_t kMaxRegexKeys = 64;
 constexpr int64_t kMaxLayer = 1 << 20;
 constexpr double kMaxAlpha = 1e6;

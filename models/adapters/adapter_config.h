@@ -43,8 +43,8 @@ struct AdapterConfig {
   // Whether target_modules, exclude_modules, layers_to_transform and layers_pattern name a module.
   // With all_linear the caller decides which modules are linear.
   bool Targets(const std::string& module) const;
-  // Rank and scale of a module. INVALID_ARGUMENT if two keys of rank_pattern or of alpha_pattern
-  // that match it have different values: their order in the file would decide.
+  // Rank and scale of a module. INVALID_ARGUMENT if several keys of rank_pattern, or several of
+  // alpha_pattern, match the module and have different values.
   absl::StatusOr<int64_t> RankOf(const std::string& module) const;
   absl::StatusOr<float> ScaleOf(const std::string& module) const;
 };

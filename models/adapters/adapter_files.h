@@ -20,11 +20,11 @@ struct AdapterFiles {
 // Maximum total size in bytes of an adapter's tensors.
 constexpr int64_t kMaxAdapterBytes = int64_t{8} << 30;
 
-// Errors: ReadAdapter's, except those that need a model or the values of the tensors.
+// Errors: those of ReadAdapter that can be found without a model and without the tensors' values.
 absl::StatusOr<AdapterFiles> OpenAdapterFiles(const std::string& path, bool follow_symlinks);
 
-// Device, inode, size and times of each of an adapter's files that exists. While they stay equal,
-// the files have not been replaced or written.
+// Device, inode, size and times of each existing file of an adapter. Two equal stamps mean that no
+// file has been replaced or written in between.
 using AdapterStamp = std::vector<int64_t>;
 AdapterStamp StampAdapter(const std::string& path);
 

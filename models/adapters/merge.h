@@ -16,8 +16,8 @@ class MergedParameter {
   MergedParameter(const Adapter& adapter, const std::string& parameter);
   bool changes() const { return !factors_.empty() || saved_ != nullptr; }
   // Changes rows [row, row + rows) of the parameter, given as values [rows, columns] f32, dense.
-  // Each value is summed in double precision and rounded to f32 once. A tensor of modules_to_save
-  // replaces the values; factors of the same module are added to it.
+  // Sums are f32. A tensor of modules_to_save replaces the values; factors of the same module are
+  // added to it.
   void Apply(int64_t row, int64_t rows, int64_t columns, float* values) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace quintet {
 
-// Returns whether `directory` has an entry `name`. A symbolic link is one, even a broken one.
+// Returns whether `directory` has an entry `name`. Symbolic links count, even broken ones.
 bool HasEntry(const std::string& directory, const std::string& name);
 
 // Immutable after Open and thread safe.
@@ -32,7 +32,7 @@ class CheckpointFile {
   int64_t bytes() const { return bytes_; }  // size when the file was opened
 
   // Copies bytes [offset, offset + bytes) of the file to `destination`. Returns INVALID_ARGUMENT if
-  // the file ends before.
+  // the file is shorter than offset + bytes.
   absl::Status Read(int64_t offset, int64_t bytes, void* destination) const;
   // Reads the whole file and calls `take` for each block of bytes. Stops when `take` returns false;
   // *go_on is then false.

@@ -32,8 +32,8 @@ std::optional<HubId> ParseHubId(std::string_view text);
 // environment variables count as unset. A leading ~ and $NAME in a value are replaced.
 std::string HubCacheDirectory();
 
-// Returns the repository of which `directory` is a snapshot, that is, whose folder in a hub cache
-// contains it (.../models--ORGANIZATION--NAME/snapshots/COMMIT). nullopt if it is not in a hub
+// Returns the repository of a snapshot in a hub cache, given the snapshot's directory
+// (.../models--ORGANIZATION--NAME/snapshots/COMMIT). nullopt if the directory is not in a hub
 // cache.
 std::optional<HubId> HubIdOfSnapshot(const std::string& directory);
 

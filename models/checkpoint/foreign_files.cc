@@ -63,8 +63,8 @@ constexpr char kConvertBin[] =
     "t; p = sys.argv[1]; c = t.AutoConfig.from_pretrained(p); getattr(t, c.architectures[0])"
     ".from_pretrained(p).save_pretrained(p, safe_serialization=True)\" DIRECTORY";
 
-// File formats in order of priority: if a directory's files match several entries, the error about
-// it has the text of the first of them.
+// File formats in order of priority: if the files of a directory match several entries, the error
+// message has the text of the first of these entries.
 const Format kFormats[] = {
     {IsAdapter,
      ": a PEFT adapter is not a model of its own. Merge it into its base model with: quintet "
@@ -185,8 +185,8 @@ bool NamesForeignCode(const std::string& directory) {
          config->value("model_type", nlohmann::json()) != "flash_t5";
 }
 
-// Files that sentence-transformers writes along with modules.json and that Quintet reads only with
-// it.
+// Files that sentence-transformers writes along with modules.json. Quintet reads them only if
+// modules.json exists.
 constexpr const char* kSentenceFiles[] = {"1_Pooling/config.json",
                                           "config_sentence_transformers.json"};
 
@@ -198,12 +198,12 @@ bool IsSentenceFile(const std::string& name) {
 constexpr const char* kOtherTokenizers[] = {"tokenizer.model", "sentencepiece.bpe.model",
                                             "sentencepiece.model", "source.spm", "target.spm"};
 
-// Quintet does not read the file `name`. Returns how this could change the model's results, as a
-// part of a message; empty if it could not.
+// Returns a part of a warning that says how the model's results could change because Quintet does
+// not read the file `name`. Empty if Quintet reads the file, or if results cannot change.
 std::string Effect(const std::string& directory, const std::string& name,
                    const std::set<std::string>& shards, bool has_tokenizer) {
   if (IsAdapter(name)) {
-    // One warning for each adapter: about its weights only if they have no configuration.
+    // Warn once per adapter: for its configuration or, if there is none, for its weights.
     return name == "adapter_config.json" || !HasEntry(directory, "adapter_config.json")
                ? "the PEFT adapter is not applied; merge it first (quintet convert --adapter)"
                : "";

@@ -29,9 +29,9 @@ std::string ExplainFile(const std::string& path);
 
 // Returns one sentence for each file of the directory that Quintet ignores although the file could
 // change results: adapters, other weights, Python code, tokenizers under names that are not read,
-// files of sentence-transformers without modules.json.
-// In order of the file names. Files without effect on results (README.md, weights in other formats
-// next to model.safetensors, optimizer states) are not listed.
+// files of sentence-transformers without modules.json. The sentences are sorted by file name; the
+// one about Python code is the last. Files without effect on results (README.md, weights in other
+// formats next to model.safetensors, optimizer states) are not listed.
 std::vector<std::string> UnusedFileWarnings(const std::string& directory);
 
 }  // namespace quintet

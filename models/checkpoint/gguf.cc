@@ -38,7 +38,8 @@ absl::Status GgufReader::AddTensors() {
                    [](const GgufTensor& a, const GgufTensor& b) { return a.offset < b.offset; });
   for (const GgufTensor& tensor : tensors) QT_RETURN_IF_ERROR(AddTensor(tensor));
   QT_RETURN_IF_ERROR(CheckOverlap());
-  // Without a gate, ffn_up is the only matrix before the activation.
+  // AddTensor has renamed ffn_up to wi_1, Hugging Face's name in models with a gate (wi_0). In
+  // models without a gate Hugging Face's name is wi.
   const bool gated = std::any_of(tensors_.begin(), tensors_.end(), [](const StoredTensor& t) {
     return absl::EndsWith(t.name, ".DenseReluDense.wi_0.weight");
   });
@@ -60,7 +61,7 @@ absl::Status GgufReader::AddTensor(const GgufTensor& tensor) {
         absl::StrCat(where, ": format ", GgufTypeName(tensor.type), " is not supported, expected ",
                      SupportedGgufEncodings(), "; use another quantization of the model"));
   }
-  // GgufHeader::Read has checked that the product of the shape does not overflow, nor 8 times it.
+  // GgufHeader::Read has checked that the number of values times 8 bytes does not overflow.
   const int64_t values = *CheckedProduct(1, tensor.shape);
   if (tensor.shape.back() % encoding->block_values != 0) {
     return absl::InvalidArgumentError(

@@ -9,8 +9,9 @@
 namespace quintet {
 namespace {
 
-// The order of the floating-point operations is that of the gguf package, which rounds after each
-// of them in f32. The build has -ffp-contract=off, so the compiler does not fuse them.
+// The functions below do floating-point operations in the same order as the gguf package, which
+// rounds to f32 after each operation. The build has -ffp-contract=off, so the compiler does not
+// fuse operations.
 
 constexpr int kBlock = 32, kSuperBlock = 256;
 
@@ -26,7 +27,8 @@ uint32_t Word(const uint8_t* bytes) {
   return word;
 }
 
-// Returns the i-th of 32 nibbles: the 16 bytes' low nibbles are 0 to 15, the high ones 16 to 31.
+// Returns the i-th of 32 nibbles in 16 bytes. Nibbles 0 to 15 are the low halves of the bytes,
+// nibbles 16 to 31 the high halves.
 int Nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
 
 // Block layout: d (f16), 16 bytes of nibbles q. Value = d (q - 8).
@@ -74,7 +76,8 @@ void DecodeQ8_0(const uint8_t* block, float* values) {
 int TwoBits(const uint8_t* bytes, int i) {
   return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
-// Returns the i-th of 256 nibbles. 32 bytes hold 64 of them: first all low ones, then the high.
+// Returns the i-th of 256 nibbles. Every 32 bytes hold 64 nibbles: the low halves of the bytes are
+// the first 32, the high halves the other 32.
 int PairedNibble(const uint8_t* bytes, int i) {
   return bytes[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
 }
@@ -93,8 +96,9 @@ void DecodeQ2_K(const uint8_t* block, float* values) {
   }
 }
 
-// Block layout: 32 bytes of high bits; 64 bytes of two-bit q; 16 scales in 12 bytes; d (f16). Value
-// = (d (scale - 32)) q, where a high bit of 0 subtracts 4 from q; 16 values share a scale.
+// Block layout: 32 bytes of high bits; 64 bytes of low bits (two per value); 16 scales in 12 bytes;
+// d (f16). Value = (d (scale - 32)) q, where q is the two low bits, minus 4 if the high bit is 0.
+// 16 values share a scale.
 void DecodeQ3_K(const uint8_t* block, float* values) {
   const uint8_t *high = block, *bits = block + 32, *scales = block + 96;
   const float d = Half(block + 108);
@@ -108,8 +112,9 @@ void DecodeQ3_K(const uint8_t* block, float* values) {
 }
 
 // Returns the n-th of eight scales and of eight minima, 6-bit numbers in 12 bytes. Scales 0 to 3
-// are the low six bits of bytes 0 to 3, minima 0 to 3 those of bytes 4 to 7. Scales and minima 4 to
-// 7 have four bits in bytes 8 to 11 and two in the high bits of bytes 0 to 7.
+// are the low six bits of bytes 0 to 3; minima 0 to 3 are the low six bits of bytes 4 to 7. Scales
+// (minima) 4 to 7 have their low four bits in the low (high) nibbles of bytes 8 to 11 and their
+// high two bits in the high two bits of bytes 0 to 3 (4 to 7).
 void SixBits(const uint8_t* bytes, int n, int* scale, int* least) {
   if (n < 4) {
     *scale = bytes[n] & 63;
@@ -143,8 +148,8 @@ void DecodeQ5_K(const uint8_t* block, float* values) {
   DecodeNibbles(block, block + 16, block + 48, values);
 }
 
-// Block layout: 128 bytes of low nibbles of q; 64 bytes of its two high bits; 16 scales (i8); d
-// (f16). Value = (d scale) (q - 32); 16 values share a scale.
+// Block layout: 128 bytes with the low four bits of each q; 64 bytes with the high two bits of each
+// q; 16 scales (i8); d (f16). Value = (d scale) (q - 32); 16 values share a scale.
 void DecodeQ6_K(const uint8_t* block, float* values) {
   const uint8_t *low = block, *high = block + 128, *scales = block + 192;
   const float d = Half(block + 208);

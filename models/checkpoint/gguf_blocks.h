@@ -16,7 +16,7 @@ struct GgufEncoding {
   StoredType values;     // type of the decoded values
   int64_t block_values;  // values per block
   int64_t block_bytes;   // bytes per block
-  // Decodes one block to block_values floats. Null if the bytes are the values themselves.
+  // Decodes one block to block_values floats. Null for F32, F16 and BF16, which have no blocks.
   void (*decode)(const uint8_t* block, float* values);
 };
 

@@ -117,7 +117,8 @@ class HeaderStream {
     return Load<T>(bytes);
   }
 
-  // Reads a count of `what`. Fails if it is > most or > (bytes that follow) / least_bytes.
+  // Reads a count of items; `what` names them in errors. Fails if the count exceeds `most`, or if
+  // so many items of at least `least_bytes` bytes each do not fit in the bytes that follow.
   int64_t TakeCount(int64_t most, int64_t least_bytes, absl::string_view what) {
     const auto count = Take<uint64_t>();
     if (!ok()) return 0;
@@ -133,7 +134,8 @@ class HeaderStream {
     return static_cast<int64_t>(count);
   }
 
-  // Reads a string (in errors: `what`) of at most `most` bytes; returns its first `kept` bytes.
+  // Reads a string of at most `most` bytes and returns its first `kept` bytes. `what` names the
+  // string in errors.
   std::string TakeText(int64_t most, int64_t kept, absl::string_view what) {
     const int64_t bytes = TakeCount(most, 1, what);
     std::string text(static_cast<size_t>(std::min(bytes, kept)), '\0');

@@ -19,7 +19,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
 
 // Empties *value without allocating memory. The destructor of nlohmann::json allocates memory for
 // each element of an array or object that is not empty, and ends the process if that fails.
-// Recursive: the depth of *value must be bounded, as that of ParseJson is.
+// Recursive: the nesting depth of *value must be bounded, as max_depth bounds it in ParseJson.
 void ClearJson(nlohmann::json* value) noexcept;
 
 // A parsed value whose destruction allocates no memory. Not thread-safe.

@@ -24,8 +24,8 @@ constexpr Rename kWhole[] = {
     {"norm.weight", "encoder.final_layer_norm.weight"},
 };
 
-// The rest of a tensor's name, behind the number of the block. kFfn stands for the feed-forward
-// layer, whose number differs between encoder and decoder.
+// These tables rename the part of a tensor's name between the block number and ".weight". kFfn
+// stands for the feed-forward layer: layer.1 in the encoder, layer.2 in the decoder.
 constexpr char kFfn[] = "FFN.";
 constexpr Rename kGguf[] = {
     {"attn_q", "layer.0.SelfAttention.q"},

@@ -150,7 +150,8 @@ absl::StatusOr<TextEncoderFile> TextEncoderFile::Open(const std::string& path,
                                                  " in Hugging Face's T5"));
 }
 
-// Returns the matrices' quantization formats that the metadata and tensors *.comfy_quant declare.
+// Returns the quantization formats of matrices, which the metadata and the tensors *.comfy_quant
+// declare.
 absl::StatusOr<TextEncoderFile::Layers> TextEncoderFile::ReadLayers() const {
   Layers layers;
   if (const auto entry = file_->metadata().find(kMetadata); entry != file_->metadata().end()) {
@@ -219,7 +220,8 @@ absl::Status TextEncoderFile::AddTensor(const StoredTensor& tensor, const std::s
   return absl::OkStatus();
 }
 
-// Finds the scale of a tensor: reads a single value, or sets origin->rows to the tensor of scales.
+// Finds the scale of a tensor. Sets origin->scale if the tensor has one scale for all values, or
+// origin->rows if it has one scale per row.
 absl::Status TextEncoderFile::FindScale(const StoredTensor& tensor, Origin* origin) const {
   const absl::string_view layer = absl::StripSuffix(tensor.name, ".weight");
   if (layer.size() == tensor.name.size()) return absl::OkStatus();

@@ -48,7 +48,8 @@ class TextEncoderFile : public WeightFiles {
   struct Origin {
     const StoredTensor* values = nullptr;  // null: a tensor of row scales
     StoredType type = StoredType::kF32;    // of `values`, which may be declared as U8
-    // If `rows` is null, `scale` is that of all values; else `rows` has one per row (a float type).
+    // If `rows` is null, `scale` is the scale of all values. Otherwise `rows` is a tensor with one
+    // scale per row (a float type).
     float scale = 1.0F;
     const StoredTensor* rows = nullptr;
   };

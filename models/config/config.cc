@@ -211,7 +211,7 @@ absl::StatusOr<ModelConfig> ReadFields(const nlohmann::json& parsed, const std::
   return config;
 }
 
-// Returns how messages call the source of a model's configuration: a file name.
+// Returns the name of the file with a model's configuration, for messages.
 std::string ConfigName(const std::string& model) {
   return ModelFormatOf(model) == ModelFormat::kDirectory
              ? "config.json"

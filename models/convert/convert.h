@@ -61,13 +61,13 @@ struct ConvertOptions {
 absl::Status CheckConvertTarget(const std::string& source, const std::string& target);
 
 // Runs the conversion. Peak memory is about the size of the largest block of rows (GPT-2: of the
-// largest tensor, which is transposed). Returns the errors of AtomicDirectory::Create, of reading a
-// model, of CheckConvertTarget, and: UNIMPLEMENTED (the format cannot express the
-// model), INVALID_ARGUMENT (a value does not fit f16), FAILED_PRECONDITION (the source has symbolic
-// links that are not followed, see follow_symlinks; or it is quantised, and an adapter is to be
-// merged), ABORTED (the target cannot be created, or is not a
-// model directory and so is not replaced), RESOURCE_EXHAUSTED (disk full). After an error nothing
-// new is left on disk.
+// largest tensor, which is transposed). Returns the errors of reading a model, of
+// CheckConvertTarget and of AtomicDirectory::Create (with ABORTED instead of NOT_FOUND and
+// FAILED_PRECONDITION), and: UNIMPLEMENTED (the format cannot express the model), INVALID_ARGUMENT
+// (a value does not fit f16), FAILED_PRECONDITION (the adapter changes a matrix that the source
+// stores quantised; or the form is not kPacked, and the source is one file or already converted),
+// ABORTED (the target is not a model directory and so is not replaced), RESOURCE_EXHAUSTED (disk
+// full). After an error nothing new is left on disk.
 absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options);
 
 }  // namespace quintet

@@ -80,7 +80,7 @@ absl::Status CopyModules(const std::string& source, const std::string& target,
   return absl::OkStatus();
 }
 
-// Copies those files of the directory `source` for whose names `wanted` returns true.
+// Copies each file of the directory `source` if `wanted` returns true for its name.
 absl::Status CopyFiles(const std::string& source, bool (*wanted)(const std::string& name),
                        const CompanionOptions& options) {
   std::vector<std::string> names;

@@ -40,8 +40,8 @@ class AddedTokens {
   // Applies `normalizer` (may be null) to the content of each token whose `normalized` is true.
   // Returns INVALID_ARGUMENT if this makes the contents too long in total (CheckGrowth).
   absl::Status Finish(const Normalizer* normalizer);
-  // After this call tokens with lstrip or rstrip, which also match the white space before or after
-  // them, take U+001C to U+001F for white space, too, as Python's str.strip does.
+  // After this call, U+001C to U+001F also count as white space for lstrip and rstrip, as in
+  // Python's str.strip.
   void StripSeparators() { strips_separators_ = true; }
   // After this call Split does not look for special tokens: a special token's spelling in a text is
   // then ordinary text.

@@ -1,5 +1,5 @@
-// A text while it is normalized. For each of its bytes it can store from which bytes of the
-// original input that byte comes.
+// A text that is being normalized. It can store, for each of its bytes, the range of bytes of the
+// original input from which the byte comes.
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ class Rewriter {
   // character of `bytes` gets the alignment of the n-th character of the replaced range. If `bytes`
   // has more characters, the remaining ones get the alignment of the range's last character.
   void Replace(std::string_view bytes, size_t from, size_t to);
-  // Returns whether new text for the old text from byte `source` on needs an alignment (its origin
-  // in the original input). If not, it may be appended directly to *untracked_output().
+  // Returns whether text that replaces old text at or after byte `source` needs an alignment (its
+  // origin in the original input). If not, it may be appended directly to *untracked_output().
   bool tracks(size_t source) const { return in_.tracked || source < in_.first_character_bytes; }
   std::string* untracked_output() { return &out_.text; }
   size_t size() const { return out_.text.size(); }

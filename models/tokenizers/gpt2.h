@@ -14,7 +14,7 @@ bool IsBpe(const nlohmann::json& model);
 // Changes a tokenizer.json with a BPE model as GPT2Tokenizer does: replaces the file's normalizer,
 // pre-tokenizer and decoder by those of GPT2Tokenizer.
 void RebuildAsGpt2(bool add_prefix_space, nlohmann::json* tokenizer);
-// Sets to <|endoftext|> each of bos, eos and unk that the files do not name.
+// Sets bos, eos and unk to <|endoftext|>, except those that the files name.
 void SetGpt2Defaults(TokenizerSettings* settings);
 
 }  // namespace quintet

@@ -23,9 +23,9 @@ void ForEachCharacter(std::string_view text, F f) {
 }
 
 // Applies SentencePiece's precompiled rules (Charsmap). As in Hugging Face's tokenizers, a grapheme
-// cluster of fewer than 6 bytes is first looked up as a whole: if a rule matches a prefix of it,
-// the shortest such rule's replacement replaces the whole cluster. Otherwise each character is
-// looked up on its own.
+// cluster of fewer than 6 bytes is first looked up as a whole: if rules match a prefix of it, the
+// replacement of the shortest of these rules replaces the whole cluster. Otherwise each character
+// is looked up on its own.
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}

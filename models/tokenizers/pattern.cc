@@ -56,9 +56,8 @@ class PatternMatcher {
       std::tie(step, at) = backtrack_.back();
       backtrack_.pop_back();
     }
-    // Clear the visited bits at the position where the match ends, because the next search starts
-    // at this position. There the states were visited by a search that succeeded, so matching from
-    // them has not failed.
+    // Clear the visited bits at the position where the match ends and the next search starts. They
+    // do not prove that matching fails from these states: the successful path may have set them.
     const size_t row = (*end - first_) * row_bytes_;
     if (row < visited_.size())
       std::fill_n(visited_.begin() + static_cast<ptrdiff_t>(row), row_bytes_, 0);

@@ -22,7 +22,7 @@ class WireReader {
   }
   bool good() const { return good_; }
 
-  // Whether the field has this number and type; fields of other types are unknown ones.
+  // Whether the field has this number and type. A field with another type counts as unknown.
   bool Is(uint64_t number, WireType type) const { return tag_ == (number << 3 | type); }
   uint64_t number() const { return number_; }        // kVarint
   std::string_view bytes() const { return bytes_; }  // the other types

@@ -1,9 +1,9 @@
 // The fields of a SentencePiece model file (sentencepiece_model.proto) that Quintet reads.
 //
 // The file is a protocol buffer and is read without libprotobuf: static variables of that library
-// are unique symbols, which the dynamic linker shares among all its copies in a process. A process
-// that has loaded another release, for example as a part of grpcio-tools, would crash when the
-// Python extension brings its own.
+// are unique symbols, which the dynamic linker shares among all copies of the library in a process.
+// A process that has loaded another release, for example as a part of grpcio-tools, would crash
+// when the Python extension loads its own copy.
 #pragma once
 
 #include <cstdint>

@@ -79,12 +79,12 @@ AddedToken SpecialToken(std::string content);
 
 // Adds the settings' tokens to parts->added, in this order: first `numbered`; then the tokens that
 // have a field of their own (bos, ..., mask) and model_specific; then `extra`, or `additional` if
-// `extra` is nullopt.
-// A token that is not in `numbered` is skipped if parts->added has a token of equal content once
-// `numbered` is added. Otherwise its id is the vocabulary's id of its content or, if the vocabulary
-// lacks it, the next free id; if several such tokens have the same content, the last one wins. Sets
-// parts->ids. parts->model must be set. Returns INVALID_ARGUMENT for a numbered token if the
-// vocabulary has another id for its content, or another content for its id.
+// `extra` is nullopt. A token that is not in `numbered` is skipped if parts->added, which by then
+// includes `numbered`, has a token of equal content. Otherwise its id is the vocabulary's id of its
+// content or, if the vocabulary lacks it, the next free id; if several such tokens have the same
+// content, the last one wins. Sets parts->ids. parts->model must be set. Returns INVALID_ARGUMENT
+// for a numbered token if the vocabulary has another id for its content, or another content for its
+// id.
 absl::Status ApplySettings(const TokenizerSettings& settings, PipelineParts* parts);
 
 }  // namespace quintet

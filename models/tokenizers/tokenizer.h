@@ -63,9 +63,9 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
 };
 
-// Returns the spans of a text's ids after truncation. `spans` are the spans of all ids of the text;
-// `ids` are the truncated ids. `ids` must be a prefix of all ids, except that its last element may
-// be the last one of all ids (eos), which then keeps its span.
+// Returns the spans of the ids that remain after truncation. `spans` are the spans of all ids of a
+// text. `ids` are the remaining ids: the first ids of the text, or the first ids followed by the
+// text's last id (eos), which keeps its span.
 std::vector<TokenSpan> TruncateSpans(std::vector<TokenSpan> spans, std::span<const int32_t> ids);
 
 }  // namespace quintet

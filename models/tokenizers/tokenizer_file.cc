@@ -15,8 +15,8 @@
 namespace quintet {
 namespace {
 
-// llama.cpp fills the vocabulary up to the rows of the embedding with unused pieces [PAD...], and
-// adds the sentinels of added_tokens.json as user-defined ones. spiece.model has neither.
+// llama.cpp pads the vocabulary to the number of rows of the embedding with unused pieces [PAD...],
+// and adds the sentinels of added_tokens.json as user-defined pieces. spiece.model has neither.
 bool IsFiller(const std::string& token, int32_t type) {
   return (type == kUnusedPiece && absl::StartsWith(token, "[PAD")) ||
          (type == kUserDefinedPiece && absl::StartsWith(token, "<extra_id_"));

@@ -1,6 +1,6 @@
-// Tokenizers of models as FindTokenizer finds them: a directory, a tokenizer file, or a weight file
-// with a tokenizer in it, which is the tokenizer.ggml keys of a GGUF file or the tensor
-// spiece_model of a text encoder in one file.
+// Loads the tokenizer that FindTokenizer has found: a directory, a tokenizer file, or a weight file
+// that contains a tokenizer. A GGUF file has it in its tokenizer.ggml keys, a text encoder in one
+// safetensors file has it in the tensor spiece_model.
 #pragma once
 
 #include <memory>

@@ -43,7 +43,7 @@ std::vector<uint8_t> UnpackRuns(const char* base64) {
 
 struct Mappings {
   std::u32string text;
-  // Maps a code point to {begin, length} of the characters in `text` that it is replaced by.
+  // Maps a code point to {begin, length} of its replacement, a range of characters of `text`.
   absl::flat_hash_map<uint32_t, std::pair<uint32_t, uint32_t>> places;
 
   explicit Mappings(const char* base64) {

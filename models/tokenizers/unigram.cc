@@ -21,9 +21,9 @@ Trie PieceTrie(const Vocabulary& vocabulary, const std::vector<bool>& unmatched)
 }
 
 // Values that elements of a Path may have instead of a token id. kUnknownCharacter: one character
-// that no piece matches. (The unknown token's id would not do: from a step's id Encode derives the
-// step's length in bytes, and the unknown token's spelling has another length than the character.)
-// kUnreached: no path ends at this byte.
+// that no piece matches. The unknown token's id cannot be used for it, because Encode takes the
+// number of bytes of a path element from the spelling of its id. kUnreached: no path ends at this
+// byte.
 constexpr int32_t kUnknownCharacter = -1;
 constexpr int32_t kUnreached = -2;
 

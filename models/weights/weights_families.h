@@ -27,9 +27,8 @@ class WeightTableBuilder {
   // A [rows, columns] matrix whose source tensor is stored as [columns, rows].
   void Transposed(const std::string& name, int64_t rows, int64_t columns, const Names& names,
                   LinearWeight* to);
-  // A [rows, columns] matrix whose rows are those of several source tensors, one tensor after the
-  // other. All of them have the same number of rows. If `gated` is true, there are two: gate, then
-  // up.
+  // A [rows, columns] matrix that is the concatenation of several source tensors with equal numbers
+  // of rows. If `gated` is true, there are two source tensors: gate, then up.
   void Stacked(const std::string& name, int64_t rows, int64_t columns,
                const std::vector<Names>& sources, bool gated, LinearWeight* to);
 

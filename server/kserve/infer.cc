@@ -39,8 +39,9 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Returns the dimensions of a tensor, completed to as many as `expected` has (-1: any size). The
-// tensor may lack the last dimension if that is 1, or the first one, which then becomes 1.
+// Returns the dimensions of a tensor, which must match `expected` (-1: any size). The tensor may
+// lack the last dimension if its expected size is 1, or the first dimension; a missing dimension
+// becomes 1.
 absl::StatusOr<std::vector<int64_t>> Dims(const std::string& name, const InputTensor& tensor,
                                           const std::vector<int64_t>& expected) {
   const auto matches = [&](const std::vector<int64_t>& shape) {
@@ -135,7 +136,8 @@ absl::Status CheckSame(const std::string& name, const InputTensor& tensor, size_
 
 int64_t InferTask::MemoryToRead(const kserve::ModelInferRequest& request) {
   // An integer of typed contents may take 1 byte in the message, 8 when parsed and 4 as a token id,
-  // all at the same time. Call::Parse has reserved the first two; this is for the third.
+  // all at the same time. Call::Parse has reserved the memory of the message and its parsed form;
+  // this bound is for the token ids.
   constexpr int64_t kBytesPerByte = 8;
   return request.raw_input_contents_size() > 0
              ? 0

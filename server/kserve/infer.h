@@ -29,8 +29,9 @@ class InferTask {
 
   // Memory, in bytes, that Read takes in addition to the message.
   static int64_t MemoryToRead(const kserve::ModelInferRequest& request);
-  // Reads the parts of the request that do not depend on the model. `reserved`: the result of
-  // reserving memory for them; if it is an error, only the options of the call are read.
+  // Reads the parts of the request that do not depend on the model. `reserved` is the status of the
+  // memory reservation for these parts. If it is an error, reads only the model name and the
+  // request id.
   void Read(const kserve::ModelInferRequest& request, const absl::Status& reserved);
   const v1::CallOptions& call() const { return call_; }
   const std::string& id() const { return id_; }
@@ -80,7 +81,7 @@ class InferTask {
                                                   const InputLimits& limits);
   // Whether the chunks of a stream have contained all requested texts and ids.
   bool IsAllSent(const v1::GenerateResponse& response) const;
-  // Replaces quintet.v1's field names by those of tensors in an error of input number `row`.
+  // Replaces the field names of quintet.v1 by tensor names in an error of input number `row`.
   absl::Status InTermsOfTensors(const absl::Status& status, size_t row) const;
 
   const bool streams_;

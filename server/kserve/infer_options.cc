@@ -34,7 +34,8 @@ const OperationInfo* OfKind(const std::vector<OperationInfo>& operations, Reques
   return nullptr;
 }
 
-// Returns the operation with the output `name` (outputs[index]), or null if all operations have it.
+// Returns the operation that has the output `name`, or null if all operations have this output.
+// Errors name the field outputs[index].
 absl::StatusOr<const OperationInfo*> OperationOf(const std::vector<OperationInfo>& operations,
                                                  const std::string& name, size_t index,
                                                  const ModelHost& host) {
@@ -155,7 +156,8 @@ absl::Status InferTask::ReadControls() {
 
 absl::Status InferTask::ReadOptions() {
   std::vector<google::protobuf::Message*> messages = {&decoding_};
-  // Fields that are no options: requested outputs set the first five; the rest are set elsewhere.
+  // Fields that no parameter may set: the requested outputs set the first five, other code sets the
+  // rest.
   std::vector<absl::string_view> hidden = {
       "return_text", "return_token_ids", "return_scores", "logprobs", "top_logprobs", "call",
       "input",       "inputs",           "targets",       "pairs",    "model",        "request_id",

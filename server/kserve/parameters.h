@@ -27,8 +27,8 @@ absl::StatusOr<bool> ReadFlag(const std::string& name, const nlohmann::json& val
 // 2 (normal) or 3 (low); or one of the strings "high", "normal" and "low".
 absl::StatusOr<v1::Priority> ReadPriority(const nlohmann::json& value);
 
-// Sets the options of one request in several messages. An option sets the field of its name in the
-// first of `messages` whose message type has such a field.
+// Sets the options of one request in several messages. An option sets the field of the same name in
+// the first of `messages` that has such a field.
 class ParameterReader {
  public:
   // `messages` must outlive the reader. `hidden` are names of fields that a request may not set.
@@ -36,9 +36,9 @@ class ParameterReader {
                   std::vector<absl::string_view> hidden)
       : messages_(std::move(messages)), hidden_(std::move(hidden)) {}
 
-  // Sets the option `name`. For an option that is not a string, a string is the JSON form of the
-  // value; `stop` also takes a plain string that does not begin with '['. An option that is set
-  // twice is an error.
+  // Sets the option `name`. If the option is a number, a boolean or a list, a string value is
+  // parsed as JSON. `stop` and `decoder_prefix` also take a plain string that does not begin with
+  // '['. An option that is set twice is an error.
   absl::Status Set(absl::string_view name, const nlohmann::json& value);
   // Sets the options of a sampling_parameters tensor: a JSON object with the names of the fields,
   // or with those names of vLLM's SamplingParams that mean the same. As in vLLM, temperature,

@@ -90,7 +90,7 @@ class Sequences {
     shape.insert(shape.end(), inner.begin(), inner.end());
     return shape;
   }
-  // Returns get(sequence) for each_ sequences per input; `missing` if an input has fewer of them.
+  // Returns `each_` values per input: get(sequence), or `missing` if the input has fewer sequences.
   template <typename T, typename Get>
   std::vector<T> Values(Get get, const T& missing) const {
     std::vector<T> values;
@@ -356,7 +356,8 @@ void WriteGeneratedChunk(const v1::GenerateChunk& chunk, const OutputOptions& op
 
 void WriteEncoded(const std::vector<Result>& results, v1::VectorType type,
                   const OutputOptions& options, kserve::ModelInferResponse* response) {
-  // FP16 and BF16 exist only as raw contents. Then all outputs are raw: a response has no mix.
+  // FP16 and BF16 exist only as raw contents, and a response must not mix typed and raw contents.
+  // If the embedding is FP16 or BF16, all outputs are therefore raw.
   OutputTensors to(options.typed && TypeOf(type) == kserve::TYPE_FP32, response);
   const int64_t batch = static_cast<int64_t>(results.size());
   int64_t rows = 0;

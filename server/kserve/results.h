@@ -23,7 +23,8 @@ struct OutputOptions {
   std::vector<std::string> names;
   bool flat = false;   // generation: merge the dimensions of batch and sequences
   bool typed = false;  // write typed contents
-  // By index of a generated sequence: the part already sent in chunks, which outputs leave out.
+  // For each generated sequence, by its index: the part that chunks have already sent. The outputs
+  // omit this part.
   std::map<uint32_t, SentPart> sent = {};
 };
 

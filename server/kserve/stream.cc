@@ -227,7 +227,8 @@ RpcOutput InferStream::Next() {
   write_posted_ = false;
   written = std::move(written_);
   if (failure_.has_value()) {
-    // The stream has failed: all output is dropped, and the stream ends with its last request.
+    // The stream has failed: all output is dropped, and the stream ends when its last request has
+    // ended.
     std::erase_if(items_, [](const auto& item) { return item->ended(); });
     if (items_.empty()) output.end = std::exchange(failure_, RpcOutcome{});
     return output;

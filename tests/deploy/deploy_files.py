@@ -42,7 +42,10 @@ def merged(base, patch):
 
 
 def rendered(folder: str) -> list[dict]:
-    """Returns what `kubectl kustomize` makes of a folder, for the fields that our files use."""
+    """Returns the objects that `kubectl kustomize` renders for a folder.
+
+    Supports only the fields that our kustomization.yaml files use.
+    """
     (kustomization,) = documents(f"{folder}/kustomization.yaml")
     known = {"apiVersion", "kind", "resources", "images", "patches"}
     assert kustomization.keys() <= known, kustomization.keys() - known

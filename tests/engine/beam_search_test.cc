@@ -37,8 +37,8 @@ class RandomLanguage {
   std::map<std::vector<int32_t>, std::vector<float>> rows_;
 };
 
-// Returns the longest common prefix of all sequences of a search, without the prompt: of the
-// running beams, whose tokens `histories` holds, and of the finished sequences.
+// Returns the longest common prefix of all sequences of a search, without the prompt. The sequences
+// are the running beams, whose tokens are in `histories`, and the finished sequences.
 std::vector<int32_t> CommonBeginning(const BeamSearch& search, size_t prompt,
                                      const std::vector<std::vector<int32_t>>& histories) {
   std::vector<int32_t> common(histories[0].begin() + prompt, histories[0].end());

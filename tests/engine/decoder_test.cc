@@ -34,8 +34,8 @@ int64_t TakenFromDevice(DecodingOptions second, bool causal = false) {
 }
 
 TEST_CASE("async scheduling: a request joins with the last token of its prompt") {
-  // The prompt of each request is one token, which comes from the host. All later input tokens of
-  // the decoder come from device memory.
+  // The decoder prompt of each request is one token, which comes from the host. All later input
+  // tokens of the decoder come from device memory.
   CHECK(TakenFromDevice({}) == 19 + 7);
   DecodingOptions sampled;
   sampled.do_sample = true;
@@ -58,7 +58,7 @@ TEST_CASE("async scheduling: all beams join together when the prompt has one tok
   DecodingOptions beams;
   beams.num_beams = 3;
   CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
-  // Only one token is possible in the first step, so only one beam can continue.
+  // Only token 9 is possible in the first step, so the other two beams start as copies of beam 0.
   beams.forced_bos_token_id = 9;
   CHECK(TakenFromDevice(beams) == 19 + 3 * 7);
 }

@@ -117,7 +117,7 @@ TEST_CASE("requests that are admitted together are all encoded before the next d
 }
 
 TEST_CASE("requests wait for several free sequences, but not for more than the limit of steps") {
-  // Two sequences run, of 12 and of 3 tokens; another request, of 3 tokens, waits.
+  // Two requests run, one for 12 tokens and one for 3. A third request, for 3 tokens, waits.
   const auto sequences_per_step = [](int64_t max_delay) {
     FakeOptions fake;
     fake.limits.max_step_sequences = 2;

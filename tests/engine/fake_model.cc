@@ -29,7 +29,7 @@ uint64_t Unpack(const float* in) {
 
 constexpr uint64_t kNoHistory = 7, kNoSource = 11;
 
-// Returns `hash` mixed with `adapter`, the adapter of a sequence; -1 (no adapter): `hash` itself.
+// Mixes the adapter of a sequence into `hash`. Without an adapter (-1), returns `hash` unchanged.
 uint64_t Adapted(uint64_t hash, int32_t adapter) {
   return adapter < 0 ? hash : Mix(hash, static_cast<uint64_t>(adapter));
 }

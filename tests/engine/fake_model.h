@@ -98,7 +98,8 @@ class FakeModel : public Model {
   uint64_t ReadSource(const DecodeBatch& batch, size_t group);
   uint64_t ReadHistory(const DecodeBatch& batch, size_t sequence, int64_t length);
   void CheckAdapters(std::span<const int32_t> adapters, size_t count);
-  // The index of the adapter of element i of a batch, whose adapters have these slots; -1: none.
+  // Returns the index of the adapter of element i of a batch; -1: none. `slots` holds the adapter
+  // slot of each element.
   int32_t AdapterOf(std::span<const int32_t> slots, size_t i) const;
   uint64_t CausalStateOf(size_t begin, size_t end, size_t row);
 

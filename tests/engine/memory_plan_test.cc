@@ -58,7 +58,7 @@ TEST_CASE("the plan counts the memory in which the factors of an adapter are rea
   options.adapters = {{"qv", adapter}};
   const absl::StatusOr<MemoryPlan> plan = MeasureMemory(tests + base, options, &pool);
   REQUIRE(plan.ok());
-  // The file holds the factors in f32, after 8 bytes and a header whose length these bytes are.
+  // The file consists of 8 bytes with the length of the header, the header, and the factors in f32.
   std::ifstream file(adapter + "/adapter_model.safetensors", std::ios::binary | std::ios::ate);
   const int64_t file_bytes = file.tellg();
   uint64_t header_bytes = 0;
@@ -85,8 +85,8 @@ TEST_CASE("a server has slots for more adapters than it loads, a job has not") {
 }
 
 TEST_CASE("a large adapter decides how much memory loading takes") {
-  // All factors are zero and lie in a hole of the file. Reading weights takes 40 MiB with one
-  // thread.
+  // The factors take 64 MiB: zeros, stored as a hole in the file. Without the adapter, loading
+  // takes 40 MiB with one thread.
   constexpr int64_t kRank = 1024, kFactorBytes = kRank * 256 * 4;
   const ScratchDirectory directory;
   nlohmann::json header;

@@ -19,8 +19,8 @@ Request EncodeRequest(Pooling pooling, bool normalize = false) {
   return request;
 }
 
-// Pools `states` [rows, width] as `request` asks and returns the result. Passes PoolStates only the
-// rows that PooledRows selects.
+// Pools `states` [rows, width] as `request` specifies and returns the result. Passes PoolStates
+// only the rows that PooledRows selects.
 Result Pooled(const Request& request, const std::vector<float>& states, int64_t width) {
   const RowRange rows = PooledRows(request, static_cast<int64_t>(states.size()) / width);
   Result result;

@@ -12,8 +12,9 @@ struct GapCounter : StepObserver {
   int64_t gaps = 0;
 };
 
-// An engine with a simulated clock. Each step advances the clock by step_us, by default 1; times
-// then are numbers of steps. The fake model advances it further if `fake` gives work a duration.
+// An engine with a simulated clock. Each step advances the clock by step_us. By default step_us is
+// 1, so that times are numbers of steps. If `fake` gives work a duration, the fake model advances
+// the clock further.
 struct PriorityScene {
   explicit PriorityScene(FakeOptions fake, EngineLimits limits = {})
       : fake_options(Timed(fake)), model(fake_options, &pool) {
@@ -146,7 +147,8 @@ TEST_CASE("while a higher priority is encoded, lower ones leave most steps to th
     return TimingOf(high).first_token_us;
   };
   // Encoding the HIGH request takes 2,000 us: 200 us in each of 10 steps. If the running requests
-  // are HIGH too, each of these steps also decodes for 400 us; if they are LOW, every fourth does.
+  // are HIGH too, each of the 10 steps also decodes for 400 us. If they are LOW, only every fourth
+  // step decodes.
   const int64_t beside_high = wait_of(Priority::kHigh), beside_low = wait_of(Priority::kLow);
   CHECK(beside_high > 5000);
   CHECK(beside_low < beside_high * 2 / 3);

@@ -12,8 +12,9 @@ namespace quintet {
 std::unique_ptr<Model> LoadScorer(const char* golden_case, WeightType type, Device* device,
                                   ThreadPool* pool);
 
-// Returns a score request. Its prompt is longer than a tile of keys. Its targets have many lengths
-// and together more rows than a block of rows on any backend. `seed` selects the tokens.
+// Returns a score request. Its prompt is longer than a tile of keys. Its 24 targets have different
+// lengths and 310 tokens in all, so that LoadScorer's model scores them in several blocks. `seed`
+// selects the tokens.
 Request ScoreRequestFor(const ModelConfig& config, int seed);
 
 // Runs all requests together in one engine and returns their results.

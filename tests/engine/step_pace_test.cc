@@ -1,4 +1,4 @@
-// Tests that streams keep their pace during encoding and prefill, by the fake model's clock.
+// Tests, on the fake model's clock, that encoding and prefill do not slow down running streams.
 #include "engine/step_pace.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Fuzz target: the JSON of the HTTP API. Any bytes are the body of a request; byte 0 selects the
-// route. Every body must give either messages of RPCs, which must parse, or an error, which must
-// become JSON on one line with a 4xx status. From the messages the test makes up successful
-// responses of the RPCs; translated back, they must give valid JSON or server-sent events.
+// Fuzz target: the JSON of the HTTP API. Byte 0 selects the route; all other bytes are the body of
+// a request. Every body must give either request messages of RPCs, which must parse, or an error,
+// which must become one line of JSON with a 4xx status. The test then makes up responses to the
+// request messages. Translated back, they must be valid JSON or server-sent events.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -22,7 +22,7 @@
 namespace quintet {
 namespace {
 
-// The shipped model, which takes chats and can rerank, and the version of it that serves.
+// Returns the shipped model, ready to serve. Its templates allow chats and reranking.
 const ModelBinding& Binding() {
   static ThreadPool* const pool = new ThreadPool(1);
   static auto* const registry = new prometheus::Registry();

@@ -1,6 +1,7 @@
-// Fuzz target: any bytes on a connection to the HTTP server. Byte 0 selects the sizes of the pieces
-// in which they are sent. What the server sends back must be HTTP responses, and it must close the
-// connection or wait for more. libFuzzer's timer interrupts system calls, which are then repeated.
+// Fuzz target: a client that sends any bytes to the HTTP server. Byte 0 selects the sizes of the
+// pieces in which the client sends the others. What the server sends must begin like an HTTP/1.1
+// response, and the server must close the connection once the client has half-closed it.
+// libFuzzer's timer interrupts system calls, which are then repeated.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -105,7 +105,7 @@ def gguf_key(name, kind, value):
 
 
 def make_gguf():
-    """ENCODER with a tokenizer of 12 pieces, its matrices in the block format of each file."""
+    """Writes ENCODER and a tokenizer of 10 pieces as GGUF, one file for each block format."""
     tokens = ["<pad>", "</s>", "<unk>", "▁", "a", "b", "ab", "<0x41>", "[PAD8]", "[PAD9]"]
     types = [3, 3, 2, 1, 1, 1, 4, 6, 5, 5]
     texts = b"".join(struct.pack("<Q", len(t.encode())) + t.encode() for t in tokens)
@@ -144,7 +144,7 @@ def make_gguf():
 
 
 def make_text_encoder():
-    """ENCODER as e4m3 with each kind of scale and declaration."""
+    """Writes ENCODER as e4m3: without scales, and with each kind of scale and its declaration."""
     for file in ("plain", "scaled_fp8", "comfy_quant", "metadata"):
         entries, metadata = [], {"format": "pt"}
         if file == "scaled_fp8":

@@ -1,5 +1,5 @@
-// What the fuzz targets of weight files share: a file with the input's bytes, and the steps from
-// opening a file to reading all of it.
+// Helpers of the fuzz targets for weight files: they write the fuzz input to a file, and read a
+// whole model from a file.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace quintet {
 // to it. The file is reused by the next call.
 std::string FuzzFile(const uint8_t* data, size_t size, const std::string& suffix);
 
-// Opens the file as a model: its weights, every value of them, its configuration and tokenizer.
-// Aborts if an error has another code than those that a damaged file may cause.
+// Reads the file as a model: all values of its weights, its configuration and its tokenizer. Aborts
+// if a step fails with a status code that a damaged file must not cause.
 void ReadWeightFile(const std::string& path);
 
 }  // namespace quintet

@@ -218,7 +218,7 @@ def check(folder):
 
 
 def make(folder, base, changes, length, decoder_length, seed):
-    """Creates a case whose model has other sizes than that of the case `base`.
+    """Creates a case from the model of the case `base`, with `changes` to its config.json.
 
     The weights are random, with the mean and standard deviation of the tensors of `base`.
     """

@@ -30,8 +30,8 @@ std::vector<OutputKind> OutputsOf(const std::string& kind) {
   return {};
 }
 
-// Returns one hidden state of each row, that at positions[r] of row r. `states` is packed: the rows
-// follow each other without padding.
+// Returns one hidden state of each row: for row r the state at positions[r]. `states` is packed:
+// the rows follow each other without padding.
 std::vector<float> Pick(const std::vector<float>& states, const TokenRows& rows,
                         const std::vector<size_t>& positions, int64_t width) {
   std::vector<float> picked;

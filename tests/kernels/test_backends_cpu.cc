@@ -1,5 +1,5 @@
-// The backends of kernels_test: every instruction set that this CPU supports, each with one or
-// three threads or, for some instruction sets, once with one and once with three.
+// The backends of kernels_test: every instruction set that this CPU supports, with one thread, with
+// three threads, or with each of the two.
 #include <cstring>
 #include <deque>
 #include <span>

@@ -27,7 +27,8 @@ class GpuBackend : public TestBackend {
   }
 
  private:
-  // Each array is a separate allocation, so that compute-sanitizer detects out-of-bounds accesses.
+  // Each tensor is a separate allocation, so that compute-sanitizer detects out-of-bounds accesses.
+  // Only the index arrays of PutPlan share allocations.
   void* Allocate(int64_t bytes) override {
     return Keep(gpu->Allocate(std::max<int64_t>(1, bytes)));
   }

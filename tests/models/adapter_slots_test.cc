@@ -11,7 +11,8 @@
 namespace quintet {
 namespace {
 
-// Adapters without factors, and what each slot was filled with last.
+// AdapterSlots, and adapters without factors. held[slot] is the id of the adapter that was last
+// loaded into the slot.
 struct SlotsOfNothing {
   SlotsOfNothing(int64_t slot_count, size_t adapter_count)
       : held(static_cast<size_t>(slot_count)),

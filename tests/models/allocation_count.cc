@@ -13,8 +13,8 @@ int64_t AllocationCount() { return count.load(); }
 }  // namespace quintet
 
 // Replacements of operator new and delete; the array forms (operator new[]) call them. The nothrow
-// form must be replaced too: that of a sanitizer runtime would not call the function below, and
-// memory from it must not be passed to std::free.
+// form is replaced too: a sanitizer runtime's own nothrow form would not be counted, and memory
+// from it must not be passed to std::free.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++count;
   return std::malloc(bytes == 0 ? 1 : bytes);

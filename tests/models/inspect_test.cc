@@ -56,7 +56,7 @@ TEST_CASE("Inspect rejects directories without a model") {
   CHECK(InspectModel(scratch / "bad", "", false).status().code() == absl::StatusCode::kNotFound);
 }
 
-// Returns the Inspection of a language model without faults, for which there must be no warnings.
+// Returns the Inspection of a correct language model, which causes no warnings.
 Inspection Sound() {
   Inspection in;
   in.config.vocab = 1000;

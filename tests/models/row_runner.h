@@ -28,10 +28,10 @@ class RowRunner {
   RowRunner(const RowRunner&) = delete;
   RowRunner& operator=(const RowRunner&) = delete;
 
-  // Sets the adapter of each row for all following calls, null for none. With an empty list, the
-  // initial value, no row has an adapter. The model must have a slot for each.
+  // Sets the adapter of each row for all following calls; null: none. With an empty list, the
+  // initial value, no row has an adapter. The model must have a slot for each adapter.
   void set_adapters(const std::vector<AdapterHandle>& adapters);
-  // The same with indices in LoadOptions::adapters, or -1 for none.
+  // Like the function above, but takes indices in LoadOptions::adapters; -1: none.
   void set_adapters(const std::vector<int32_t>& adapters);
 
   // Encodes all rows as one batch, in slices of about `work` units (one unit is one token through

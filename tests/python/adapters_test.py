@@ -64,7 +64,7 @@ def model(adapters):
 
 @pytest.fixture(scope="module")
 def texts(model):
-    """By adapter (None: without): the texts that the model generates for words(8)."""
+    """Returns the texts that the model generates for words(8), by adapter (None: without one)."""
     return {
         name: [result.text for result in model.generate(words(8), adapter=name, **OPTIONS)]
         for name in (None, "one", "two")
@@ -132,7 +132,8 @@ def server(adapters, tmp_path_factory):
 
 
 def test_many_adapters_in_a_batch_give_the_results_of_each_alone(tmp_path):
-    # 33 threads call at the same time, each with another adapter or without one. Ranks differ.
+    # 33 threads call at the same time: 32 of them with an adapter each, of ranks 1 to 16, and one
+    # without an adapter.
     adapters = {f"a{i}": make_adapter(tmp_path / f"a{i}", i, rank=1 + i % 16) for i in range(32)}
     names = [None, *adapters]
     options = {"num_beams": 2, "max_new_tokens": 40, "min_new_tokens": 30, "return_scores": True}
@@ -179,7 +180,8 @@ def test_clients_of_the_server(server, texts):
         rows = client.encode(["phoneme", "phoneme"], adapter="one")
         assert np.array_equal(rows[0], rows[1])
         assert not np.array_equal(rows, client.encode(["phoneme", "phoneme"]))
-        # The encoder cache has the states of the same text without an adapter, and with another.
+        # The encoder cache holds the states of this text without an adapter and with each adapter.
+        # The request must use the states for its own adapter.
         cached = client.generate(words(1)[0], adapter="one", **OPTIONS)
         assert cached.text == texts["one"][0]
         scores = client.score("phoneme", ["F OW1"], adapter="one").logprobs
@@ -245,7 +247,7 @@ ACTIONS = POOL.FindEnumTypeByName("quintet.admin.v1.ModelChange.Action").values_
 
 
 class ChangingAdapters:
-    """A server whose table of adapters changes, in one slot of which all must take turns."""
+    """A server whose adapters change, and take turns in its only adapter slot."""
 
     def __init__(self, folder, adapters):
         self.folder, self.adapters = folder, {name: str(path) for name, path in adapters.items()}
@@ -255,8 +257,8 @@ class ChangingAdapters:
         return {"g2p": (str(G2P), {"adapters": self.adapters, "adapter-slots": 1})}
 
     def change(self, **adapters):
-        """Changes the paths of these names (None: removes the adapter). Returns the name of the
-        action that this was, and the failure."""
+        """Sets the paths of the named adapters (None: removes the adapter) and reloads the
+        configuration. Returns the name of the action that the server took, and the failure."""
         for name, path in adapters.items():
             self.adapters.pop(name, None)
             if path is not None:
@@ -288,7 +290,7 @@ def test_adapters_change_without_loading_the_model_again(changing, texts, adapte
         assert changing.change(three=three) == ("ADAPTERS_CHANGED", "")
         assert client.info().adapters == ["one", "two", "three"]
         assert text("three") not in {texts[name][0] for name in texts}
-        # Another path under the same name, and other files under the same path.
+        # First the name "one" gets another path; then the path of "three" gets other files.
         assert changing.change(one=adapters["two"]) == ("ADAPTERS_CHANGED", "")
         assert text("one") == texts["two"][0]
         shutil.rmtree(three)

@@ -19,8 +19,8 @@ PACKAGE = "quintet.admin.v1"
 
 
 def _pool() -> descriptor_pool.DescriptorPool:
-    """Returns the descriptors of admin.proto. Generated modules would be part of the package
-    quintet, which belongs to the client."""
+    """Returns the descriptors of admin.proto. Generated Python modules are not used, because they
+    would be in the package quintet, which belongs to the client."""
     with tempfile.NamedTemporaryFile() as file:
         arguments = [f"-I{SOURCE / 'proto'}", f"--descriptor_set_out={file.name}"]
         proto = "quintet/admin/v1/admin.proto"
@@ -44,7 +44,7 @@ ADMIN_KEY = "sk-admin-0042-secret"
 
 
 def other_weights(weights: bytes) -> bytes:
-    """Returns weights of the same size whose answers differ: the last norm is negated."""
+    """Returns weights of the same size that give other answers: the last norm is negated."""
     (header_bytes,) = struct.unpack("<Q", weights[:8])
     header = json.loads(weights[8 : 8 + header_bytes])
     tensor = header["decoder.final_layer_norm.weight"]

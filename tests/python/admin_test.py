@@ -261,7 +261,7 @@ def test_a_model_whose_files_are_invalid_is_listed_as_failed(server, checkpoint,
 
 
 def test_hang_ups_reload_the_configuration_once_for_many(server, checkpoint, tmp_path):
-    """A storm of SIGHUP while calls run: every call is answered, and the last state holds."""
+    """Sends many SIGHUPs while calls run: all calls succeed, and the last configuration holds."""
     models = {"g2p": (checkpoint.folder, {})}
     stop, failures, answers = threading.Event(), [], set()
 
@@ -291,7 +291,7 @@ def test_hang_ups_reload_the_configuration_once_for_many(server, checkpoint, tmp
 
 
 def test_two_operations_at_once_on_one_model(server):
-    """One of them is refused or both are done one after the other; the model serves."""
+    """Each of several concurrent reloads is either done or refused; then the model serves."""
     outcomes = set()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for _ in range(4):

@@ -39,12 +39,13 @@ DEADLINE_S = 0.3
 
 
 class MatrixClient:
-    """A client for one server. Each operation of OPERATIONS that it has is a method.
+    """A client for one server. Each operation of OPERATIONS that it has is a method, except "key"
+    and "tls", whose test calls unary().
 
     `key` and `ca` are the API key and the certificate authority's file of a server with TLS.
-    unary() and stream() return the text of WORDS[0]. error(), deadline() and key() raise the
-    client's exception; text() of it is what the test searches. cancel() starts an endless request,
-    waits until it has begun, and cancels it.
+    unary() and stream() return the text for WORDS[0]. error() and deadline() raise the client's
+    exception; text() returns the text of an exception. cancel() starts an endless request, waits
+    until it has begun, and cancels it.
     """
 
     name = ""
@@ -204,7 +205,7 @@ class HuggingfaceHub(MatrixClient):
         return "".join(self._client().text_generation(WORDS[0], stream=True))
 
     def batch(self):
-        """The similarity of the first word and the others: the only batch of this client."""
+        """Returns the first word's similarities to the others: this client has no other batch."""
         url = self.url + "/similarity"
         return self._client().sentence_similarity(WORDS[0], WORDS[1:], model=url)
 
@@ -252,13 +253,13 @@ class TextGeneration(MatrixClient):
 
 
 def long_texts(start: str) -> list[str]:
-    """Texts that take an encoder longer than 30 ms. Calls with another `start` return other texts,
-    which the encoder's cache does not have."""
+    """Returns texts that take an encoder longer than 30 ms. Each `start` gives other texts, so that
+    the encoder cache does not have their states."""
     return [f"{start}{turn} " + "wagner " * 500 for turn in range(64)]
 
 
 class TeiClient(MatrixClient):
-    """It returns the error's JSON as if it were the answer, and has no generation."""
+    """This client cannot generate, and returns the JSON of an error as if it were an answer."""
 
     name = "tei-client"
     error_text = "truncation_direction"
@@ -353,7 +354,7 @@ CLIENTS = [Grpcio, Tritonclient, Openai, HuggingfaceHub, TextGeneration, TeiClie
 
 
 def operations(client: type[MatrixClient]) -> list[str]:
-    """Key and TLS are those of any request that the client can make."""
+    """Every client has "key" and "tls", because their test needs only unary()."""
     return [name for name in OPERATIONS if name in ("key", "tls") or hasattr(client, name)]
 
 
@@ -405,7 +406,7 @@ def test_texts(server, expected, client, operation):
 
 @pytest.fixture(scope="module")
 def encoder(tiny_models):
-    """TEI serves a model that embeds, and its client checks that."""
+    """A server with an embedding model. The client of TEI requires one."""
     with HttpServer(tiny_models["t5-encoder"]) as running:
         yield running
 
@@ -480,8 +481,10 @@ def test_deadlines(endless, encoder, client, operation):
 
 
 def check_ended(server, before: float, client) -> None:
-    """One request has ended early. Of a batch, those inputs that were not encoded yet have; none if
-    it had not reached the engine."""
+    """Waits until one request has ended early and nothing runs.
+
+    TeiClient sends a batch, in which any number of inputs may end early.
+    """
     if client is not TeiClient:
         assert eventually(lambda: cancelled(server) == before + 1)
     assert eventually(lambda: at_rest(server))
@@ -490,7 +493,7 @@ def check_ended(server, before: float, client) -> None:
 @parametrized("key", "tls")
 def test_keys_and_tls(secure, certificates, expected, monkeypatch, client, operation):
     ca = certificates["ca.pem"]
-    # The clients that use requests take the authority from here.
+    # Clients that use the package requests read the certificate authority from this variable.
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca))
     good = client(secure, KEY, ca)
     assert good.unary() == (WORDS[0] if client is TeiClient else expected[0])

@@ -1,5 +1,5 @@
-"""Tests the files that T5 text encoders come in through the command line: GGUF, one safetensors
-file, diffusers pipelines; damaged ones among them; and padding as the pipelines pad."""
+"""Tests the file formats of T5 text encoders on the command line: GGUF, one safetensors file and
+diffusers pipelines, also damaged files; and the same padding as in the pipelines."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_inspect_names_the_formats_in_the_file():
 
 
 def test_damaged_files_end_with_code_3(tmp_path):
-    """Every prefix of some lengths, and single bytes changed in the header."""
+    """Rejects files that are cut at several lengths or have one wrong byte in the header."""
     raw = (FORMATS / "t5-encoder.gguf").read_bytes()
     path = tmp_path / "model.gguf"
     for size in (0, 3, 20, 500, 5000, len(raw) // 2, len(raw) - 100):
@@ -133,7 +133,7 @@ def test_damaged_files_end_with_code_3(tmp_path):
 
 
 def test_padding_equals_that_of_the_pipelines():
-    """States that transformers computed with the pipelines' masks (tools/padding_oracle.py)."""
+    """Compares states with recorded ones that transformers computed with the pipelines' masks."""
     recorded = json.loads((FORMATS / "padded.json").read_text())
     for case in recorded["cases"]:
         model = CASES / case["model"]

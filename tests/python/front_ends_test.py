@@ -17,7 +17,7 @@ from server_process import G2P, KEY, WRONG_KEY, eventually, words
 Code = grpc.StatusCode
 PROMPT = fields_test.PROMPT
 ENDLESS = {"ignore_eos": True, "max_new_tokens": 4000}
-# Options that turn sampling on by themselves where clients expect it (server/HTTP.md).
+# Options that turn sampling on without do_sample, because clients expect it (server/HTTP.md).
 SAMPLES_ALONE = {
     Completions: {"temperature"},
     Tgi: {"temperature", "top_k", "top_p", "typical_p"},
@@ -72,7 +72,7 @@ def bad_options(front):
 
 
 def test_the_table_of_bad_options(server, front):
-    """Each is INVALID_ARGUMENT, names the field as the client spells it, and starts nothing."""
+    """Each gives INVALID_ARGUMENT with the field as the client spells it, and starts no request."""
     accepted = server.metric("quintet_requests_accepted_total")
     seen = 0
     for options, field in bad_options(front):

@@ -12,7 +12,7 @@ from server_process import Server, free_port
 
 
 def floats(values) -> list[float]:
-    """Rounds numbers of JSON to float, as quintet.v1 has them."""
+    """Rounds numbers of JSON to 32-bit floats, the type in quintet.v1."""
     return [float(np.float32(value)) for value in values]
 
 
@@ -49,7 +49,7 @@ class HttpServer(Server):
             connection.close()
 
     def post(self, path: str, body, **headers) -> Response:
-        """Sends `body` as JSON, or as it is if it is bytes or text."""
+        """Sends `body` as JSON; sends bytes and text unchanged."""
         if isinstance(body, str):
             body = body.encode()
         if not isinstance(body, bytes):

@@ -228,7 +228,7 @@ def probabilities(client, prompts, labels, softmax) -> list[float]:
 @pytest.mark.parametrize("model", ["g2p", "gpt2"])
 @pytest.mark.parametrize("softmax", [True, False])
 def test_generative_scoring(scoring, model, softmax):
-    """An encoder-decoder scores its first token, a causal model the one after the prompt."""
+    """Scores the first output token of an encoder-decoder or of a causal model."""
     items, labels = ["bach", "mozart", "x"], [20, 7, 33]
     with scoring.client(call={"model": model}) as client:
         after = probabilities(client, [WORD + item for item in items], labels, softmax)
@@ -313,7 +313,8 @@ def test_info_health_and_openapi(server, one):
                 assert one.fetch("GET", path.replace("{id}", "t5-encoder")).status == 200, path
                 continue
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            # Every documented field is known: a wrong type is an error that is not "unknown".
+            # The server must know every documented field: if the field is known, a value of the
+            # wrong type is rejected with an error other than "unknown field".
             for name in schema["properties"]:
                 answer = one.post(path, {name: {"no": ["such", "type"]}})
                 assert b"unknown field" not in answer.body, (path, name)

@@ -162,7 +162,7 @@ def test_slow_clients_delay_nobody(server):
 
 
 def test_streams_whose_clients_do_not_read_delay_nobody(server):
-    """tests/server/http_api_test.cc tests that such a stream is cut off."""
+    """tests/server/http_api_test.cc tests that the server ends a stream that nobody reads."""
     stalled = []
     accepted = server.metric("quintet_requests_accepted_total")
     for _ in range(16):

@@ -105,7 +105,7 @@ def test_stream_equals_unary(api, client):
 
 
 def test_token_ids_of_a_stream(server, client):
-    """Each event has the new ids; together they are those of the whole answer."""
+    """Each event has its new ids; together they are the ids of the unary response."""
     for options in ({}, {"num_beams": 3}, {"stop": ["AE1"]}, {"num_beams": 2, "n": 2}):
         body = {"prompt": WORD, "return_token_ids": True, **options}
         whole = server.post("/v1/completions", body).json()["choices"]

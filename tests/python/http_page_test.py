@@ -140,7 +140,7 @@ def test_the_flag_needs_the_http_api():
 
 
 def test_the_sources_obey_their_policy():
-    """No inline script or style, no text that becomes HTML, and no address of another host."""
+    """The page has no inline script or style, parses no text as HTML, and names no other host."""
     html = (FILES / "index.html").read_text(encoding="utf-8")
     assert re.findall(r"<script(?![^>]* src=)", html) == []
     assert re.findall(r"<style|\sstyle=|\son\w+=", html) == []
@@ -151,7 +151,7 @@ def test_the_sources_obey_their_policy():
             assert word not in text, file.name
         for word in ("localStorage", "sessionStorage", "document.cookie"):
             assert word not in text, file.name
-    # Every part is requested, and every module that is imported exists.
+    # Every file of the page is requested, and every imported module exists.
     used = set(re.findall(r'(?:src|href)="page/([^"]+)"', html))
     for name in assets():
         if name.endswith(".js"):

@@ -254,7 +254,7 @@ def failed(stub, message) -> Failure:
 
 
 def test_invalid_requests(server):
-    """Each has its code, the name of its field and a text; the server serves on."""
+    """Each error has its code, field and text; afterwards the server still serves."""
     with stub_of(server) as stub:
         for i, (message, field, text) in enumerate(INVALID):
             if field is None:
@@ -271,7 +271,7 @@ def test_invalid_requests(server):
 
 
 def test_the_same_requests_in_a_stream(server):
-    """A stream gives each request the error of the unary call, and goes on."""
+    """In a stream each request gets the error of the unary call, and the stream continues."""
     bad = [(message, field) for message, field, _ in INVALID if field not in (None, "stream")]
     with stub_of(server) as stub:
         unary = [failed(stub, message).message for message, _ in bad]
@@ -340,7 +340,8 @@ def test_deadlines(server):
             stub.ModelInfer(slow, timeout=0.2)
         assert late.value.code() == Code.DEADLINE_EXCEEDED
         with pytest.raises(grpc.RpcError) as late:
-            # Errors as statuses, also if the server's own deadline is the first to pass.
+            # triton_grpc_error makes errors statuses, also if the server's own deadline passes
+            # first.
             metadata = [("triton_grpc_error", "true")]
             list(stub.ModelStreamInfer(iter([slow]), timeout=0.2, metadata=metadata))
         assert late.value.code() == Code.DEADLINE_EXCEEDED
@@ -466,6 +467,6 @@ def test_a_draining_server_is_not_ready():
         assert eventually(lambda: not stub.ServerReady(service_pb2.ServerReadyRequest()).ready, 3)
         assert not stub.ModelReady(ready).ready
         assert stub.ServerLive(service_pb2.ServerLiveRequest()).live
-        # Calls are served until the drain begins, as those of quintet.v1.
+        # During the drain delay the server still serves calls.
         assert stub.ModelInfer(text_request("a")).outputs
         assert server.process.wait(60) == 0

@@ -77,7 +77,7 @@ def stub_of(server):
 
 
 class Stream:
-    """The responses of a ModelStreamInfer of tritonclient, as (result, error)."""
+    """A ModelStreamInfer call of tritonclient. next() returns a response as (result, error)."""
 
     def __init__(self, client: triton.InferenceServerClient, **arguments):
         self.client = client
@@ -99,7 +99,7 @@ class Stream:
         return self._responses.get(timeout=60)
 
     def until_final(self) -> list:
-        """The responses until one with triton_final_response, of one request."""
+        """Returns the responses to one request, up to the one with triton_final_response."""
         results = []
         while True:
             result, error = self.next()

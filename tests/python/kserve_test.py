@@ -48,7 +48,7 @@ def heads(tiny_models):
 
 
 def test_the_published_field_numbers(tmp_path):
-    """Every field, enum value and method of our proto is that of tritonclient's descriptors."""
+    """All fields, enum values and methods of our proto are as in tritonclient's descriptors."""
     out = tmp_path / "descriptors"
     arguments = [f"-I{SOURCE / 'proto'}", f"--descriptor_set_out={out}"]
     assert protoc.main(["protoc", *arguments, "inference/grpc_inference.proto"]) == 0
@@ -95,7 +95,7 @@ def test_the_published_field_numbers(tmp_path):
     ],
 )
 def test_generated_texts_equal_those_of_quintet_v1(client, infer, options):
-    """A batch has the texts, ids, scores and reasons of separate calls of quintet.v1."""
+    """A batch gives the texts, ids, scores and finish reasons of separate calls of quintet.v1."""
     parameters = {
         name: json.dumps(value) if isinstance(value, list) else value
         for name, value in options.items()
@@ -141,7 +141,7 @@ def test_default_outputs_and_info(infer):
 
 
 def test_a_tensor_without_second_dimension(infer):
-    """As with Triton's vLLM back end, [1] gives [sequences]; [n] gives [n * sequences]."""
+    """As in Triton's vLLM back end, an input [n] gives an output [n * sequences]."""
     result = infer([texts("wagner", flat=True)])
     assert list(result.as_numpy("text_output")) == [b"W AE1 G N ER0"]
     result = infer(
@@ -179,7 +179,7 @@ def test_sampling_parameters_as_of_vllm(client, infer):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_token_ids(client, infer, dtype):
-    """Rows of different lengths, by lengths or by a mask, padded on either side."""
+    """Sends rows padded on the right or left, with their lengths or an attention mask."""
     rows = [[token.id for token in client.tokenize(word).tokens] for word in WORDS]
     longest = max(len(row) for row in rows)
     right = numpy.array([row + [0] * (longest - len(row)) for row in rows], dtype)
@@ -203,7 +203,7 @@ def test_token_ids(client, infer, dtype):
 
 
 def test_typed_contents_equal_raw_contents(server):
-    """Both forms give the same answer, each in the form of its request."""
+    """Typed and raw requests give the same answer; the response has the form of the request."""
     with stub_of(server) as stub:
         raw = stub.ModelInfer(text_request(*WORDS, wanted=["text_output", "seed"]))
         typed = stub.ModelInfer(

@@ -20,7 +20,7 @@ F_SETPIPE_SZ = 1031
 
 
 class Pipe:
-    """A full pipe of the smallest size. It has no reader until `read_until` is called."""
+    """A full pipe of the smallest size. Nothing reads from it until `read_until` is called."""
 
     def __enter__(self):
         self._reader, self.writer = os.pipe()

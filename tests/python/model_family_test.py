@@ -21,7 +21,7 @@ FILES_OF_TOKENIZER_TESTS = ("cases.jsonl", "config.json")
 
 @pytest.fixture(scope="module", params=NAMES)
 def family(request, tmp_path_factory):
-    """The folder of a model with its tokenizer, and what was recorded."""
+    """Returns the folder of a model with its tokenizer, and the recorded outputs."""
     folder = tmp_path_factory.mktemp("families") / request.param
     shutil.copytree(FAMILIES / request.param, folder)
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))

@@ -28,7 +28,8 @@ import sentencepiece
 pieces = sentencepiece.SentencePieceProcessor(model_file={str(G2P / "spiece.model")!r})
 assert pieces.decode(pieces.encode("phoneme")) == "phoneme"
 """,
-    # Its protobuf initialises a unique symbol of libprotobuf, which every later copy would share.
+    # grpc_tools contains a copy of libprotobuf. It initialises a GNU_UNIQUE symbol, which every
+    # copy of libprotobuf that is loaded later would share.
     "grpc_tools": f"""
 import os
 from grpc_tools import protoc

@@ -109,7 +109,7 @@ class RpcClient:
 
     def encode_stream(self, values, **options):
         """Encodes an iterable of any length; yields EncodeStreamResponse in completion order,
-        with item_id = index in `values`. `options`: those of encode_options."""
+        with item_id = index in `values`. `options`: the arguments of encode_options."""
         message = encode_options(**options)
         requests = (
             pb.EncodeStreamRequest(

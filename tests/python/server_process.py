@@ -19,7 +19,7 @@ BINARY = os.environ.get("QUINTET_BINARY", str(SOURCE / "build" / "quintet"))
 # Commands without --device run on the CPU, also on a machine with a GPU: tests compare results bit
 # by bit, and Quintet makes them bit-identical only on the CPU.
 os.environ.setdefault("QUINTET_DEVICE", "cpu")
-# The folder from which tests import the Python package quintet: that of the build that contains
+# The folder of the Python package quintet that tests import: by default in the build that contains
 # BINARY. With QUINTET_PACKAGE=installed, tests import the package that is installed for the running
 # Python interpreter instead.
 PACKAGE = str(pathlib.Path(BINARY).resolve().parent / "python")

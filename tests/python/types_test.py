@@ -16,7 +16,7 @@ strict = True
 [mypy-grpc.*,google.*,tqdm.*,huggingface_hub.*]
 ignore_missing_imports = True
 """
-# The calls of a line with "wrong" must be errors, all others none.
+# mypy must report an error in every line that ends with "# wrong", and in no other line.
 PROGRAM = """
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypedDict

@@ -40,7 +40,7 @@ def verify(model, *flags: str, **environment: str) -> subprocess.CompletedProces
 
 
 def rows_of(report: str) -> dict[str, tuple[str, float, float, bool]]:
-    """The table of a report: what was compared, the difference, the tolerance and the verdict."""
+    """Returns the rows of a report by check: (what was compared, difference, tolerance, passed)."""
     rows = {}
     for line in report.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -56,7 +56,8 @@ TEST_CASE("Numbers and texts are written as nlohmann::json writes them", "[json]
   CHECK(JsonText("a\xFF") == "\"a\xEF\xBF\xBD\"");
 }
 
-// Runs `work` in turn with each of its allocations failing, until none fails.
+// Runs `work` repeatedly; in run n its n-th allocation fails. Ends after a run in which none
+// failed.
 template <typename Work>
 void FailEachAllocation(Work work) {
   bool failed = true;

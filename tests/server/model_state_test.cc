@@ -119,7 +119,8 @@ void CheckInvariants(const ModelLifecycle& model) {
   CHECK((model.version() != 0) == IsOneOf(state, {S::kServing, S::kReplacing}));
   CHECK(model.busy() == IsOneOf(state, {S::kLoading, S::kReplacing, S::kDraining}));
   CHECK(model.accepts() == (model.version() != 0 || model.calls_wait()));
-  // Calls wait only for a load: in progress, after draining, or to be started by the next call.
+  // Calls wait only for a load, which is in progress, follows the draining, or is started by the
+  // next call.
   if (model.calls_wait()) CHECK(IsOneOf(state, {S::kLoading, S::kDraining, S::kIdle}));
   if (state == S::kIdle) CHECK(model.calls_wait());
   CHECK(model.version() <= model.last_version());

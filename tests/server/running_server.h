@@ -27,7 +27,7 @@ class RunningServer {
   v1::Inference::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   const ServerOptions& options() const { return options_; }
-  // Reload has the effect of SIGHUP, Terminate that of SIGTERM. Neither waits for the effect.
+  // Reload acts like SIGHUP and Terminate like SIGTERM. Neither waits for the effect.
   void Reload() { signals_.reload = true; }
   void Terminate() { signals_.terminate = true; }
   // Has the effect of a second Ctrl-C: the server ends its drain immediately.

@@ -83,8 +83,8 @@ TEST_CASE("watchdog: a stall is reported although every tick is late", "[watchdo
 }
 
 // Random heartbeats and random suspensions of the process. The watchdog must report a stall exactly
-// when the engine has been silent for the timeout. Of a gap between two ticks in which the process
-// was suspended, only kMaxTickMicros count as silence.
+// when the engine has been silent for the timeout. If the process was suspended between two ticks,
+// the time between them counts as only kMaxTickMicros of silence.
 TEST_CASE("watchdog: random traces report exactly the stalls", "[watchdog]") {
   for (int seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);

@@ -182,7 +182,7 @@ TEST_CASE("a converted directory runs in its own type unless --dtype says otherw
   CHECK(memory(G2pModel(), {})["dtype"] == "f32");
   CHECK(memory(out, {})["weights_bytes"] == memory(out, {"--dtype", "int8"})["weights_bytes"]);
   CHECK(memory(out, {})["weights_bytes"] < memory(out, {"--dtype", "f32"})["weights_bytes"]);
-  // int8 and f32 weights give different log-probabilities. These therefore show which of the two a
+  // int8 and f32 weights give different log-probabilities, which therefore show the weights that a
   // run has used.
   const auto score = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"score", "--quiet", "--model", out});

@@ -160,7 +160,8 @@ TEST_CASE("outputs that cannot be used are refused with the flag and the reason"
   CHECK_THAT(OpenError(file.path(), true), ContainsSubstring("is in use by another process"));
 }
 
-// Opens the standard output, which is `path` opened with `flags`, for records with a header.
+// Redirects the standard output to `path`, opened with `flags`, and opens it as a LineOutput of
+// records with a header.
 absl::Status OpenStandardOutput(const std::string& path, int flags) {
   const int saved = dup(STDOUT_FILENO), file = open(path.c_str(), flags | O_CREAT, 0666);
   REQUIRE(saved >= 0);

@@ -12,9 +12,9 @@ namespace quintet {
 struct Run {
   std::vector<std::string> args;
   std::string input;  // standard input
-  // Environment variables for the process. The process also inherits the variables of the test
-  // program, except those that begin with QUINTET_. In addition QUINTET_DEVICE is set to cpu, so
-  // that commands without --device give the same results on a machine with a GPU.
+  // Environment variables for the process. It also inherits the variables of the test program,
+  // except those that begin with QUINTET_. QUINTET_DEVICE is cpu unless it is set here, so that
+  // commands without --device give the same results on a machine with a GPU.
   std::map<std::string, std::string> environment;
 };
 

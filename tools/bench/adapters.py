@@ -8,9 +8,9 @@ weights of the real shapes (peers.py) and random adapters of rank 16 on all line
 and written under --work. All adapters of a run have the same values, but each is loaded by itself.
 
 Shapes: "decode" encodes 32 inputs of 128 tokens and generates exactly 64 tokens for each, greedily;
-ms/step is the time of the whole call divided by 64. "encode" computes the first hidden states of 32
-inputs of 512 tokens, on a CPU of 128. Quintet's three variants alternate; a figure is the median of
-all its repetitions.
+ms/step is the time of the whole call divided by 64. "encode" encodes 32 inputs of 512 tokens (on a
+CPU 128); Quintet returns the hidden state of each input's first token, PEFT also runs one decoder
+step. Quintet's three variants alternate; a figure is the median of all its repetitions.
 
 usage: adapters.py --quintet build/quintet --work DIR --out DIR [--device cpu] [--models ...]
 """
@@ -116,7 +116,8 @@ def quintet_ms(args, directory, adapter, shape, adapters):
 
 
 def peft_ms(model, name, shape, adapters, args):
-    """Times of PEFT; `adapters` is 1, or ROWS (adapter_names of the batch)."""
+    """Returns the times of PEFT's measured calls in milliseconds. `adapters`: 1, or ROWS for a
+    different adapter in each row."""
     import torch
 
     flags = shapes_of(args.device)[shape]

@@ -5,7 +5,8 @@
 # AIPerf's figures, with the machine and the command, to OUT/aiperf.json; its other files stay in
 # build/aiperf/run.
 # usage: tools/bench/aiperf.sh [OUT]
-# QUINTET_BINARY: the program, build/quintet unless set. CONCURRENCY, REQUESTS: of the load.
+# QUINTET_BINARY: the program, build/quintet unless set. CONCURRENCY: requests in flight, 16 unless
+# set. REQUESTS: their total number, 500 unless set.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -30,8 +31,8 @@ trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EX
 timeout 60 sh -c "until '$binary' health --http-listen '$health' 2>/dev/null; do sleep 0.2; done"
 
 rm -rf "$environment/run"
-# Without HF_HUB_OFFLINE, with which AIPerf takes no folder as a tokenizer; the address of the hub
-# leads nowhere instead.
+# HF_HUB_OFFLINE is not set, because AIPerf would then reject a folder as the tokenizer. Instead
+# HF_ENDPOINT is an address where no hub listens.
 HF_ENDPOINT=http://127.0.0.1:1 "$environment/bin/aiperf" profile \
   --model g2p --url "http://$api" --endpoint-type completions --streaming \
   --tokenizer "$PWD/deploy/models/g2p" \

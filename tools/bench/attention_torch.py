@@ -11,9 +11,9 @@ head_dim operations, half of that when causal. Quintet is measured without a bia
 - cudnn and flash: no bias;
 - cudnn_matrix and efficient_matrix: T5's bias as a bf16 matrix, the same for the whole batch;
 - flex: FlexAttention, which looks up T5's bias in a table by distance; compiled for each shape.
-The outputs are compared with each other before anything is timed. FlexAttention is compiled
-beforehand, in parallel processes that share a cache. The file is rewritten after each measurement,
-so an interrupted run keeps its results so far.
+The outputs of peers that compute the same function are compared with each other; Quintet's are not
+compared. FlexAttention is compiled before it is timed, in parallel processes that share a cache.
+The file is rewritten after each shape, so an interrupted run keeps its results so far.
 """
 
 import argparse
@@ -293,7 +293,8 @@ def parse_shape(text):
 
 
 def document_of(own, commit, **fields):
-    """Returns a report: the conditions of `own`, a report of bench_attention_gpu, and `fields`."""
+    """Returns a report that contains `fields` and the conditions in `own`, which is a report of
+    bench_attention_gpu."""
     import torch
 
     return dict(

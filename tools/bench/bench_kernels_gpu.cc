@@ -140,9 +140,9 @@ void BenchGatedLinear(GpuBench& bench, int64_t rows, int64_t k, int64_t n,
   bench.Clear();
 }
 
-// Measures a GEMM that adds LoRA terms itself, with adapters of rank 16 in memory: one for all rows
-// or one for each row; `adapters` 0: no terms. The adapters of each copy of the weight are
-// separate.
+// Measures a GEMM that also adds LoRA terms. `adapters`: the number of adapters of rank 16, which
+// the rows use in turn; 0 measures the GEMM without LoRA terms. Each copy of the weight has its own
+// adapters.
 void BenchLora(GpuBench& bench, int64_t rows, int64_t k, int64_t n, int64_t adapters) {
   constexpr int64_t kRank = 16;
   const std::string name =

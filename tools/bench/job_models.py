@@ -1,5 +1,5 @@
-"""Model directories with a tokenizer and random weights, and lines of text for them: the input of
-jobs.py. Needs torch, transformers and tokenizers.
+"""Makes the input of jobs.py: model directories with a tokenizer and random weights, and lines of
+text for these models. Needs torch, transformers and tokenizers.
 
 A real checkpoint's outputs have different lengths, so rows leave the batch and others join it. A
 model with transformers' random initialisation would repeat one token for ever. Therefore:

@@ -4,18 +4,18 @@
     tools/bench/package_overhead.py [--device DEVICE] [--lines N] [--encode-lines N] [--repeats N]
         [--model DIR] [--out FILE]
 
-The package is that of build/python and the command build/quintet; with QUINTET_PACKAGE=installed
-the installed package, and with QUINTET_BINARY another command. Every job runs in its own process,
-which loads the model and processes one line before it is timed. The time of a command is that from
-the first line sent to its standard input to the last byte of its output; that of a job of the
-package is that of the call. A job is compared with another one that does the same work, its base.
-In each repeat all jobs run one after the other. The script prints, and writes to FILE as JSON, the
-medians of the wall time, CPU time (user and system), minor page faults and context switches of each
-job, and the median, lowest and highest ratio of its wall time to that of its base in the same
-repeat.
+Measures the package of build/python and the command build/quintet. QUINTET_PACKAGE=installed
+selects the installed package, QUINTET_BINARY another command. Every job runs in its own process,
+which loads the model and processes one line before the measurement. The time of a command runs from
+the first line sent to its standard input to the last byte of its output. The time of a job of the
+package is the duration of the call. Each job is compared with its base, a job that does the same
+work. In each repeat all jobs run one after the other. The script prints for each job, and writes to
+FILE as JSON, the medians of wall time, CPU time (user and system), minor page faults and context
+switches. It also reports the ratio of the job's wall time to the wall time of its base in the same
+repeat: median, lowest and highest.
 
-The job "Model.encode, kept memory" is Model.encode with settings of glibc that keep freed memory in
-the process, as the command has.
+The job "Model.encode, kept memory" runs Model.encode with glibc settings that keep freed memory in
+the process, as the command does.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PACKAGE = (
     if os.environ.get("QUINTET_PACKAGE") == "installed"
     else {"PYTHONPATH": str(SOURCE / "build" / "python")}
 )
-# A process that loads a model, makes one call to warm up, and prints what WORK takes.
+# A program that loads a model, makes one call to warm up, and prints the FIGURES of {work}.
 PROGRAM = """
 import json, resource, sys, threading, time, quintet
 model = quintet.Model(sys.argv[1], device=sys.argv[2])
@@ -81,8 +81,8 @@ def usage_of(pid: int) -> list[float]:
 def run_command(
     flags: list[str], lines: bytes, measure_of: Callable[[bytes], int], per_line: int
 ) -> list[float]:
-    """Returns the figures of a command. All its output is there when the sum of `measure_of` over
-    the parts of the output is `per_line` for each line."""
+    """Returns the FIGURES of a command. `measure_of` returns the size of a part of the output, for
+    example in bytes; `per_line` is the size of the output for one input line."""
     count = lines.count(b"\n")
     with subprocess.Popen(
         [QUINTET, *flags, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -126,7 +126,8 @@ def run_package(
 
 
 def jobs_of(arguments: argparse.Namespace, generate: pathlib.Path, encode: pathlib.Path) -> dict:
-    """The jobs by name: a function that returns the figures of one run, and the base."""
+    """Returns {name of a job: (function that runs it once and returns its FIGURES, name of its
+    base or None)}."""
     flags = ["--model", arguments.model, "--device", arguments.device]
     config = json.loads(pathlib.Path(arguments.model, "config.json").read_text(encoding="utf-8"))
     row_bytes = 4 * config["d_model"]

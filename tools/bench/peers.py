@@ -38,7 +38,7 @@ from runs import bench, bench_parser, write_report
 
 
 def t5_sizes(d_model, d_ff, layers, heads, d_kv=64, **fields):
-    """Returns fields of T5Config. `layers`: those of the encoder, and as many of the decoder."""
+    """Returns fields of T5Config. Encoder and decoder have `layers` layers each."""
     return dict(
         d_model=d_model,
         d_kv=d_kv,

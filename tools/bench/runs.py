@@ -30,8 +30,8 @@ def add_timeout_and_out(
     limited: str,
     out: str = "also write the results as JSON to this file",
 ) -> None:
-    """Adds the flags --timeout, by default `seconds` for one `limited`, and --out with the help
-    text `out`."""
+    """Adds the flags --timeout and --out. `seconds`: the default of --timeout. `limited`: what the
+    timeout limits, a word for --help. `out`: the help text of --out."""
     parser.add_argument(
         "--timeout", type=float, default=seconds, help=f"time limit for one {limited}, in seconds"
     )
@@ -93,7 +93,7 @@ def limits_for(rows: int, tokens: int, num_beams: int = 1) -> dict:
 
 
 def conditions_of(report: dict, *names: str) -> dict:
-    """Returns the conditions of a report of `quintet bench` with these names."""
+    """Returns the conditions `names` from a report of `quintet bench`."""
     return {name: report["conditions"][name] for name in names}
 
 

@@ -2,9 +2,9 @@
 """Measures the speedup of scoring many continuations of one prompt in one request instead of
 separate requests, through the whole engine, on a GPU or a CPU.
 
-The models have real shapes (GPT-2 more positions, so that prompt and continuation fit) and random
-weights. The same number of tokens is scored in three ways, each a process of `quintet bench --mode
-score`:
+The models have real shapes and random weights; GPT-2 gets more positions if prompt and continuation
+need them. The same number of tokens is scored in three ways, each in its own process of `quintet
+bench --mode score`:
 - one request with all continuations;
 - one request for each continuation, all submitted at once, so that the engine batches them;
 - one request for each continuation, one after the other (computed as the time of one request times

@@ -74,8 +74,8 @@ class QueueTimer {
 // than 20 copies of its inputs has one call for each copy.
 class Recording {
  public:
-  // `of` is the benchmark case. `once` is the measured total time, in seconds, of of.copies calls:
-  // one for each copy of the case's inputs.
+  // `of` is the benchmark case. `once` is the measured time in seconds of one round of calls, which
+  // has one call for each copy of the inputs.
   Recording(cudaStream_t queue, const BenchCase& of, double once) : queue_(queue) {
     constexpr double kLongEnough = 0.01;
     const int turns =

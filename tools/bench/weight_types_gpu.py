@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Compares the weight types of T5 encoders on a GPU: time of encoding, and error against f32.
 
-Each model is a T5 encoder of the real shape with random weights in bf16, written under --work. So
-that activations have outliers as in trained models, 1 % of the channels of the hidden states are 50
-times larger than the others, and all hidden states are scaled so that the largest of them is
-60,000; neither depends on what is compared.
+Each model is a T5 encoder of the real shape with random weights in bf16, written under --work. As
+in trained models, activations have outliers: 1 % of the channels of the hidden states are made 50
+times larger than the others, then all hidden states are scaled so that the largest is 60,000. All
+weight types use this one checkpoint.
 
-- Time: `quintet bench --mode encode-first` in milliseconds, median, and transformers' encoder in
-  bf16 on the same inputs' shapes in the same run (with --compile also under torch.compile).
-- Error: transformers' last hidden states in f32 against `quintet encode`, of the same weights and
-  the same 2,048 random tokens: cosine of the two vectors of each token, in the median and the worst
-  token.
+- Time: the median in milliseconds of `quintet bench --mode encode-first`, and of transformers'
+  encoder in bf16 on inputs of the same shape (with --compile also under torch.compile).
+- Error: compares the hidden states of `quintet encode` with transformers' last hidden states in
+  f32, for the same weights and 2,048 random tokens. Reports the cosine of the two vectors of a
+  token: the median and the worst of all tokens.
 
 usage: weight_types_gpu.py --quintet build/quintet --work DIR [--models ...] [--types ...]
            [--out FILE]
@@ -43,7 +43,8 @@ OUTLIERS, FACTOR, LARGEST = 0.01, 50.0, 60000.0
 
 
 def add_outliers(model, ids):
-    """Enlarges channels of the hidden states, then scales all of them."""
+    """Makes a random OUTLIERS share of the channels of the hidden states FACTOR times larger, then
+    scales all hidden states so that the largest value is LARGEST."""
     import torch
 
     d = model.config.d_model

@@ -128,8 +128,8 @@ class HttpTarget final : public ServerTarget {
   explicit HttpTarget(const ServerTargetOptions& options) : options_(options) {}
   absl::Status Resolve();
   absl::Status ReadInfo();
-  // Sends a GET and waits for its response, at most until `until_us`. `end` of the result is unset
-  // if no response has arrived.
+  // Sends a GET and waits, at most until `until_us`, for its response or the failure of its
+  // connection. If neither has occurred by then, `end` of the result is unset.
   std::shared_ptr<const Fetched> Fetch(const std::string& target, int64_t until_us);
   std::string Head(const char* method, const std::string& target) const;
   std::string Post(const PlannedRequest& planned) const;
@@ -245,7 +245,8 @@ class HttpTarget::Connection : public std::enable_shared_from_this<Connection> {
     TakeUsage(event, &end_);
     int64_t tokens = 0;
     for (const json& choice : Member(event, "choices")) {
-      // Skip the last event of a choice (finish_reason is set): its ids had no event of their own.
+      // Count only ids that were streamed. The last event of a choice (finish_reason is set)
+      // contains the ids that no earlier event contained.
       const json& ids = Member(choice, "token_ids");
       if (ids.is_array() && Member(choice, "finish_reason").is_null()) {
         tokens += static_cast<int64_t>(ids.size());

@@ -3,10 +3,10 @@
 
     link_static.py COMPILER ARGUMENTS...
 
-Replaces each shared library that has an archive beside it, and adds the archives that those of
-gRPC need. The C and C++ runtimes stay shared, and so do libraries without an archive (highway,
-spdlog, fmt, prometheus-cpp), which auditwheel copies into the wheel. CMake launches the link of
-`quintet` with it (QUINTET_STATIC).
+Replaces each shared library by the archive in the same folder, if there is one, and adds the
+archives of the libraries that gRPC needs. The C and C++ runtimes stay shared, and so do libraries
+without an archive (highway, spdlog, fmt, prometheus-cpp), which auditwheel copies into the wheel.
+With QUINTET_STATIC, CMake links `quintet` through this script.
 """
 
 import pathlib

@@ -2,12 +2,12 @@
 """LoRA adapters under load, in two parts.
 
 1. Rounds of streams with 1,000 adapters in 64 slots, chosen by Zipf's law, alternate with rounds in
-   which all streams use one adapter. The 99th percentile of the time to the first token must be at
-   most twice that of one adapter.
+   which all streams use one adapter. With many adapters the 99th percentile of the time to the
+   first token must be at most twice as long as with one.
 2. The model's four adapters are changed 1,000 times while clients stream with and without
    adapters. Before every tenth change, a change to a broken adapter fails. The model must not be
-   loaded again, no accepted request may be lost, every answer must be that of one adapter which had
-   the name while the request ran, and the memory of the server must not grow.
+   loaded again, and no accepted request may be lost. Every answer must come from an adapter that
+   had the request's adapter name while the request ran. The memory of the server must not grow.
 
 --adapters 0 leaves out the first part.
 
@@ -71,8 +71,8 @@ def zipf(names: list[str], count: int, seed: int) -> list[str]:
 
 
 def measure_first_tokens(server, chosen: list[str], clients: int) -> list[float]:
-    """Seconds to the first token of one stream for each of the chosen adapters, `clients` at a
-    time."""
+    """Runs one stream for each adapter name in `chosen`, with `clients` streams at a time. Returns
+    the seconds to the first token of each stream."""
     seconds: list[float] = []
     some_words = words(200)
 
@@ -125,7 +125,7 @@ ADAPTERS_CHANGED = ACTIONS.values_by_name["ACTION_ADAPTERS_CHANGED"].number
 
 
 class Changes:
-    """Configurations in which the names x0 to x3 stand for other files each time."""
+    """Changes the server's configuration: in each turn the names x0 to x3 get other files."""
 
     def __init__(self, server: AdminServer, paths: list[str], broken: str):
         self._server, self._paths, self._broken = server, paths, broken
@@ -183,7 +183,8 @@ def try_changes(args, folder: pathlib.Path, verdict: Verdict) -> None:
     lost, wrong, done, resident = [], [], [0], []
     end = threading.Event()
     first = {"g2p": (str(G2P), {"adapters": {f"x{i}": paths[i] for i in range(NAMES)}})}
-    # A small encoder cache is full early. If it could grow, that could not be told from a leak.
+    # A small encoder cache fills up early. If it grew during the measurement, that growth could not
+    # be told from a leak.
     flags = {"cache_memory": 64, "encoder_cache_bytes": 4 << 20}
     with AdminServer(folder, first, **flags) as server:
         changes = Changes(server, paths, str(broken))

@@ -47,8 +47,8 @@ def main() -> int:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
         }
-        # --max-timeout is shorter than the clients' deadlines, so that the server's clock and not
-        # the clients' ends the long requests.
+        # --max-timeout is shorter than the clients' deadlines, so that the server ends the long
+        # requests by its own clock.
         with Server(
             args.model, environment=environment, stall_timeout=15, max_timeout=args.deadline
         ) as server:

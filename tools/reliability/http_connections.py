@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Rows 10 and 11 of the acceptance table (README.md) for the HTTP API: 10,000 idle keep-alive
 connections, and 256 streams whose clients stop reading, must not prevent the server from serving
-other clients. Memory stays bounded, idle connections end after 75 s, and stalled streams after
-30 s. Takes about 4 minutes. The server keeps as many connections as half of its open files,
-so that 10,000 need a hard limit (ulimit -Hn) of 20,000; with a lower one, as many as that permits
-are opened. The idle connections are spread over several client processes.
+other clients. Memory must stay bounded, idle connections must end after 75 s, and stalled streams
+after 30 s. Takes about 4 minutes. The server accepts at most half as many connections as its limit
+of open files, so 10,000 connections need a hard limit (ulimit -Hn) of 20,000. With a lower limit
+the script opens half as many connections as the limit. Several client processes hold them.
 """
 
 import contextlib
@@ -67,9 +67,10 @@ def gauge(server: Server, name: str) -> float:
 
 
 def hold_connections(port: int, wanted: int, commands) -> None:
-    """A client process. Opens connections, each with an answered request, and reports the number.
-    Then answers commands: "open" by the number of those that the server has not closed, "use" by
-    whether the last one is answered again. Ends, and closes them, when the pipe is closed."""
+    """Runs in a client process. Opens `wanted` connections, makes a request on each, and sends the
+    number of connections to the pipe `commands`. Then replies to commands: to "open" with the
+    number of connections that the server has not closed, to "use" with whether the last one still
+    gets a response. When the pipe is closed, the process ends, which closes the connections."""
     idle = []
     for _ in range(wanted):
         connection = connect(port)
@@ -101,7 +102,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 class IdleConnections:
-    """Idle connections in processes of their own: the limit of open files is one of a process."""
+    """Idle connections, held by several processes because a process has a limit of open files."""
 
     def __init__(self, port: int, wanted: int):
         self._pipes, self._processes = [], []
@@ -145,7 +146,7 @@ def idle_connections(server: Server, port: int, verdict: Verdict, wanted: int) -
     verdict.claim("seconds of the slowest of 50 answers <= 5", max(times), max(times) <= 5)
     verdict.figure("median seconds of an answer", statistics.median(times))
     verdict.figure("median seconds of an answer without them", statistics.median(alone))
-    # At the limit of connections, a new one replaces the one that has been idle for longest.
+    # At its limit of connections the server closes the longest idle one to accept a new one.
     still = idle.ask("open")
     verdict.claim("idle connections open after these answers", still, still >= wanted - 50)
     used = idle.ask("use")
@@ -163,7 +164,7 @@ def idle_connections(server: Server, port: int, verdict: Verdict, wanted: int) -
 
 
 class Streams:
-    """Streams whose clients read nothing, or (`reading`) everything as it comes."""
+    """Streams whose clients read everything as it arrives if `reading`, and nothing otherwise."""
 
     def __init__(self, port: int, count: int, reading: bool):
         body = {
@@ -216,7 +217,8 @@ def serve_beside(server: Server, port: int, count: int, reading: bool) -> dict:
 
 
 def stalled_streams(server: Server, port: int, verdict: Verdict, wanted: int) -> None:
-    """Compares with streams that are read, which also touch the pages of the KV cache first."""
+    """Compares stalled streams with streams that are read. The streams that are read run first, so
+    that the memory measured for stalled streams excludes the first use of the KV cache's pages."""
     read = serve_beside(server, port, wanted, reading=True)
     stalled = serve_beside(server, port, wanted, reading=False)
     verdict.figure("streams that are read", read)
@@ -252,7 +254,7 @@ def main() -> int:
     flags = dict(
         http_api_listen=f"127.0.0.1:{port}",
         max_queue=2 * args.streams,
-        # Room for the other requests, whose time must not depend on the engine's capacity.
+        # Leave room for the other requests: their time must not depend on the engine's capacity.
         max_running=2 * args.streams,
         cache_memory=2048,
     )

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A model is replaced 100 times while clients call and stream, with failing replacements and
-hang-up signals in between. No accepted request may be lost, every answer must be wholly one of the
+"""Replaces a model 100 times while clients send calls and streams, with failing replacements and
+SIGHUPs in between. No accepted request may be lost, every answer must come entirely from the model
 version that it names, and the memory of the server must not grow.
 
-Two checkpoints with different weights take turns, so that an answer tells which one has made it.
+Two checkpoints with different weights alternate, so that an answer shows which of them computed it.
 Needs the Python packages of tests/requirements.txt: .venv/bin/python tools/reliability/reload.py
 """
 
@@ -30,7 +30,7 @@ TARGETS = ["f ow n iy m", "k w ih n t eh t"]
 
 
 class Answers:
-    """The answers of one version of the model, one of each kind for every word."""
+    """The expected answers of one checkpoint to every word: a text, an embedding and scores."""
 
     def __init__(self, server, some_words: list[str]):
         with server.client() as client:
@@ -49,8 +49,8 @@ def vector(embedding) -> bytes:
 
 
 class Clients:
-    """Threads that call and stream until the end, and compare each answer with the version that it
-    names."""
+    """Threads that send calls and streams until the with-block ends, and compare each answer with
+    the expected answer of the version that it names."""
 
     def __init__(self, server, http_port: int, some_words: list[str], count: int):
         self._server, self._http_port, self._words = server, http_port, some_words
@@ -114,7 +114,7 @@ class Clients:
         return None if texts == [expected] * 2 else "the text of another version"
 
     def _encode_items(self, client, word):
-        """Items of one stream may be of different versions, each wholly of one."""
+        """Items of one stream may come from different versions, but each item from only one."""
         for answer in client.encode_stream([word] * 4):
             if vector(answer.embedding) != self._of(answer.info).states[word]:
                 return "other states"
@@ -159,7 +159,7 @@ class Replacements:
         self.drained += response.drained_first
 
     def fail(self, turn: int) -> None:
-        """A replacement whose weights are cut off, empty, absent, or have a wrong header."""
+        """Tries to replace the model by weights that are cut off, empty, absent or malformed."""
         weights = self._checkpoint.versions[0]
         kind = turn % 4
         if kind == 0:
@@ -224,8 +224,9 @@ def run(args, folder: pathlib.Path, verdict: Verdict) -> None:
 
 
 def report(verdict, args, clients, replacements, resident, differ, freed, loads, code) -> None:
-    # Single samples differ by a version, which may or may not be freed yet; in a short run so do
-    # medians. A leak of every version gains several hundred MiB even there.
+    # A sample may include an old version that is not freed yet, so samples differ by the size of a
+    # version, and in a short run the medians do, too. If versions were never freed, memory would
+    # grow by several hundred MiB even in a short run.
     allowed = 50 if len(resident) >= 30 else 150
     third = max(len(resident) // 3, 1)
     before, after = statistics.median(resident[:third]), statistics.median(resident[-third:])

@@ -3,11 +3,11 @@
 usage: record.py > buckets.txt      (with torch and transformers installed)
 
 Each line holds one setting: num_buckets, max_distance, "causal" or "both" (bidirectional), then
-entries DISTANCE:BUCKET. The bucket of a key DISTANCE tokens before the query is that of the last
-entry whose DISTANCE is not larger. For "both", the script checks that the bucket of a key after the
-query is that of a key at the same distance before the query, plus num_buckets / 2. The settings are
-common ones, and those in which some distance lies within 1e-5 of a bucket boundary in exact
-arithmetic. There the rounding of the logarithm decides the bucket.
+entries DISTANCE:BUCKET. An entry gives the bucket of all keys that are DISTANCE or more tokens
+before the query, up to the DISTANCE of the next entry. For "both", a key after the query has the
+bucket of a key at the same distance before the query, plus num_buckets / 2; the script checks this.
+The settings are common ones, and settings in which some distance lies within 1e-5 of a bucket
+boundary in exact arithmetic. There the rounding of the logarithm decides the bucket.
 """
 
 import math

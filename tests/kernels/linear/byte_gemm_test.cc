@@ -120,7 +120,7 @@ class ByteGemmProblem {
       args.residual = y.Columns(0, c_.columns);
     }
     if (c_.scattered()) {
-      // Chunks of eight columns, each with all rows in reverse order.
+      // Chunks of eight columns; each chunk stores the rows in reverse order.
       std::vector<int64_t> rows, chunks;
       for (int64_t r = 0; r < c_.rows; ++r) rows.push_back((c_.rows - 1 - r) * 8);
       for (int64_t j = 0; j < c_.columns; j += 8) chunks.push_back(j * c_.rows);
@@ -172,9 +172,10 @@ class ByteGemmProblem {
     for (int64_t i = 0; i < n * c_.k; ++i) w_[At(i)] *= scales[At(i / c_.k)];
   }
 
-  // The tensor cores add e4m3 products with fewer bits than f32 has: errors are relative to the
-  // terms. A norm's f32 error may round a value of x the other way: by a 14th if it is e4m3, by a
-  // 127th of the largest value of the row if it is i8.
+  // Returns one element of x W^T and its tolerance. The tolerance is relative to the sum of the
+  // magnitudes of the terms, because tensor cores add e4m3 products with less precision than f32.
+  // With a norm, its f32 error may move a value of x to the next quantised value: by at most a 14th
+  // (e4m3) or a 127th (i8) of the largest value of the row.
   Value Product(const std::vector<float>& x, int64_t r, int64_t channel) const {
     double sum = 0.0, terms = 0.0, most_x = 0.0, most_w = 0.0;
     for (int64_t i = 0; i < c_.k; ++i) {
@@ -246,11 +247,11 @@ TEST_CASE("8-bit GEMMs equal the reference", "[linear][byte_gemm]") {
       Check({.output = output, .rows = rows});
       Check({.output = output, .rows = rows, .columns = 328, .k = 272, .x_type = DType::kF32});
     }
-    // One value in each pipeline stage; many stages; long rows.
+    // k of less than one pipeline stage (128 values), k of many stages, and long rows of f32.
     Check({.output = output, .k = 16});
     Check({.output = output, .columns = 264, .k = 2064});
     Check({.output = output, .k = 4112, .x_type = DType::kF32});
-    // The most rows of a tile that the CTAs of a cluster share; several tiles for each SM.
+    // 128 rows, the maximum for the kernel for few rows; then GEMMs of several tiles for each SM.
     Check({.output = output, .rows = 128, .columns = 520, .k = 1040});
     Check({.output = output, .rows = 100, .columns = 20008, .k = 272});
     Check({.output = output, .rows = 900, .columns = 6400, .k = 336});

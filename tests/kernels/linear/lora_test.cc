@@ -117,7 +117,7 @@ void Check(const LoraCase& c, DType dtype, TestBackend& backend) {
   const std::vector<int32_t> rows = AdapterOfRows(c.rows);
   const bool f32 = c.output == LoraOutput::kF32 || c.output == LoraOutput::kOverwrite;
   const DType y_type = f32 ? DType::kF32 : dtype;
-  // Room for y with its row stride, and for a KV cache of two layers.
+  // `before` has space for y with its row stride, and for a KV cache of two layers.
   const std::vector<float> before =
       RoundedTo(y_type, Random(c.rows * (n + 16) + 2 * 2 * (c.rows + 4) * n, 4));
   KvCache cache;

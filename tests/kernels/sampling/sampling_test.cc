@@ -208,8 +208,8 @@ std::vector<int32_t> Run(const SamplingProblem& p, TestBackend& backend) {
   return backend.Ints(args.tokens);
 }
 
-// Checks the sampled tokens whose choice cannot depend on rounding: in the reference no value is
-// close to a threshold. Returns how many these are.
+// Checks the sampled tokens whose choice cannot depend on rounding, because no value of the
+// reference is close to a threshold. Returns the number of these tokens.
 int64_t CheckProblem(const SamplingProblem& p) {
   std::vector<PlainDraw> plain;
   int64_t sure = 0;

@@ -73,8 +73,8 @@ TEST_CASE("layers_to_transform counts in the list that layers_pattern names") {
   file["layers_pattern"] = "block";
   CHECK(MustParse(file).Targets(kSecondQuery));
   CHECK(!MustParse(file).Targets("encoder.block.0.layer.0.SelfAttention.q"));
-  // Without layers_pattern, PEFT uses the last number in a name: in kSecondQuery the 0 of
-  // `layer.0`.
+  // Without layers_pattern, PEFT uses the last number in a module's name as the layer. In
+  // kSecondQuery this is the 0 of `layer.0`.
   file.erase("layers_pattern");
   CHECK(!MustParse(file).Targets(kSecondQuery));
   file["layers_to_transform"] = 0;

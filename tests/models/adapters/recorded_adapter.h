@@ -1,4 +1,5 @@
-// The adapters of tests/data/adapters, with what PEFT computed from them (tools/adapter_oracle.py).
+// The adapters of tests/data/adapters, and the outputs that PEFT computed with them
+// (tools/adapter_oracle.py).
 #pragma once
 
 #include <string>
@@ -36,7 +37,7 @@ struct ForwardOutputs {
 // index in LoadOptions::adapters or -1 for none; if `adapters` is empty, no input has one.
 ForwardOutputs RunRecorded(const RecordedAdapter& record, Model* model,
                            const std::vector<int32_t>& adapters = {});
-// The same with the adapters themselves; null: none.
+// Like RunRecorded, but takes the adapters themselves; null: none.
 ForwardOutputs RunRecordedWith(const RecordedAdapter& record, Model* model,
                                const std::vector<AdapterHandle>& adapters);
 

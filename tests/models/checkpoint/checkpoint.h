@@ -49,7 +49,7 @@ using TestTensors = std::map<std::string, TestTensor>;
 TestTensors ReadTensors(const std::string& directory);
 // Returns all tensors of one safetensors file, converted to f32; integer scalars, too.
 TestTensors ReadTensorFile(const std::string& path);
-// Writes or replaces directory/model.safetensors.
+// Writes or replaces `file` in `directory`.
 void WriteTensors(const std::string& directory, const TestTensors& tensors,
                   const std::string& file = "model.safetensors");
 

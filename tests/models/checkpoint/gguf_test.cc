@@ -132,7 +132,8 @@ TEST_CASE("Weights loaded from GGUF equal those of the decoded checkpoint", "[gg
     const ModelWeights file = load("t5-encoder.gguf"), directory = load("t5-encoder");
     CHECK(file.parameters == directory.parameters);
     if (type == WeightType::kF32) CHECK(DifferenceOfWeights(file, directory).empty());
-    // With f32 matrices, an embedding in a block format is loaded as f32, with i8 matrices as bf16.
+    // An embedding in a block format is loaded as f32 if matrices are f32, and as bf16 if they are
+    // i8.
     CHECK(file.embedding.dtype == (type == WeightType::kF32 ? DType::kF32 : DType::kBF16));
     ModelConfig copy = *ReadModelConfig(Recorded("t5-encoder.gguf"));
     const auto described =

@@ -62,7 +62,7 @@ RawTensor JsonTensor(const std::string& text) {
   return {StoredType::kU8, {static_cast<int64_t>(text.size())}, text};
 }
 
-// A quantized encoder: the file's tensors, and the values that they stand for.
+// A quantized encoder: the tensors of its file, and their dequantized values.
 struct Quantized {
   RawTensors file;
   TestTensors values;

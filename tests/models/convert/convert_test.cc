@@ -196,8 +196,9 @@ TEST_CASE("Matrices packed in fp8 are e4m3 with row scales, except ffn_out, and 
       const auto end = row + static_cast<size_t>(a.k());
       float most = 0;
       for (size_t i = row; i < end; ++i) most = std::max(most, std::fabs(exact[i]));
-      // The tolerance is half the distance between neighbouring e4m3 values: relative to the value
-      // (3 mantissa bits), or if larger that of subnormals, which depends on the row's scale.
+      // The tolerance is half the distance between neighbouring e4m3 values: a 16th of the value (3
+      // mantissa bits) or, if larger, half the distance between subnormals, which depends on the
+      // row's scale.
       for (size_t i = row; i < end; ++i) {
         const double step = std::max(std::fabs(exact[i]) / 16.0, most / 448.0 / 1024.0);
         worst = std::max(worst, std::fabs(rounded[i] - exact[i]) / step);

@@ -60,7 +60,7 @@ TEST_CASE("Short and long words merge as defined", "[bpe]") {
 
 TEST_CASE("A long repetition merges as defined", "[bpe]") {
   // Symbol i stands for a run of 2^i equal letters: two symbols i merge into symbol i + 1, with
-  // rank i. While the merge queue of rank i drains, that of rank i + 1 fills.
+  // rank i. While the merge queue of rank i drains, the queue of rank i + 1 fills.
   MergeTable table;
   for (int32_t i = 0; i < 7; ++i) table.Set(i, i, {static_cast<uint32_t>(i), i + 1});
   for (const size_t length : {63, 64, 65, 1000, 1023, 1025}) {

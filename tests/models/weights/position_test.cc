@@ -224,9 +224,9 @@ TEST_CASE("FIRE's tabulated network equals the network", "[position]") {
 TEST_CASE("FIRE's tabulated network equals the network with degenerate hidden units",
           "[position]") {
   FireNetwork network;
-  // The hidden units of the FIRE network: units 0 and 1 have slope 0; unit 0 is never active, unit
-  // 1 always is. The knot of a unit is the point at which it becomes active: units 2 and 3 both
-  // have it at 0, and that of unit 4 overflows f32. Unit 5 has slope -0.
+  // The hidden units of the FIRE network. Units 0 and 1 have slope 0: unit 0 is never active, unit
+  // 1 always is. The knot of a unit is the point at which it becomes active. Units 2 and 3 have
+  // their knots at 0, and the knot of unit 4 overflows f32. Unit 5 has slope -0.
   network.in = {0.0f, 0.0f, 1.0f, -2.0f, 1e-30f, -0.0f};
   network.in_bias = {-1.0f, 1.0f, 0.0f, 0.0f, 1e30f, 0.0f};
   network.out = {1, 2, 3, 4, 0, 6};

@@ -14,7 +14,7 @@ KEYS = {"ctrl": "\ue009", "enter": "\ue007", "tab": "\ue004", "right": "\ue014",
 
 
 class Browser:
-    """One window. Selectors are those of CSS; a method fails if nothing matches."""
+    """One browser window. Selectors are CSS selectors; a method fails if nothing matches."""
 
     def __init__(self, width: int = 1280, height: int = 900, dark: bool = False):
         self._port = free_port()

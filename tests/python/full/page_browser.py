@@ -30,7 +30,7 @@ PICTURES = [("wide", False), ("wide", True), ("middle", True), ("narrow", False)
 
 
 def make_models(root: pathlib.Path) -> list[pathlib.Path]:
-    """Random models with other heads, with the tokenizer of g2p. A label holds HTML."""
+    """Writes random models with other heads and the tokenizer of g2p. One label contains HTML."""
     folders = []
     for name in ("t5-encoder", "t5-seqcls", "t5-tokcls"):
         folder = root / name
@@ -47,7 +47,7 @@ def make_models(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 class Page:
-    """The page of `server` in `browser`. `Shot` writes a picture if there is a folder for it."""
+    """The page of `server` in `browser`. shot() writes pictures if there is a folder for them."""
 
     def __init__(self, browser: Browser, server: HttpServer, folder: pathlib.Path | None):
         self.browser, self.server, self.folder = browser, server, folder
@@ -77,7 +77,7 @@ class Page:
         )
 
     def shot(self, name: str) -> None:
-        """Takes the pictures. In no size is anything wider than the window."""
+        """Takes a picture in each size and checks that the page is not wider than the window."""
         for size, dark in PICTURES:
             self.browser.resize(*SIZES[size], dark)
             overflow = "return document.documentElement.scrollWidth - window.innerWidth"
@@ -88,7 +88,7 @@ class Page:
         self.browser.resize(*SIZES["wide"], dark=False)
 
     def generated(self) -> list[str]:
-        """The generated texts, without the tokens that are not part of them."""
+        """Returns the generated texts, without the tokens that have no text."""
         return self.browser.run(
             "return [...document.querySelectorAll('#generate .tokens')].map((text) => ["
             "...text.querySelectorAll('.token:not(.bare)')]"
@@ -96,7 +96,7 @@ class Page:
         )
 
     def check_console(self) -> None:
-        """No script failed, and nothing was refused by the policy of the page."""
+        """Checks that no script failed and that the page's CSP blocked nothing."""
         bad = [line for line in self.browser.logs() if "Failed to load resource" not in line]
         assert bad == [], bad
 
@@ -211,7 +211,7 @@ def check_sampling(page: Page) -> None:
 
 
 def check_stop(page: Page) -> None:
-    """A stream is shown while it arrives, and ends in the server when its user stops it."""
+    """The page shows a stream while it arrives. Stopping it cancels the request in the server."""
     browser = page.browser
     page.open()
     browser.fill("#prompt", "wagner")
@@ -354,7 +354,7 @@ def check_keyboard(page: Page) -> None:
 
 
 def check_states(page: Page) -> None:
-    """A model that loads, and a server that drains and is gone."""
+    """The page shows a loading model, a draining server and an unreachable server."""
     browser = page.browser
     fake = """const real = window.fetch;
       window.fetch = (url, options) => {
@@ -385,7 +385,7 @@ def check_states(page: Page) -> None:
 
 
 def check_full(page: Page) -> None:
-    """A full queue: the server's message, and when to retry."""
+    """If the queue is full, the page shows the server's message and the time until a retry."""
     browser, server = page.browser, page.server
     endless = {"prompt": "a", "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
     held = []

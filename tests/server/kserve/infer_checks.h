@@ -8,7 +8,7 @@
 
 namespace quintet {
 
-// What InferTask returned: the status (OK or its error), and the number of engine requests.
+// The outcome of InferTask: its status (OK or an error), and the number of engine requests.
 struct CheckedInfer {
   absl::Status status;
   size_t requests = 0;

@@ -63,8 +63,8 @@ TEST_CASE("a batch of texts is one engine request for each", "[kserve]") {
         2 * PaddedResponseBytes(*requests, *Hosts()[0]));
 }
 
-// The id of a request becomes CallOptions.request_id if it is valid there. The response returns it
-// in either case.
+// The id of a request becomes CallOptions.request_id only if it is a valid request_id. The response
+// returns the id in either case.
 TEST_CASE("an id that is no request id is still returned", "[kserve]") {
   InferTask task(false);
   task.Read(ParseRequest(R"(id: "no/request id")"), absl::OkStatus());

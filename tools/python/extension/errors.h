@@ -1,4 +1,4 @@
-// How C++ code of the extension raises Python exceptions, whose classes are in quintet/errors.py.
+// With these classes and functions the extension raises the exceptions of quintet/errors.py.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ class TokenNotifier : public CallNotifier {
   const int64_t token_;
 };
 
-// Takes the place of an input that has a wrong type or value. Ends with the error `error`.
+// The item of an input that has a wrong type or value. It fails with `error`.
 class FailedItem : public WorkItem {
  public:
   explicit FailedItem(absl::Status error) : error_(std::move(error)) {}
@@ -162,8 +162,8 @@ class PythonCall {
     return nb::make_tuple(chunk_list, results);
   }
 
-  // Like Pop, for a call whose results are rows of Array: returns the number of finished inputs.
-  // The row of a failed input is NaN.
+  // Like Pop, for a call whose results are rows of one array (Array()): returns the number of
+  // finished inputs. The row of a failed input is NaN.
   int64_t PopRows(int64_t least) {
     const int64_t before = popped_;
     for (const std::unique_ptr<WorkItem>& item : TakeFinished(least, nullptr)) {

@@ -37,12 +37,14 @@ void Set(const nb::dict& options, const char* name, T* to) {
 // Converts the options of encode; those that are absent keep their defaults.
 EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options);
 
-// Returns the LoRA adapters that the option `adapters` of a model names, and the one that the
-// option `adapter` of a call names (null: none; NotFoundError: the session has no such one).
+// ReadAdapters returns the LoRA adapters in the option `adapters` of a model. AdapterOf returns the
+// adapter that the option `adapter` of a call names, or null if the option is not set; it raises
+// NotFoundError if the session has no such adapter.
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
 AdapterHandle AdapterOf(const nb::dict& options, const Session& session);
-// Returns the number of slots (AdapterSlots) of a model that is loaded with `count` adapters: at
-// least 8, so that adapters that are read later share batches with these.
+// Returns the number of adapter slots (AdapterSlots) of a model that is loaded with `count`
+// adapters: 0 if count is 0, otherwise at least 8, so that a batch can also use adapters that are
+// read later.
 int64_t AdapterSlotsFor(size_t count);
 // Reads an adapter and puts it into session->adapters. Does not need the GIL.
 absl::Status ReadAdapter(Session* session, const AdapterSource& source);

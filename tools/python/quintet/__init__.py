@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from quintet.model import Model
     from quintet.rpc import Tls
 
-# Imported when they are first used: a Client does not load the engine, and a Model not gRPC.
+# These classes are imported when they are first used, so that a Client does not load the engine and
+# a Model does not load gRPC.
 _LATER = {
     "Model": "quintet.model",
     "AsyncMethods": "quintet.methods",

@@ -73,7 +73,7 @@ class AsyncModel(AsyncMethods):
 
     @opt.takes(opt.LoadOptions)
     def __init__(self, model: Model | str | os.PathLike[str], **options: Unpack[opt.LoadOptions]):
-        """Loads a model as `Model` does (this blocks), or shares one that is loaded."""
+        """Loads a model as `Model` does (this blocks), or uses a `Model` that is already loaded."""
         if isinstance(model, Model):
             if options:
                 raise TypeError("options of a model that is already loaded cannot be changed")

@@ -24,8 +24,8 @@ from quintet.wire import HEALTH, Stub
 class AsyncClient(Connection, AsyncMethods):
     """`Client` for asyncio: the same methods as coroutines, `stream` as an asynchronous iterator.
 
-    An iterator of inputs gives an asynchronous iterator. To be used in one event loop at a time, in
-    which `on_response` is called.
+    An iterator of inputs gives an asynchronous iterator. Use a client in only one event loop at a
+    time; `on_response` is called in that loop.
     """
 
     def _connect(self) -> None:
@@ -153,6 +153,7 @@ class AsyncClient(Connection, AsyncMethods):
         finally:
             for future in pending:
                 future.cancel()
-            # Waits until gRPC has cancelled them, and takes the errors of those that have failed.
+            # Wait until gRPC has cancelled the calls, and retrieve the exceptions of failed tasks,
+            # which asyncio would log otherwise.
             await asyncio.gather(*pending, return_exceptions=True)
             told(-1)

@@ -1,4 +1,4 @@
-"""The calls of Model and AsyncModel: the flow of the inputs of a task to the engine.
+"""The calls of Model and AsyncModel: pass the inputs of a task to the engine, return its results.
 
 `Feed` pushes inputs into the engine's call, at most a window of them at a time, so that iterators
 of any length take bounded memory.
@@ -21,7 +21,8 @@ _engine.set_types({"make_error": make_error, **vars(results)})
 def begin(
     model: _engine.Model, task: Task, notifier: _engine.Notifier | None = None, token: int = 0
 ) -> _engine.Call:
-    """Begins a task, whose inputs are then pushed. `token`: what the notifier is told of it."""
+    """Begins the call of a task; its inputs are pushed later. `token`: the id that the notifier
+    reports when the call has results."""
     options = {name: value for name, value in task.options.items() if value is not None}
     options |= {"one": task.one, "stream": task.method == "stream"}
     rows = task.size if task.array and task.size is not None else -1
@@ -61,9 +62,9 @@ class Feed:
 
     @property
     def least(self) -> int:
-        """Number of results to wait for. Each wait costs a thread switch, and as many inputs are
-        pushed next, so that few are more expensive than many; but results of an iterator are
-        yielded as soon as they are there. 0: inputs can be pushed, so nothing is waited for."""
+        """Number of results to wait for; 0 if inputs can be pushed now. Each wait costs a thread
+        switch, and then as many inputs are pushed as results arrived, so waiting for many results
+        is cheaper. But if the inputs come from an iterator, each result is yielded at once."""
         if not self.full:
             return 0
         return 1 if self._waits else max(1, min(self.LEAST, self._window // 8))
@@ -113,8 +114,8 @@ def run(model: _engine.Model, task: Task) -> Any:
 
 
 def take(call: _engine.Call, task: Task, least: int) -> tuple[int, list[Any]]:
-    """How many inputs have finished, and their results unless they are rows of the call's array.
-    Waits until `least` of those in flight have finished."""
+    """Waits until `least` of the inputs in flight have finished. Returns the number of finished
+    inputs, and a list of their results, which is empty if they are rows of the call's array."""
     if task.array:
         return call.pop_rows(least), []
     results_ = call.pop(least)

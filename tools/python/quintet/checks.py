@@ -19,7 +19,7 @@ def plain(value: Any) -> Any:
 
 
 def flag(name: str, value: Any) -> bool:
-    """A boolean. Values such as "False" and 0.0 are mistakes."""
+    """A boolean. Other values, such as "False" and 0.0, are errors."""
     value = plain(value)
     if value is True or value is False:
         return bool(value)
@@ -181,7 +181,7 @@ def one_input(name: str, value: Any) -> Any:
 
 
 def one_for_each_input(name: str, value: Any, size: int | None) -> Iterable[Any]:
-    """An iterable with one entry for each of `size` inputs, or None: of an unknown number."""
+    """An iterable with one entry for each input. `size`: the number of inputs; None: unknown."""
     if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
         raise TypeError(
             f"{name}: expected one entry for each input, in a list, got {type(value).__name__}"

@@ -57,7 +57,7 @@ class Client(Connection, Methods):
     # ---- Methods of the server ----
 
     def list_models(self, *, on_response: Respond | None = None) -> list[ServedModel]:
-        """All models of the server, in the order of its command line, also while they load."""
+        """Returns all models of the server, loaded or not, in the order of its command line."""
         return messages.read_models(self._unary("ListModels", messages.list_models(), on_response))
 
     def health(self, service: str = "") -> str:
@@ -198,8 +198,9 @@ class _Requests:
                 request.future.cancel()
 
     def _send(self) -> None:
-        """Sends as many requests as may be in flight. Reads ahead as many batches, so that a slow
-        request at the front does not delay those behind it."""
+        """Sends requests until `concurrency` of them are in flight. Up to twice as many may be
+        pending (in flight, or finished but not returned yet), so that a slow first request does not
+        delay the requests after it."""
         concurrency = self._client._concurrency
         while not self._finished.empty():
             self._finished.get()

@@ -18,12 +18,13 @@ from quintet.rpc import Failure, Tls, check_key, make_channel_options
 from quintet.spelling import make_error
 
 Priority = Literal["low", "normal", "high"]
-# Codes of failures that one of several inputs may have caused.
+# Status codes of failures that a single input of a request may have caused. Such a request is sent
+# again as requests of one input each.
 OF_INPUTS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 def error_of(error: grpc.RpcError, timeout: float | None, index: int = -1) -> Error:
-    """The exception of a failed call. `timeout`: that of the call."""
+    """Returns the exception for a failed call. `timeout`: the call's timeout in seconds."""
     failure = Failure.of(error)
     message = failure.message
     if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout is not None:
@@ -61,16 +62,16 @@ class Connection(abc.ABC):
 
         Args:
             target: HOST:PORT or a gRPC name, for example "dns:///host:port".
-            model: name of the model on the server; "": the only one.
+            model: name of the model on the server; "" if the server has only one.
             tls: `Tls` with PEM files, or True for the system's CA certificates.
-            api_key: sent with every call. Never in plain text to another machine, unless
-                `allow_plaintext`.
+            api_key: sent with every call; never in plain text to another machine, unless
+                `allow_plaintext` is True.
             timeout: default of the methods' `timeout`: seconds for each input, retries included.
             attempts: attempts of each request; range [1, 5]. UNAVAILABLE and RESOURCE_EXHAUSTED
                 are retried after the delay that the server asks for.
             concurrency: requests of one call in flight; range [1, 1024].
-            priority: of all requests.
-            max_message_bytes: limit of a response.
+            priority: priority of all requests.
+            max_message_bytes: maximum size of a response.
         """
         if not checks.text("target", target).strip():
             raise InvalidArgumentError(f"target: expected HOST:PORT, got {target!r}")
@@ -131,8 +132,8 @@ class Connection(abc.ABC):
 
 
 def failed(batch: Batch, error: grpc.RpcError, task: Task, timeout: float | None) -> list[Any]:
-    """Returns the results of a failed request, its error for each of its inputs. Raises the error
-    instead if the task has on_error="raise"."""
+    """Returns the results of a failed request: a list with the error once for each input. Raises
+    the error instead if the task has on_error="raise"."""
     failure = error_of(error, timeout, -1 if task.one else batch.first)
     if task.raises:
         raise failure from None

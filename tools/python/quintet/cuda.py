@@ -24,5 +24,6 @@ def _folder() -> pathlib.Path | None:
     libraries = [
         library for root in roots for library in pathlib.Path(root).glob("*/lib/libcublasLt.so.*")
     ]
-    # The newest version; the engine's loader takes only that of its own CUDA version.
+    # Choose the folder of the newest version. The engine loads the library from it only if the
+    # version is the engine's own major version of CUDA.
     return max(libraries, key=lambda library: library.name).parent if libraries else None

@@ -1,7 +1,7 @@
 """Exceptions of Model and Client.
 
 Every failed call raises a subclass of `Error` that belongs to the engine's status code. A value of
-the wrong type, and an option that does not exist, is a TypeError.
+the wrong type and an option that does not exist raise a TypeError.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def with_revision(name: str, revision: str | None) -> str:
 
 
 def download(name: str, error: Error) -> bool:
-    """Downloads what the cache lacks of the hub id `name`. Returns whether it has. `error`: why
-    loading the model has failed."""
+    """Downloads the files of the hub id `name` that the cache lacks. Returns whether it downloaded
+    them. `error`: the error with which loading the model failed."""
     # The engine names the command for the download if and only if files are missing in the cache.
     if "hf download " not in error.message or os.path.lexists(name):
         return False
@@ -83,8 +83,8 @@ def download(name: str, error: Error) -> bool:
 
 
 def _error_of(name: str, error: Error, failure: Exception, utils: Any) -> Error:
-    """The exception of a failed download. `error`: that of the engine; `utils`:
-    huggingface_hub.utils, with the package's exceptions."""
+    """Returns the exception for a failed download. `error`: the engine's error that led to the
+    download. `utils`: the module huggingface_hub.utils, which has the exception classes."""
     if isinstance(failure, utils.GatedRepoError):
         return NotFoundError(
             f"{name}: access to it is restricted on the Hugging Face hub; accept its terms there, "

@@ -1,4 +1,4 @@
-"""Requests and responses of Client and AsyncClient: arguments to messages, messages to results."""
+"""Converts arguments of Client and AsyncClient to request messages, and responses to results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _FINISH = {
     pb.FINISH_REASON_STOP: "stop",
     pb.FINISH_REASON_LENGTH: "length",
 }
-# How the values of embeddings arrive; bf16 is the upper half of f32.
+# NumPy types of the values of embeddings in responses. NumPy has no bf16: it is read as an integer,
+# the upper half of an f32.
 _VALUES = {
     pb.VECTOR_TYPE_FP32: "<f4",
     pb.VECTOR_TYPE_FP16: "<f2",
@@ -68,7 +69,7 @@ class Batch:
 
 @dataclasses.dataclass
 class Call:
-    """How the inputs of one method call become requests, and responses become results."""
+    """Converts the inputs of one method call to requests, and the responses to results."""
 
     method: str
     make: Callable[[list[Any], list[Any] | None], Any]  # inputs and their extras to a request
@@ -112,7 +113,7 @@ Answered = tuple[list[Any], Any]  # the results of a request, and its response; 
 
 
 def take(answered: Iterable[Answered], task: Task) -> list[Any]:
-    """The results of answered requests, whose responses are passed to `on_response`."""
+    """Returns the results of answered requests. Passes their responses to `on_response`."""
     respond = responder(task.options["on_response"])
     results_: list[Any] = []
     for results_of_one, response in answered:
@@ -148,7 +149,7 @@ def responder(on_response: Respond | None) -> Respond:
 
 
 def call_options(model: str, priority: str | None) -> dict[str, Any]:
-    """What the CallOptions of all requests of a client have in common."""
+    """Returns the fields of CallOptions that have the same values in all requests of a client."""
     options: dict[str, Any] = {"model": model}
     if priority is not None:
         options["priority"] = getattr(pb, f"PRIORITY_{priority.upper()}")
@@ -159,7 +160,7 @@ Options = Mapping[str, Any]
 
 
 def _call(base: Options, options: Options) -> Any:
-    """The pb.CallOptions of a request. `base`: those that all requests of a client share."""
+    """Returns the pb.CallOptions of a request. `base`: the fields from call_options()."""
     names = ("adapter", "add_special_tokens", "truncate", "request_id")
     given = {name: options[name] for name in names if options.get(name) is not None}
     return pb.CallOptions(**base, **given)

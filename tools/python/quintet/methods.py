@@ -42,7 +42,7 @@ class Extras:
         self._values, self._name, self._taken = iter(values), name, 0
 
     def take(self, count: int) -> list[Any]:
-        """Those of the next `count` inputs."""
+        """Returns the entries of the next `count` inputs."""
         taken = list(itertools.islice(self._values, count))
         self._taken += len(taken)
         if len(taken) < count:
@@ -52,7 +52,7 @@ class Extras:
         return taken
 
     def check_end(self) -> None:
-        """Checks, once the inputs have ended, that none are left."""
+        """Raises an error if entries are left. Call it when the inputs have ended."""
         for _ in self._values:
             raise InvalidArgumentError(
                 f"{self._name}: there are more entries than inputs ({self._taken})"
@@ -173,7 +173,8 @@ class _Tasks:
         given: Mapping[str, Any],
         extras: tuple[str, Any] | None = None,
     ) -> Task:
-        """`extras`: (name, value) of the argument that has one entry for each input."""
+        """Checks the arguments of a method and makes a task. `extras`: (name, value) of the
+        argument that has one entry for each input, if the method has such an argument."""
         options, decoding = opt.resolve(self._owner, method, given)
         checks.inputs("inputs", inputs)
         one = checks.is_one_input(inputs)
@@ -197,7 +198,7 @@ class _Tasks:
 
 
 class Methods(_Tasks, abc.ABC):
-    """What Model and Client do with inputs.
+    """The methods of Model and Client that process inputs.
 
     Every method takes one input or an iterable of inputs; an input is a str or a list (or integer
     array) of token ids. One input gives one result, a list gives a list, and any other iterator
@@ -303,9 +304,9 @@ class Methods(_Tasks, abc.ABC):
 
         Returns:
             Arrays of f32: [d] for one input, [inputs, d] for a list, an iterator of [d] for an
-            iterator; d is d_model or that of the model's modules. With pooling "none": [tokens,
-            d_model], or a list or iterator of these. The arrays of a Model share memory with the
-            engine's results.
+            iterator; d is d_model or the output size of the model's modules. With pooling "none":
+            [tokens, d_model], or a list or iterator of these. The arrays of a Model share memory
+            with the engine's results.
         """
         return self._run(self._task("encode", inputs, options))
 

@@ -92,11 +92,11 @@ class Model(Methods):
         return ModelInfo(**{name: values[name] for name in known})
 
     def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Reads a LoRA adapter, which the option `adapter` of calls can then name. Replaces an
-        adapter of this name; calls in progress keep the one that they have.
+        """Reads a LoRA adapter. Calls can then use it with the option `adapter`. If the model has
+        an adapter of this name, replaces it; calls in progress keep the old one.
 
-        The model must have been loaded with an adapter (`adapters={...}`), and a new one must not
-        have larger ranks than those, nor change other modules.
+        The model must have been loaded with adapters (`adapters={...}`). A new adapter must not
+        have larger ranks than those adapters, nor change modules that they do not change.
 
         Args:
             name: 1 to 256 bytes without a colon.

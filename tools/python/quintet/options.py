@@ -1,7 +1,7 @@
 """Options of Model and Client, with Hugging Face's names and values.
 
-Each option stands here once: its type, default, check and meaning. The methods (methods.py) take
-the options of a TypedDict as keyword arguments, so that type checkers and editors know them;
+Each option is defined only here: its type, default, check and meaning. The methods (methods.py)
+take the options of a TypedDict as keyword arguments, so that type checkers and editors know them;
 `help()` and `inspect.signature` show them, too.
 """
 
@@ -421,7 +421,8 @@ _DEFAULTS = {
     for method, options in OPTIONS.items()
 }
 
-# Decoding options with Hugging Face's names that the engine has under another name. Both are known.
+# {Hugging Face's name: the engine's name} of decoding options whose names differ. Methods accept
+# both names.
 ALIASES = {
     "eos_token_id": "eos_token_ids",
     "forced_eos_token_id": "forced_eos_token_ids",
@@ -446,9 +447,10 @@ HINTS = {
 def resolve(
     owner: str, method: str, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Checks the options that a method was called with. Returns the values of all its options, with
-    defaults for those that were not given; and the given decoding options, under the engine's
-    names. `owner`: "Model" or "Client". Raises TypeError for an option that does not exist."""
+    """Checks the options that a method was called with. Returns two dicts: all options except
+    decoding options, with defaults for those that were not given; and the given decoding
+    options, under the engine's names. `owner`: "Model" or "Client". Raises TypeError for an option
+    that does not exist."""
     known = OPTIONS[method]
     values, decoding = dict(_DEFAULTS[method]), {}
     for name, value in given.items():
@@ -480,8 +482,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(kind: Any) -> Callable[[Function], Function]:
-    """A decorator for a function with `**options: Unpack[kind]`: lists these in its docstring, and
-    in its signature for inspect, which completion in a running interpreter uses."""
+    """Returns a decorator for a function with `**options: Unpack[kind]`. It adds the options to the
+    function's docstring and to its signature for inspect, which completion in an interactive
+    interpreter uses."""
 
     def decorate(function: Function) -> Function:
         options = options_of(kind)

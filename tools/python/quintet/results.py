@@ -205,7 +205,8 @@ class ModelInfo:
 
 @dataclasses.dataclass(slots=True)
 class ServedModel:
-    """One model of a server. Of a model that is not ready only name, device and dtype are known."""
+    """One model of a server. If the model is not loaded, only name, device, dtype and adapters are
+    known."""
 
     name: str  # the argument `model` of Client
     ready: bool  # False while the model is being loaded and while the server drains

@@ -79,7 +79,7 @@ class Tls:
 
 
 def check_key(target: str, tls: Tls | None, api_key: str | None, allow_plaintext: bool) -> None:
-    """ValueError: the API key would be sent in plain text to another machine."""
+    """Raises ValueError if the API key would be sent in plain text to another machine."""
     if api_key and not tls and not allow_plaintext and not LOOPBACK.match(target):
         raise ValueError("an API key is sent to another machine only over TLS")
 
@@ -94,8 +94,8 @@ def make_channel_options(
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),
     ]
     if attempts > 1:
-        # gRPC waits for the time in the server's grpc-retry-pushback-ms, which equals its
-        # RetryInfo; without one, it follows this policy.
+        # Before a retry gRPC waits for the time in the server's trailer grpc-retry-pushback-ms,
+        # which equals its RetryInfo. Without this trailer the delay follows from this policy.
         policy = {
             "maxAttempts": attempts,
             "initialBackoff": "0.1s",

@@ -25,8 +25,8 @@ _COMMAND_OR_FLAG = re.compile(
     r"(?<![\w./-])(?:hf|quintet) [a-z-][^;)]*|\(command line:[^)]*|"
     r"(?<![^\s(\"'\[])--[a-z]+(?:-[a-z]+)*(?![\w/=-]|\.\w)"
 )
-# The engine's name of an option at the beginning of a message; a server puts the message of the
-# request that has it as a field before it.
+# Matches the engine's name of an option at the beginning of a message. In messages of a server the
+# field of the request that contains the option may precede it ("decoding.").
 _OPTION = re.compile(r"(?:decoding\.)?([a-z_]+)(?=[:\[])")
 
 
@@ -39,8 +39,8 @@ def _replace(match: re.Match[str]) -> str:
 
 
 def in_python(message: str) -> str:
-    """Returns a message of the engine or a server with Python's names of the options that it names:
-    those of flags of the command line, and Hugging Face's names of decoding options. Commands and
+    """Rewrites a message of the engine or a server so that it uses Python's names of options: flags
+    of the command line become options, and decoding options get Hugging Face's names. Commands and
     paths remain as they are."""
     text = _COMMAND_OR_FLAG.sub(_replace, message)
     option = _OPTION.match(text)
