@@ -1,9 +1,10 @@
 #include "server/admin_service.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,6 +17,7 @@
 #include "server/kserve/methods.h"
 #include "server/message_bytes.h"
 #include "server/model_info.h"
+#include "server/single_message_handler.h"
 
 namespace quintet {
 namespace {
@@ -26,7 +28,7 @@ namespace kserve = ::inference;
 // An RPC of one request message and one response, which another thread may send later.
 template <typename RequestProto, typename ResponseProto>
 class AdminCall final
-    : public RpcHandler,
+    : public SingleMessageHandler,
       public std::enable_shared_from_this<AdminCall<RequestProto, ResponseProto>> {
  public:
   // Called once, from any thread.
@@ -37,10 +39,7 @@ class AdminCall final
       : context_(context), rpc_(std::move(rpc)), name_(name), run_(std::move(run)) {}
 
   void OnMessage(grpc::ByteBuffer* message) override {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      received_ = true;
-    }
+    SetReceived();
     RequestProto request;
     if (!FromBytes(message, &request)) return End(MalformedRequestOutcome(), std::nullopt);
     run_(request, [self = this->shared_from_this()](const absl::StatusOr<ResponseProto>& response) {
@@ -59,32 +58,19 @@ class AdminCall final
   }
   void Abandon() override { OnCancel(); }
 
-  RpcActivity activity() const override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
-  }
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
-  RpcOutput Next() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(output_, {});
-  }
-
  private:
   void End(RpcOutcome outcome, std::optional<grpc::ByteBuffer> response) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (std::exchange(ended_, true)) return;
-      if (context_->access_log != nullptr) {
-        AccessRecord record;
-        record.method = name_;
-        record.code = outcome.status.error_code();
-        record.reason = outcome.reason;
-        record.total_us = MonotonicMicros() - arrival_us_;
-        context_->access_log->Write(record);
-      }
-      output_.message = std::move(response);
-      output_.end = std::move(outcome);
+    if (ended_.exchange(true)) return;
+    if (context_->access_log != nullptr) {
+      AccessRecord record;
+      record.method = name_;
+      record.code = outcome.status.error_code();
+      record.reason = outcome.reason;
+      record.total_us = MonotonicMicros() - arrival_us_;
+      context_->access_log->Write(record);
     }
+    if (response.has_value()) SetResponse(*std::move(response));
+    SetOutcome(std::move(outcome));
     rpc_->Wake();
   }
 
@@ -93,9 +79,7 @@ class AdminCall final
   const char* const name_;
   const Run run_;
   const int64_t arrival_us_ = MonotonicMicros();
-  mutable std::mutex mutex_;
-  bool received_ = false, ended_ = false;
-  RpcOutput output_;
+  std::atomic<bool> ended_ = false;
 };
 
 // Replaces the field name "call.model" in an error by `field`, the name in the admin request.

@@ -2,27 +2,23 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <new>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "server/call.h"
 #include "server/message_bytes.h"
+#include "server/single_message_handler.h"
 
 namespace quintet {
 
 template <typename RequestProto, typename ResponseProto>
-class UnaryCall : public Call, public RpcHandler {
+class UnaryCall : public Call, public SingleMessageHandler {
  public:
   using Call::Call;
 
   void OnMessage(grpc::ByteBuffer* message) final {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      received_ = true;
-    }
+    SetReceived();
     try {
       if (!Parse(message, request_.get())) return;
       const v1::CallOptions options = CallOptionsOf(request_.get());
@@ -36,17 +32,6 @@ class UnaryCall : public Call, public RpcHandler {
   }
   void OnCancel() final { Cancel(); }
   void Abandon() final { Call::Abandon(); }
-
-  RpcActivity activity() const final {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
-  }
-  bool wants_message() const final { return activity() == RpcActivity::kAwaitingClient; }
-  RpcOutput Next() final {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!output_.end.has_value()) return {};
-    return std::exchange(output_, {});
-  }
 
  protected:
   // Returns the options of the call. Called first; may change the request.
@@ -77,23 +62,13 @@ class UnaryCall : public Call, public RpcHandler {
     }
     std::vector<Result>().swap(results);
     request_.Reset();
-    grpc::ByteBuffer bytes = Serialize(response);
-    std::lock_guard<std::mutex> lock(mutex_);
-    output_.message = std::move(bytes);
+    SetResponse(Serialize(response));
     return absl::OkStatus();
   }
   void Ended(RpcOutcome outcome) final {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (!outcome.status.ok()) output_.message.reset();
-      output_.end = std::move(outcome);
-    }
+    SetOutcome(std::move(outcome));
     rpc()->Wake();
   }
-
-  mutable std::mutex mutex_;
-  bool received_ = false;
-  RpcOutput output_;  // message and status; written once the call has ended
 };
 
 }  // namespace quintet

@@ -16,6 +16,7 @@
 #include "kernels/base/status_macros.h"
 #include "quintet/admin/v1/admin.grpc.pb.h"
 #include "tools/command_line.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 
 namespace quintet {
@@ -188,7 +189,6 @@ void AddAdminCommand(CommandLine& line) {
            "server again, as SIGHUP does. The server needs\n--admin-listen. Exit code 4: the call "
            "failed; the message says why."},
       [flags] { return Run(*flags); });
-  constexpr char kGroup[] = "Server";
   line.Require(
       command
           ->add_option("action", flags->action,
@@ -197,25 +197,18 @@ void AddAdminCommand(CommandLine& line) {
           ->type_name("ACTION"));
   command->add_option("model", flags->model, "Name of the model; default: the only one.")
       ->type_name("MODEL");
-  const auto add = [&](const char* name, std::string* value, const char* unit, const char* help) {
-    command->add_option(name, *value, help)->type_name(unit)->group(kGroup);
-  };
-  add("--target", &flags->target, "HOST:PORT", "Address of --admin-listen of the server.");
-  add("--key-file", &flags->key_file, "FILE",
-      "File that holds the key of an administrator; empty = the variable QUINTET_API_KEY.");
-  add("--ca", &flags->ca, "FILE", "CA certificates (PEM) of the server; empty = plaintext.");
-  add("--cert", &flags->cert, "FILE", "Certificate of the client (PEM), for mutual TLS.");
-  add("--cert-key", &flags->cert_key, "FILE", "Private key of the client (PEM).");
-  command
-      ->add_option("--timeout", flags->timeout_s,
-                   "How long to wait for the end of the operation, which goes on afterwards.")
-      ->check(InRange(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->group(kGroup);
-  command->add_option("--output", flags->output, "Output format: text or json.")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->type_name("FORMAT")
-      ->group(kGroup);
+  FlagGroup server(command, "Server");
+  server.Add("--target", &flags->target, "HOST:PORT", "Address of --admin-listen of the server.");
+  server.Add("--key-file", &flags->key_file, "FILE",
+             "File that holds the key of an administrator; empty = the variable QUINTET_API_KEY.");
+  server.Add("--ca", &flags->ca, "FILE", "CA certificates (PEM) of the server; empty = plaintext.");
+  server.Add("--cert", &flags->cert, "FILE", "Certificate of the client (PEM), for mutual TLS.");
+  server.Add("--cert-key", &flags->cert_key, "FILE", "Private key of the client (PEM).");
+  server.Add("--timeout", &flags->timeout_s, "SECONDS",
+             "How long to wait for the end of the operation, which goes on afterwards.",
+             InRange(0.001, 1e6));
+  server.Add("--output", &flags->output, "FORMAT", "Output format: text or json.",
+             CLI::IsMember({"text", "json"}));
 }
 
 }  // namespace quintet

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/conditions.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 #include "tools/load/flags.h"
 #include "tools/load/server_target.h"
@@ -65,13 +66,10 @@ int Run(BenchServeFlags flags) {
 }
 
 void AddAdaptersFlag(CLI::App* command, std::vector<std::string>* adapters) {
-  command
-      ->add_option(
-          "--adapters", *adapters,
-          "LoRA adapters of the model; each request has one of them, by Zipf's law in this "
-          "order. Empty = no request has an adapter.")
-      ->type_name("NAME ...")
-      ->group("Requests");
+  FlagGroup(command, "Requests")
+      .Add("--adapters", adapters, "NAME ...",
+           "LoRA adapters of the model; each request has one of them, by Zipf's law in this order. "
+           "Empty = no request has an adapter.");
 }
 
 }  // namespace
@@ -89,45 +87,27 @@ void AddBenchServeCommand(CommandLine& line) {
            "TPOT: (last - first token) / (tokens - 1).\nE2E: time to the end of the call. Rates "
            "count responses received between the first measured request and\nthe last one sent."},
       [flags] { return Run(*flags); });
-  constexpr char kGroup[] = "Server";
+  FlagGroup server(command, "Server");
   ServerTargetOptions* target = &flags->target;
   target->address = "127.0.0.1:50051";
-  command
-      ->add_option("--target", target->address,
-                   "Address of the server: of the gRPC port, or of the HTTP API.")
-      ->type_name("HOST:PORT")
-      ->group(kGroup);
-  command->add_option("--protocol", flags->protocol, ProtocolHelp())
-      ->check(CLI::IsMember(ProtocolNames()))
-      ->type_name("PROTOCOL")
-      ->group(kGroup);
-  command
-      ->add_option("--model", target->model,
-                   "Name of the model; empty = the only model of the server.")
-      ->type_name("NAME")
-      ->group(kGroup);
-  command
-      ->add_option("--channels", target->channels,
-                   "gRPC: number of connections, used round-robin; HTTP has one per request in "
-                   "flight. Range [1, 10000].")
-      ->check(InRange(1, 10000))
-      ->type_name("CHANNELS")
-      ->group(kGroup);
-  command->add_option("--timeout", target->timeout_s, "Timeout of each request.")
-      ->check(InRange(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->group(kGroup);
-  command
-      ->add_option("--attempts", target->attempts,
-                   "Maximum attempts per request: gRPC retries UNAVAILABLE. Range [1, 5].")
-      ->check(InRange(1, 5))
-      ->type_name("ATTEMPTS")
-      ->group(kGroup);
-  command
-      ->add_option("--priority", flags->priority, "Priority of all requests: low, normal or high.")
-      ->check(CLI::IsMember({"low", "normal", "high"}))
-      ->type_name("PRIORITY")
-      ->group(kGroup);
+  server.Add("--target", &target->address, "HOST:PORT",
+             "Address of the server: of the gRPC port, or of the HTTP API.");
+  server.Add("--protocol", &flags->protocol, "PROTOCOL", ProtocolHelp(),
+             CLI::IsMember(ProtocolNames()));
+  server.Add("--model", &target->model, "NAME",
+             "Name of the model; empty = the only model of the server.");
+  server.Add("--channels", &target->channels, "CHANNELS",
+             "gRPC: number of connections, used round-robin; HTTP has one per request in "
+             "flight. Range [1, 10000].",
+             InRange(1, 10000));
+  server.Add("--timeout", &target->timeout_s, "SECONDS", "Timeout of each request.",
+             InRange(0.001, 1e6));
+  server.Add("--attempts", &target->attempts, "ATTEMPTS",
+             "Maximum attempts per request: gRPC retries UNAVAILABLE. Range [1, 5].",
+             InRange(1, 5));
+  server.Add("--priority", &flags->priority, "PRIORITY",
+             "Priority of all requests: low, normal or high.",
+             CLI::IsMember({"low", "normal", "high"}));
   AddLoadFlags(command, &flags->load);
   AddAdaptersFlag(command, &flags->load.shape.adapters);
 }

@@ -15,6 +15,7 @@
 #include "engine/padding.h"
 #include "kernels/base/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "tools/flag_group.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -195,15 +196,12 @@ int Run(const EncodeFlags& flags) {
   return RunLines(*session, flags.lines, command);
 }
 
-void AddPaddingFlag(CLI::App* command, std::string* pad_to) {
-  command
-      ->add_option("--pad-to", *pad_to,
-                   "Truncate or pad every input to N tokens, with --pooling none. attend: padding "
-                   "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
-                   "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
-                   "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].")
-      ->type_name("N[:MODE]")
-      ->group("Encoding");
+void AddPaddingFlag(FlagGroup* encoding, std::string* pad_to) {
+  encoding->Add("--pad-to", pad_to, "N[:MODE]",
+                "Truncate or pad every input to N tokens, with --pooling none. attend: padding "
+                "tokens are part of the input, as in Flux, Stable Diffusion 3, CogVideoX and "
+                "LTX-Video. zero: inputs are encoded without padding and its rows are zero, as "
+                "in Wan. Default: no padding. Range of N: [1, --max-input-tokens].");
 }
 
 }  // namespace
@@ -228,28 +226,20 @@ void AddEncodeCommand(CommandLine& line) {
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"json", "f32", "npy"});
-  command
-      ->add_option("--pooling", flags->pooling,
-                   "Pooling of the hidden states. auto: that of the directory's modules.json, "
-                   "otherwise mean. Another pooling replaces it; the modules after it are applied "
-                   "as well. none: one row of hidden states per token, without any module.")
-      ->check(CLI::IsMember(
-          {"auto", "none", "mean", "first", "last", "max", "mean_sqrt_len", "weighted_mean"}))
-      ->type_name("POOLING")
-      ->group("Encoding");
-  command
-      ->add_option(
-          "--offsets-file", flags->offsets_file,
-          "NumPy file for the offsets of each line's rows with --pooling none and --output "
-          "npy or f32: i64 [lines + 1]. Default: FILE.offsets.npy for --output-file "
-          "FILE.npy.")
-      ->type_name("FILE")
-      ->group("Encoding");
-  AddPaddingFlag(command, &flags->pad_to);
-  command
-      ->add_flag("--normalize", flags->embedding.normalize,
-                 "Scale embeddings to unit length, after the modules of the directory.")
-      ->group("Encoding");
+  FlagGroup encoding(command, "Encoding");
+  encoding.Add("--pooling", &flags->pooling, "POOLING",
+               "Pooling of the hidden states. auto: that of the directory's modules.json, "
+               "otherwise mean. Another pooling replaces it; the modules after it are applied "
+               "as well. none: one row of hidden states per token, without any module.",
+               CLI::IsMember({"auto", "none", "mean", "first", "last", "max", "mean_sqrt_len",
+                              "weighted_mean"}));
+  encoding.Add("--offsets-file", &flags->offsets_file, "FILE",
+               "NumPy file for the offsets of each line's rows with --pooling none and --output "
+               "npy or f32: i64 [lines + 1]. Default: FILE.offsets.npy for --output-file "
+               "FILE.npy.");
+  AddPaddingFlag(&encoding, &flags->pad_to);
+  encoding.AddSwitch("--normalize", &flags->embedding.normalize,
+                     "Scale embeddings to unit length, after the modules of the directory.");
   const auto prompt = [&](const char* name, std::optional<std::string>* value, const char* help) {
     command
         ->add_option_function<std::string>(

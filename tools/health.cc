@@ -18,6 +18,7 @@
 #include "kernels/base/status_macros.h"
 #include "server/address.h"
 #include "tools/command_line.h"
+#include "tools/flag_group.h"
 
 namespace quintet {
 namespace {
@@ -126,16 +127,11 @@ void AddHealthCommand(CommandLine& line) {
                   "code 0: ready; 1: not ready, or\nno answer. For health checks of containers, "
                   "whose images have no shell."},
       [flags] { return Run(*flags); });
-  constexpr char kGroup[] = "Server";
-  command
-      ->add_option("--http-listen", flags->http_listen,
-                   "HTTP address of the server, as given to serve.")
-      ->type_name("HOST:PORT")
-      ->group(kGroup);
-  command
-      ->add_flag("--live", flags->live,
-                 "Check /healthz, which also answers 200 while models load and during a drain.")
-      ->group(kGroup);
+  FlagGroup server(command, "Server");
+  server.Add("--http-listen", &flags->http_listen, "HOST:PORT",
+             "HTTP address of the server, as given to serve.");
+  server.AddSwitch("--live", &flags->live,
+                   "Check /healthz, which also answers 200 while models load and during a drain.");
 }
 
 }  // namespace quintet

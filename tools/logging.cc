@@ -73,8 +73,8 @@ void QueueLog() {
   Log& log = TheLog();
   log.queue = std::make_shared<LogQueue>(LogQueue::Options());
   UseSink(log.queue);
-  // Count log lines that cannot be formatted among the dropped ones. By default spdlog would write
-  // an error message to standard error.
+  // If spdlog fails to format a log line, the line counts as dropped. The default error handler
+  // would write a message to standard error instead.
   spdlog::default_logger()->set_error_handler(
       [queue = log.queue](const std::string&) { queue->CountDropped(); });
 }

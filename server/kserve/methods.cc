@@ -12,6 +12,7 @@
 #include "server/kserve/model.h"
 #include "server/kserve/stream.h"
 #include "server/message_bytes.h"
+#include "server/single_message_handler.h"
 #include "server/unary_call.h"
 
 namespace quintet {
@@ -21,9 +22,9 @@ namespace {
 constexpr int64_t kInfoBytes = 16384;
 
 // Handler of a method that only reads the state of the server: one request, one response. Such a
-// call cannot fail and needs no admission.
+// call needs no admission and fails only if the request message is malformed.
 template <typename RequestProto, typename ResponseProto>
-class ProbeCall final : public RpcHandler {
+class ProbeCall final : public SingleMessageHandler {
  public:
   using Answer = std::function<void(const RequestProto&, ResponseProto*)>;
   explicit ProbeCall(Answer answer) : answer_(std::move(answer)) {}
@@ -32,32 +33,18 @@ class ProbeCall final : public RpcHandler {
     RequestProto request;
     ResponseProto response;
     const bool read = FromBytes(message, &request);
-    if (read) answer_(request, &response);
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (read) output_.message = ToBytes(response);
-    output_.end = read ? RpcOutcome{} : MalformedRequestOutcome();
-    received_ = true;
+    if (read) {
+      answer_(request, &response);
+      SetResponse(ToBytes(response));
+    }
+    SetOutcome(read ? RpcOutcome{} : MalformedRequestOutcome());
+    SetReceived();
   }
-  void OnInputEnd() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    output_.end = MalformedRequestOutcome();
-  }
+  void OnInputEnd() override { SetOutcome(MalformedRequestOutcome()); }
   void OnCancel() override {}
-  RpcActivity activity() const override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return received_ ? RpcActivity::kWorking : RpcActivity::kAwaitingClient;
-  }
-  bool wants_message() const override { return activity() == RpcActivity::kAwaitingClient; }
-  RpcOutput Next() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(output_, {});
-  }
 
  private:
   const Answer answer_;
-  mutable std::mutex mutex_;
-  bool received_ = false;
-  RpcOutput output_;
 };
 
 // A method that returns properties of one model and does not use the model's engine.
@@ -243,8 +230,8 @@ Method ModelMethod(const char* name, CallContext* context,
   });
 }
 
-// Whether the version that serves, or of an idle model the next one, has the adapter. True if
-// `adapter` is empty.
+// Whether the serving version has the adapter. If no version serves, whether the configuration of
+// the next version has it. True if `adapter` is empty.
 bool HasAdapter(const ServedModel& model, const std::string& adapter) {
   if (adapter.empty()) return true;
   const ServedModel::View view = model.view();

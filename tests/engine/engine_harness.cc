@@ -7,34 +7,16 @@
 namespace quintet {
 namespace {
 
-class BytesTokenizer : public Tokenizer {
+class BytesTokenizer : public PieceTokenizer {
  public:
-  explicit BytesTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  using PieceTokenizer::PieceTokenizer;
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
-    return std::vector<int32_t>();
-  }
-  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
-    return std::vector<TokenSpan>();
-  }
   std::string Decode(std::span<const int32_t> ids, bool) const override {
     std::string text;
     for (int32_t id : ids) text += Piece(id);
     return text;
   }
-  std::string Piece(int32_t id) const override {
-    return id >= 0 && id < vocab_size() ? pieces_[id] : "";
-  }
-  int32_t PieceToId(std::string_view) const override { return -1; }
   bool IsSpecial(int32_t id) const override { return Piece(id).empty(); }
-  int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
-  int32_t eos_id() const override { return 1; }
-  int32_t pad_id() const override { return 0; }
-  int32_t unk_id() const override { return 2; }
-  int32_t bos_id() const override { return -1; }
-
- private:
-  std::vector<std::string> pieces_;
 };
 
 }  // namespace

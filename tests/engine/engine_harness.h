@@ -5,9 +5,12 @@
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
+#include "models/tokenizers/tokenizer.h"
 #include "tests/engine/fake_model.h"
 
 namespace quintet {
@@ -22,6 +25,31 @@ struct RecordingSink : ResponseSink {
   Result result;
   std::vector<std::vector<int32_t>> streamed_ids;  // indexed by sequence
   std::vector<std::string> streamed_text;
+};
+
+// Base class of tokenizers that only decode: `pieces[t]` is the spelling of token t.
+class PieceTokenizer : public Tokenizer {
+ public:
+  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
+    return std::vector<int32_t>();
+  }
+  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
+    return std::vector<TokenSpan>();
+  }
+  std::string Piece(int32_t id) const override {
+    return id >= 0 && id < vocab_size() ? pieces_[id] : "";
+  }
+  int32_t PieceToId(std::string_view) const override { return -1; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
+  int32_t eos_id() const override { return 1; }
+  int32_t pad_id() const override { return 0; }
+  int32_t unk_id() const override { return 2; }
+  int32_t bos_id() const override { return -1; }
+
+ private:
+  std::vector<std::string> pieces_;
 };
 
 // A tokenizer whose token t decodes to the bytes of `pieces[t]`; ids without a piece are special

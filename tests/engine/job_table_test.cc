@@ -70,6 +70,14 @@ struct JobScene {
     }
     return ids;
   }
+  // Submits a request and starts it, with all others that fit.
+  RequestId SubmitAndStart(int64_t new_tokens, Priority priority = Priority::kNormal,
+                           int64_t deadline_us = 1'000'000) {
+    const RequestId id = Submit(new_tokens, priority, deadline_us);
+    TakeArrivals();
+    Start();
+    return id;
+  }
   absl::StatusCode code(size_t request) const { return sinks[request]->status.code(); }
 
   Capacity capacity{.running_sequences = 3,
@@ -180,9 +188,7 @@ TEST_CASE("job table: the resources of a finished job are free before its sink i
 TEST_CASE(
     "job table: cancelled jobs end in the queue and while they run; unknown ids are ignored") {
   JobScene scene;
-  const RequestId running = scene.Submit(10);
-  scene.TakeArrivals();
-  scene.Start();
+  const RequestId running = scene.SubmitAndStart(10);
   const RequestId queued = scene.Submit(10);
   const RequestId other = scene.Submit(10);
   scene.TakeArrivals();
@@ -200,9 +206,7 @@ TEST_CASE(
 
 TEST_CASE("job table: expired jobs end with a status that names the queue or decoding") {
   JobScene scene;
-  scene.Submit(10, Priority::kNormal, /*deadline_us=*/200);
-  scene.TakeArrivals();
-  scene.Start();
+  scene.SubmitAndStart(10, Priority::kNormal, /*deadline_us=*/200);
   scene.Submit(10, Priority::kNormal, /*deadline_us=*/200);
   scene.Submit(10, Priority::kNormal, /*deadline_us=*/201);
   scene.TakeArrivals();
@@ -255,9 +259,7 @@ TEST_CASE("job table: jobs marked out of memory end, and the others continue") {
 TEST_CASE(
     "job table: after a device failure running jobs get its status, queued ones UNAVAILABLE") {
   JobScene scene;
-  scene.Submit(10);
-  scene.TakeArrivals();
-  scene.Start();
+  scene.SubmitAndStart(10);
   scene.Submit(10);
   scene.TakeArrivals();
   scene.jobs->FailAll(absl::InternalError("illegal access"));
@@ -270,9 +272,7 @@ TEST_CASE(
 
 TEST_CASE("job table: the destructor ends every job, also those that have not been taken") {
   JobScene scene;
-  scene.Submit(10);
-  scene.TakeArrivals();
-  scene.Start();
+  scene.SubmitAndStart(10);
   scene.Submit(10);
   scene.TakeArrivals();
   scene.Submit(10);

@@ -1,4 +1,5 @@
 // Compares embeddings pooled on a GPU with those that the host pools from the same hidden states.
+#include <memory>
 #include <random>
 #include <span>
 #include <vector>
@@ -6,12 +7,13 @@
 #include "engine/pooling.h"
 #include "tests/catch.h"
 #include "tests/engine/async_scheduling.h"
+#include "tests/open_gpu.h"
 
 namespace quintet {
 namespace {
 
 // Returns encode requests with every kind of pooling, for inputs of 1 to 40 tokens, some with a
-// prompt. Requests with `modules` use several poolings each, more than a short input has tokens.
+// prompt. Some requests use `modules`, which has four poolings: more than a short input has tokens.
 std::vector<Request> RandomEmbeddings(const ModelConfig& config, const SentenceModules* modules,
                                       int count) {
   constexpr Pooling kKinds[] = {Pooling::kMean,    Pooling::kFirst,       Pooling::kLast,
@@ -34,17 +36,14 @@ std::vector<Request> RandomEmbeddings(const ModelConfig& config, const SentenceM
 }
 
 TEST_CASE("a GPU pools embeddings as the host does, to the bit, in batches of many kinds") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   constexpr int kRequests = 200;
   ThreadPool pool(2);
   SentenceModules modules;
   modules.poolings = {Pooling::kFirst, Pooling::kMax, Pooling::kMean, Pooling::kLast};
   for (const char* folder : {"/deploy/models/g2p", "/tests/golden/cases/gpt2"}) {
-    const std::unique_ptr<Model> model = LoadChoosing(folder, device->get(), &pool);
+    const std::unique_ptr<Model> model = LoadChoosing(folder, device.get(), &pool);
     modules.columns = 4 * model->config().d_model;
     const std::vector<Request> requests = RandomEmbeddings(model->config(), &modules, kRequests);
     std::vector<Request> states = requests;

@@ -1,26 +1,20 @@
 // Tests requests of several priorities on a GPU with async scheduling and captured graphs: a
 // request that is skipped in some steps must get the same tokens as when it runs alone.
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "engine/engine.h"
 #include "tests/catch.h"
+#include "tests/engine/async_scheduling.h"
+#include "tests/models/must_load.h"
+#include "tests/open_gpu.h"
 
 namespace quintet {
 namespace {
 
 constexpr char kModel[] = QUINTET_SOURCE_DIR "/deploy/models/g2p";
-
-struct TokensSink : ResponseSink {
-  void OnDone(absl::StatusOr<Result> result) override {
-    status = result.status();
-    if (!result.ok()) return;
-    for (const GeneratedSequence& s : result->sequences) sequences.push_back(s.token_ids);
-  }
-  absl::Status status = absl::UnknownError("not ended");
-  std::vector<std::vector<int32_t>> sequences;
-};
 
 // Returns random requests that async scheduling supports: most are greedy, the others have 4 beams.
 std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
@@ -41,52 +35,22 @@ std::vector<Request> RandomRequests(int count, const ModelConfig& config) {
   return requests;
 }
 
-// Runs the requests in a new engine and returns their tokens. Submits them one by one, a request
-// before every second step.
-std::vector<std::vector<std::vector<int32_t>>> Serve(Model* model, std::vector<Request> requests) {
-  auto engine = Engine::Create(model, nullptr, EngineLimits());
-  REQUIRE(engine.ok());
-  std::vector<std::shared_ptr<TokensSink>> sinks;
-  bool more = true;
-  for (size_t step = 0; more || sinks.size() < requests.size(); ++step) {
-    REQUIRE(step < 10000);
-    if (step % 2 == 0 && sinks.size() < requests.size()) {
-      sinks.push_back(std::make_shared<TokensSink>());
-      Request& request = requests[sinks.size() - 1];
-      request.sink = sinks.back();
-      REQUIRE((*engine)->Submit(request).ok());
-    }
-    more = (*engine)->Step();
-  }
-  std::vector<std::vector<std::vector<int32_t>>> tokens;
-  for (const auto& sink : sinks) {
-    INFO(sink->status);
-    REQUIRE(sink->status.ok());
-    tokens.push_back(sink->sequences);
-  }
-  return tokens;
-}
-
 TEST_CASE("on a GPU a request of any priority gets the result that it gets alone") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   ThreadPool pool(1);
   LoadOptions options;
-  options.device = device->get();
+  options.device = device.get();
   options.weights = WeightType::kF32;
   options.limits.max_step_sequences = 32;
   options.limits.cache_pages = 2048;
-  auto model = Model::Load(kModel, options, &pool);
-  INFO(model.status());
-  REQUIRE(model.ok());
-  const std::vector<Request> requests = RandomRequests(60, (*model)->config());
-  const auto together = Serve(model->get(), requests);
+  const std::unique_ptr<Model> model = MustLoad(kModel, &pool, options);
+  const std::vector<Request> requests = RandomRequests(60, model->config());
+  const std::vector<Result> together = Choose(model.get(), requests, true);
   for (size_t i = 0; i < requests.size(); ++i) {
     INFO("request " << i);
-    CHECK(together[i] == Serve(model->get(), {requests[i]})[0]);
+    const Result alone = Choose(model.get(), {requests[i]}, true)[0];
+    CHECK(ChoseAlike(together[i], alone, std::numeric_limits<float>::infinity()));
   }
 }
 

@@ -1,16 +1,16 @@
 // Compares scores of GPT-2 on a GPU with DenseGpt2, plain loops in double on the CPU.
+#include <memory>
+
 #include "tests/catch.h"
 #include "tests/engine/scoring_cases.h"
+#include "tests/open_gpu.h"
 
 namespace quintet {
 namespace {
 
 TEST_CASE("scores on a GPU equal a dense model with the same mask") {
-  const auto device = Device::Open(0);
-  if (!device.ok()) {  // ctest knows a skipped test by the word
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   const struct {
     WeightType type;
     const char* name;
@@ -20,7 +20,7 @@ TEST_CASE("scores on a GPU equal a dense model with the same mask") {
                {WeightType::kBF16, "bf16", 5e-2}};
   for (const char* golden_case : {"gpt2", "gpt2-variant"}) {
     for (const auto& type : types) {
-      const double error = LargestScoreError(golden_case, type.type, device->get());
+      const double error = LargestScoreError(golden_case, type.type, device.get());
       WARN(golden_case << " " << type.name << ": log-probabilities within " << error);
       CHECK(error <= type.limit);
     }

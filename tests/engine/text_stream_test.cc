@@ -12,20 +12,14 @@ namespace {
 // Decodes like a SentencePiece model with Hugging Face's clean-up. "▁" becomes a space, except at
 // the beginning of the text. Consecutive byte tokens are joined; if they are not valid UTF-8, each
 // byte becomes U+FFFD. Finally, spaces before punctuation are removed.
-class SpacedTokenizer : public Tokenizer {
+class SpacedTokenizer : public PieceTokenizer {
  public:
-  explicit SpacedTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  using PieceTokenizer::PieceTokenizer;
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
-    return std::vector<int32_t>();
-  }
-  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(std::string_view, bool) const override {
-    return std::vector<TokenSpan>();
-  }
   std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const override {
     std::string text, run;
     for (int32_t id : ids) {
-      const std::string& piece = pieces_.at(id);
+      const std::string piece = Piece(id);
       if (piece.starts_with("<0x")) {
         run.push_back(static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
         continue;
@@ -42,16 +36,10 @@ class SpacedTokenizer : public Tokenizer {
     }
     return text;
   }
-  std::string Piece(int32_t id) const override { return pieces_.at(id); }
-  int32_t PieceToId(std::string_view) const override { return -1; }
   bool IsSpecial(int32_t id) const override {
-    return pieces_[id].starts_with("<") && !pieces_[id].starts_with("<0x");
+    const std::string piece = Piece(id);
+    return piece.starts_with("<") && !piece.starts_with("<0x");
   }
-  int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
-  int32_t eos_id() const override { return 1; }
-  int32_t pad_id() const override { return 0; }
-  int32_t unk_id() const override { return 2; }
-  int32_t bos_id() const override { return -1; }
 
  private:
   static void Flush(std::string* run, std::string* text) {
@@ -75,7 +63,6 @@ class SpacedTokenizer : public Tokenizer {
       text->replace(at, from.size(), to);
     }
   }
-  std::vector<std::string> pieces_;
 };
 
 const std::vector<std::string> kSpaced{// special tokens

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/runtime/device.h"
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"
+#include "tests/open_gpu.h"
 #include "tests/tools/run_binary.h"
 
 namespace quintet {
@@ -99,24 +99,17 @@ TEST_CASE("int8 with 4 beams keeps the word accuracy", "[int8][beam]") {
   CheckAccuracy({"cpu", "int8"}, "4", 0.6);
 }
 
-// ctest recognizes a skipped test by the word "skipped" in its output.
-bool HasGpu() {
-  const auto device = Device::Open(0);
-  if (!device.ok()) WARN("skipped: " << device.status().message());
-  return device.ok();
-}
-
 TEST_CASE("f32 on a GPU equals the recorded answers and scores", "[gpu]") {
-  if (!HasGpu()) return;
+  if (OpenGpuOrSkip() == nullptr) return;
   CheckF32("cuda", "1");
   CheckF32("cuda", "4");
 }
 TEST_CASE("16-bit types on a GPU keep the word accuracy", "[gpu]") {
-  if (!HasGpu()) return;
+  if (OpenGpuOrSkip() == nullptr) return;
   for (const char* dtype : {"bf16", "f16"}) CheckAccuracy({"cuda", dtype}, "4", 0.3);
 }
 TEST_CASE("8-bit weights on a GPU keep the word accuracy", "[gpu]") {
-  if (!HasGpu()) return;
+  if (OpenGpuOrSkip() == nullptr) return;
   for (const char* dtype : {"int8", "fp8"}) CheckAccuracy({"cuda", dtype}, "4", 0.6);
 }
 

@@ -11,11 +11,9 @@ namespace quintet {
 
 // Fails the test if the model in `directory` cannot be loaded.
 inline std::unique_ptr<Model> MustLoad(const std::string& directory, ThreadPool* pool,
-                                       ModelLimits limits = {}) {
-  LoadOptions options;
-  options.limits = limits;
+                                       const LoadOptions& options = {}) {
   auto model = Model::Load(directory, options, pool);
-  INFO(model.status());
+  INFO(directory << ": " << model.status());
   REQUIRE(model.ok());
   return *std::move(model);
 }

@@ -1,7 +1,7 @@
-// On a GPU, decoder steps, prompts and encodings of a shape that is used again are launched as CUDA
-// graphs. With other tokens, lengths and slots than at the capture, a graph's results must equal
-// the CPU's. The first rounds run without a graph, later ones with it; all are compared. Also:
-// weight types that only GPUs have.
+// On a GPU, decoder steps, prefill and encoding are launched as CUDA graphs if their shape has
+// occurred before. A graph may get other tokens, lengths and slots than at its capture; its results
+// must equal the CPU's. The first rounds run without a graph, later ones with it; all are compared.
+// Also tests weight types that only GPUs support.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -12,19 +12,12 @@
 #include "tests/catch.h"
 #include "tests/models/adapters/recorded_adapter.h"
 #include "tests/models/checkpoint/checkpoint.h"
+#include "tests/models/must_load.h"
 #include "tests/models/row_runner.h"
+#include "tests/open_gpu.h"
 
 namespace quintet {
 namespace {
-
-std::unique_ptr<Model> LoadCase(const std::string& name, Device* device, ThreadPool* pool) {
-  LoadOptions options;
-  options.device = device;
-  auto model = Model::Load(QUINTET_SOURCE_DIR "/tests/golden/cases/" + name, options, pool);
-  INFO(model.status());
-  REQUIRE(model.ok());
-  return *std::move(model);
-}
 
 TokenRows RandomRows(const std::vector<int>& lengths, int64_t vocab, std::mt19937* random) {
   TokenRows rows;
@@ -48,11 +41,8 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 }
 
 TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {  // ctest recognises a skipped test by the word "skipped"
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   ThreadPool pool(2);
   std::mt19937 random(7);
   // Each inner vector is one batch: it contains the number of tokens of each row. Every batch is
@@ -61,7 +51,9 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
   const std::vector<std::vector<int>> shapes = {{40}, {3, 33, 1, 17}, {16, 16}, {1, 1, 1}};
   for (const char* name : {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope"}) {
     INFO(name);
-    auto on_cpu = LoadCase(name, nullptr, &pool), on_gpu = LoadCase(name, device->get(), &pool);
+    const std::string directory = GoldenDirectory(name);
+    auto on_cpu = MustLoad(directory, &pool);
+    auto on_gpu = MustLoad(directory, &pool, {.device = device.get()});
     RowRunner cpu(on_cpu.get()), gpu(on_gpu.get());
     const int64_t vocab = on_cpu->config().vocab;
     for (int round = 0; round < 4; ++round) {
@@ -80,7 +72,8 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
   }
 }
 
-// Writes a T5 v1.1 model with 1,024 channels and random weights. Fewer inputs are not quantised.
+// Writes a T5 v1.1 model with 1,024 channels and random weights. GEMMs with fewer inputs would not
+// quantise them (kMinQuantizedInputs).
 void WriteWideModel(const std::string& directory) {
   const std::string golden = GoldenDirectory("t5-v1_1");
   constexpr int64_t kGolden = 128, kWide = 1024;
@@ -115,10 +108,7 @@ TEST_CASE("GEMMs that quantise their inputs give nearly the results of their wei
   TemporaryDirectory directory;
   WriteWideModel(directory.path());
   const auto load = [&](WeightType type) {
-    auto model = Model::Load(directory.path(), {.weights = type, .device = device->get()}, &pool);
-    INFO(model.status());
-    REQUIRE(model.ok());
-    return *std::move(model);
+    return MustLoad(directory.path(), &pool, {.weights = type, .device = device->get()});
   };
   for (const bool fp8 : {true, false}) {
     INFO((fp8 ? "fp8" : "int8"));

@@ -169,18 +169,25 @@ TEST_CASE("http exchange: Abort closes the connection", "[http]") {
   CHECK_FALSE(handler->sent);
 }
 
-TEST_CASE("http exchange: Abort ends a write that the client does not read", "[http]") {
-  HttpServer::Options options;
-  options.write_timeout = milliseconds(600'000);
-  LaterServer server(options);
-  HttpClient client(server.port(), /*receive_buffer_bytes=*/4096);
-  client.Send(Post("body"));
-  const auto handler = server.Get(0);
+constexpr int kSmallBuffer = 4096;
+
+// Sends the server's first request and begins its response, a stream. The first 8 MiB do not fit
+// into the socket buffers if the client's receive buffer has kSmallBuffer bytes.
+std::shared_ptr<Recorder> StartLargeStream(LaterServer* server, HttpClient* client) {
+  client->Send(Post("body"));
+  auto handler = server->Get(0);
   handler->exchange->Begin(HttpResponse());
   handler->exchange->Write(std::string(8 << 20, 'x'));
+  return handler;
+}
+
+TEST_CASE("http exchange: Abort ends a write that the client does not read", "[http]") {
+  LaterServer server({.write_timeout = milliseconds(600'000)});
+  HttpClient client(server.port(), kSmallBuffer);
+  const auto handler = StartLargeStream(&server, &client);
   CHECK(client.Read(/*without_body=*/true).status == 200);  // the write is in progress
   handler->exchange->Write("more");
-  // The connection is told of these bytes, but does not take them before it has written the others.
+  // Let the I/O thread learn of "more", which it can write only after the first 8 MiB.
   std::this_thread::sleep_for(milliseconds(50));
   handler->exchange->Abort();
   CHECK(Eventually([&] { return handler->done == 1; }));
@@ -188,14 +195,9 @@ TEST_CASE("http exchange: Abort ends a write that the client does not read", "[h
 }
 
 TEST_CASE("http exchange: a stream whose client does not read ends at its time limit", "[http]") {
-  HttpServer::Options options;
-  options.write_timeout = milliseconds(300);
-  LaterServer server(options);
-  HttpClient client(server.port(), /*receive_buffer_bytes=*/4096);
-  client.Send(Post("body"));
-  const auto handler = server.Get(0);
-  handler->exchange->Begin(HttpResponse());
-  handler->exchange->Write(std::string(8 << 20, 'x'));
+  LaterServer server({.write_timeout = milliseconds(300)});
+  HttpClient client(server.port(), kSmallBuffer);
+  const auto handler = StartLargeStream(&server, &client);
   CHECK(Eventually([&] { return handler->done == 1; }));
   CHECK_FALSE(handler->sent);
   CHECK(handler->drained <= 1);  // the head may have been sent alone

@@ -107,7 +107,7 @@ class FakeStream final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byt
     return true;
   }
 
-  // The functions below are those of gRPC that the reactor calls.
+  // The reactor calls the functions below; they replace those of gRPC.
   void Read(ByteBuffer* message) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Expect(reading_ == nullptr, "a read while one is outstanding");
@@ -313,6 +313,20 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   return ByteBuffer(ToBytes(grpc::health::v1::HealthCheckRequest()));
 }
 
+// Admits and starts an RPC of the client `peer`. `stream` and `context` must outlive the RPC.
+// Returns a pointer that expires when the RPC is freed.
+std::weak_ptr<Rpc> StartRpc(StubHost* host, const Method& method, const std::string& peer,
+                            grpc::CallbackServerContext* context, FakeStream* stream) {
+  absl::StatusOr<RpcRegistry::Registration> registration =
+      host->context.rpcs.Admit(peer, method.long_lived);
+  REQUIRE(registration.ok());
+  const auto rpc =
+      std::make_shared<TestRpc>(stream, context, &host->context.rpcs, *std::move(registration));
+  rpc->Start(method.make(rpc));
+  stream->Bind(rpc.get());
+  return rpc;
+}
+
 // The result of RunOne, which runs one RPC from its start to OnDone with random events from
 // `threads` threads.
 struct Outcome {
@@ -327,16 +341,8 @@ Outcome RunOne(StubHost* host, const Method& method, uint64_t seed, int threads)
   }
   grpc::CallbackServerContext context;
   FakeStream stream(std::move(messages));
-  absl::StatusOr<RpcRegistry::Registration> registration =
-      host->context.rpcs.Admit(absl::StrCat("peer", seed % 3), method.long_lived);
-  REQUIRE(registration.ok());
-  auto rpc =
-      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
-  const std::weak_ptr<Rpc> watched = rpc;
-  TestRpc* const raw = rpc.get();
-  raw->Start(method.make(rpc));
-  rpc.reset();
-  stream.Bind(raw);
+  const std::weak_ptr<Rpc> watched =
+      StartRpc(host, method, absl::StrCat("peer", seed % 3), &context, &stream);
 
   // Delivers events until the RPC ends. Between events it sometimes calls RpcRegistry::Check with a
   // time up to 100 s in the future, so that time limits expire.
@@ -419,13 +425,7 @@ TEST_CASE("A message that arrives after a stream has failed starts nothing", "[r
   bad.set_item_id(1);
   grpc::CallbackServerContext context;
   FakeStream stream({ToBytes(bad), ToBytes(bad), ToBytes(bad)});
-  auto rpc = std::make_shared<TestRpc>(&stream, &context, &host.context.rpcs,
-                                       *host.context.rpcs.Admit("peer", true));
-  const std::weak_ptr<Rpc> watched = rpc;
-  TestRpc* const raw = rpc.get();
-  raw->Start(method.make(rpc));
-  rpc.reset();
-  stream.Bind(raw);
+  const std::weak_ptr<Rpc> watched = StartRpc(&host, method, "peer", &context, &stream);
   std::mt19937_64 random(1);
   // The first request message fails on the executor while the next read is in flight. After that,
   // this read completes with a message.
@@ -449,16 +449,7 @@ bool RunWithFailure(StubHost* host, const Method& method, const ByteBuffer& mess
                     int64_t skip) {
   grpc::CallbackServerContext context;
   FakeStream stream({message});
-  absl::StatusOr<RpcRegistry::Registration> registration =
-      host->context.rpcs.Admit("peer", method.long_lived);
-  REQUIRE(registration.ok());
-  auto rpc =
-      std::make_shared<TestRpc>(&stream, &context, &host->context.rpcs, *std::move(registration));
-  const std::weak_ptr<Rpc> watched = rpc;
-  TestRpc* const raw = rpc.get();
-  raw->Start(method.make(rpc));
-  rpc.reset();
-  stream.Bind(raw);
+  const std::weak_ptr<Rpc> watched = StartRpc(host, method, "peer", &context, &stream);
   std::mt19937_64 random(1);
   const int64_t failed_before = FailedAllocations();
   const std::function<void(std::function<void()>)> posts[] = {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Streams that choose among many LoRA adapters of a server on a GPU, and adapters that change
-meanwhile.
+"""Measures a server on a GPU with many LoRA adapters: streams that choose among them, and adding
+adapters while streams run.
 
 The model has T5-base's shape and random bf16 weights; adapters have rank 16 on all linear layers.
-All adapters of a run have the same values, but each is read and kept by itself. The device has 64
-slots for 1,000 adapters. In turns, the streams of a closed loop use no adapter, one adapter, and
-adapters by Zipf's law, of which many are in no slot. Then the configuration adds an adapter every
-half second, while streams run.
+All adapters of a run have the same values, but the server reads and stores each one separately. The
+device has 64 slots for 1,000 adapters. Three closed loops alternate: streams without an adapter,
+streams with the same adapter, and streams whose adapters are chosen by Zipf's law, so that many of
+them are in no slot. Then adapters are added to the configuration one by one while streams run.
 
 usage: many_adapters_gpu.py --work DIR [--out DIR]
 QUINTET_BINARY: the program, build/quintet unless set.
@@ -25,7 +25,7 @@ sys.path[:0] = [
 ]
 from adapters import make_adapter  # noqa: E402
 from peers import build_model  # noqa: E402
-from serving import Load, Server, Verdict, arguments, eventually, load  # noqa: E402
+from serving import Load, Server, Verdict, arguments, core_halves, eventually, load  # noqa: E402
 
 MODEL, SLOTS = "t5-base", 64
 
@@ -58,7 +58,8 @@ class Configuration:
 
 
 def change_adapters(server, configuration, count):
-    """Adds an adapter, `count` times. Returns the seconds until each was there."""
+    """Adds `count` adapters, one after the other. Returns for each the seconds until the server
+    had read it."""
     seconds = []
     for turn in range(count):
         begin = time.monotonic()
@@ -94,14 +95,14 @@ def main() -> int:
     configuration = Configuration(work / "many_adapters.toml", model, adapter)
     names = [f"a{i}" for i in range(args.adapters)]
     configuration.add(*names)
-    half = os.cpu_count() // 2
-    cores = {"core": f"{half}-{os.cpu_count() - 1}", "channels": max(half, 1)}
+    server_cores, client_cores = core_halves()
     shape = dict(
         concurrency=args.concurrency,
         input_tokens=args.input_tokens,
         output_tokens=args.output_tokens,
         warmup=4 * args.concurrency,
-        **cores,
+        core=client_cores,
+        channels=max(os.cpu_count() // 2, 1),
     )
     chosen = {"none": [], "one": names[:1], "zipf": names}
     reports = {kind: [] for kind in chosen}
@@ -110,7 +111,7 @@ def main() -> int:
     begin = time.monotonic()
     with Server(
         model,
-        core=f"0-{max(half - 1, 0)}",
+        core=server_cores,
         threads=0,
         config=str(configuration.path),
         device=args.device,

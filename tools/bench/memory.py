@@ -23,13 +23,19 @@ import runs
 QUINTET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "quintet")
 
 
-def bench(args, **flags):
+def bench(args, tokens, **flags):
+    """Encodes one input of `tokens` tokens once, and returns the report."""
     return runs.bench(
         QUINTET,
         model=args.model,
         device="cpu",
         mode="encode",
         batch=1,
+        input_tokens=tokens,
+        max_batch_tokens=tokens,
+        max_input_tokens=tokens,
+        repetitions=1,
+        warmup=0,
         threads=args.threads,
         **flags,
     )
@@ -46,14 +52,7 @@ def encode(args):
     rows = []
     print("tokens    peak bytes  beyond the load  bytes a token   seconds")
     for tokens in args.lengths:
-        report = bench(
-            args,
-            input_tokens=tokens,
-            max_batch_tokens=tokens,
-            max_input_tokens=tokens,
-            repetitions=1,
-            warmup=0,
-        )
+        report = bench(args, tokens)
         conditions = report["conditions"]
         beyond = report["peak_bytes"] - conditions["peak_bytes_after_load"]
         seconds = report["rows"][0]["wall_ms"] / 1e3
@@ -77,15 +76,7 @@ def load(args):
     idle = idle_bytes()
     seconds, peaks = [], []
     for _ in range(args.repetitions + 1):  # the first run fills the page cache
-        report = bench(
-            args,
-            input_tokens=1,
-            max_batch_tokens=1,
-            max_input_tokens=1,
-            repetitions=1,
-            warmup=0,
-            dtype=args.dtype,
-        )
+        report = bench(args, 1, dtype=args.dtype)
         seconds.append(report["conditions"]["load_seconds"])
         peaks.append(report["conditions"]["peak_bytes_after_load"])
     weights = report["conditions"]["weight_bytes"]

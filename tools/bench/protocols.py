@@ -27,6 +27,7 @@ from serving import (  # noqa: E402
     Server,
     Verdict,
     arguments,
+    core_halves,
     failures,
     free_port,
     load_command,
@@ -84,7 +85,7 @@ def measure(server, address: str, protocol: str, args, cores: str, unary: bool) 
     return {
         "requests_per_s": sum(load["requests_per_s"] for load in loads),
         "output_tokens_per_s": sum(load["output_tokens_per_s"] for load in loads),
-        # Of all requests, warm-up included, because the CPU time counts all.
+        # Divide by all requests, warm-up included: the CPU time includes them, too.
         "server_cpu_us_per_request": 1e6 * used / sum(load["answered"] for load in loads),
         "report": reports[0],
     }
@@ -125,10 +126,7 @@ def main() -> int:
         name="protocols",
     )
     raise_files_limit()
-    half = max(os.cpu_count() // 2, 1)
-    server_cores, client_cores = f"0-{half - 1}", f"{half}-{max(os.cpu_count() - 1, half)}"
-    if os.cpu_count() == 1:
-        client_cores = server_cores
+    server_cores, client_cores = core_halves()
     verdict = Verdict(args.name, None, "throughput of the protocols at saturation")
     http = f"127.0.0.1:{free_port()}"
     flags = dict(
@@ -139,7 +137,8 @@ def main() -> int:
         cache_memory=args.cache_memory,
         max_queue=2 * args.concurrency,
         max_queue_tokens=1 << 22,
-        # As of bench engine: no throttled encoding, and no cache that later rounds profit from.
+        # As in bench engine, do not throttle encoding, and do not cache encoder outputs, from which
+        # later rounds would profit.
         prefill_share=0,
         encoder_cache_bytes=0,
     )

@@ -28,6 +28,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "reliability"))
 import random_t5  # noqa: E402
+from runs import flags_of  # noqa: E402
 from serving import (  # noqa: E402
     G2P,
     LOAD_CORE,
@@ -49,26 +50,9 @@ AS_ENGINE = dict(prefill_share=0, encoder_cache_bytes=0)
 def engine(model: str, max_running: int, **flags) -> tuple[float, float]:
     """Runs quintet bench engine. Returns tokens/s and the fraction of its core that the process
     got."""
-    command = [
-        "taskset",
-        "-c",
-        SERVER_CORE,
-        QUINTET,
-        "bench",
-        "engine",
-        "--model",
-        str(model),
-        "--threads",
-        "1",
-        "--max-running",
-        str(max_running),
-        "--cache-memory",
-        "512",
-        "--output",
-        "json",
-    ]
-    for name, value in flags.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
+    settings = dict(model=model, threads=1, max_running=max_running, cache_memory=512, **flags)
+    command = ["taskset", "-c", SERVER_CORE, QUINTET, "bench", "engine"]
+    command += flags_of(dict(settings, output="json"))
     with tempfile.TemporaryFile() as output:
         begin = time.monotonic()
         child = spawn(command, stdout=output)

@@ -25,7 +25,7 @@ sys.path[:0] = [
 ]
 from batching_gpu import checkpoint  # noqa: E402
 from runs import flags_of, json_report  # noqa: E402
-from serving import QUINTET, Server, Verdict, arguments, load  # noqa: E402
+from serving import QUINTET, Server, Verdict, arguments, core_halves, load  # noqa: E402
 
 GOAL = 0.92
 
@@ -52,8 +52,8 @@ def main() -> int:
     )
     if not args.work:
         sys.exit("--work DIR is needed: the folder for the checkpoint")
-    half = os.cpu_count() // 2
-    server_cores, client_cores = f"0-{half - 1}", f"{half}-{os.cpu_count() - 1}"
+    server_cores, client_cores = core_halves()
+    channels = os.cpu_count() // 2
     model = checkpoint(args.model, args.work)
     sizes = dict(
         device=args.device,
@@ -92,9 +92,9 @@ def main() -> int:
         for _ in range(args.rounds):
             reports = {
                 "engine": engine_report(server_cores, dict(model=model, **sizes, **shape)),
-                "streams": load(server.target, core=client_cores, channels=half, **shape),
+                "streams": load(server.target, core=client_cores, channels=channels, **shape),
                 "whole answers": load(
-                    server.target, core=client_cores, channels=half, unary=True, **shape
+                    server.target, core=client_cores, channels=channels, unary=True, **shape
                 ),
             }
             for kind, report in reports.items():

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
 #include "tools/conditions.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 #include "tools/interrupt.h"
 
@@ -34,104 +35,55 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
 }
 
 void AddShapeFlags(CLI::App* command, LoadFlags* flags) {
-  constexpr char kGroup[] = "Requests";
+  FlagGroup requests(command, "Requests");
   LoadShape* shape = &flags->shape;
-  command
-      ->add_option("--prompts", flags->prompts_file,
-                   "File of prompts, one per line, sent in order; empty = random token ids.")
-      ->type_name("FILE")
-      ->group(kGroup);
-  command
-      ->add_option("--input-tokens", flags->input_tokens,
-                   "Length of random inputs: N, or LOW:HIGH for a uniform distribution.")
-      ->type_name("LOW:HIGH")
-      ->group(kGroup);
-  command
-      ->add_option("--output-tokens", flags->output_tokens,
-                   "Exact number of new tokens per request: N, or LOW:HIGH for a uniform "
-                   "distribution; empty = until the model ends the sequence.")
-      ->type_name("LOW:HIGH")
-      ->group(kGroup);
-  command
-      ->add_option("--shared-prompts", shape->distinct_prompts,
-                   "Number of distinct prompts, chosen uniformly; 0 = every request has its own.")
-      ->check(InRange(int64_t{0}, int64_t{1} << 30))
-      ->type_name("PROMPTS")
-      ->group(kGroup);
-  command
-      ->add_option("--beam-share", shape->beam_share,
-                   "Fraction of requests that use beam search. Range [0, 1].")
-      ->check(InRange(0.0, 1.0))
-      ->type_name("FRACTION")
-      ->group(kGroup);
-  command
-      ->add_option("--num-beams", shape->num_beams,
-                   "Number of beams of requests that use beam search. Range [2, 32].")
-      ->check(InRange(2, 32))
-      ->type_name("BEAMS")
-      ->group(kGroup);
-  command->add_flag("--unary", flags->unary, "Send unary calls instead of streaming calls.")
-      ->group(kGroup);
+  requests.Add("--prompts", &flags->prompts_file, "FILE",
+               "File of prompts, one per line, sent in order; empty = random token ids.");
+  requests.Add("--input-tokens", &flags->input_tokens, "LOW:HIGH",
+               "Length of random inputs: N, or LOW:HIGH for a uniform distribution.");
+  requests.Add("--output-tokens", &flags->output_tokens, "LOW:HIGH",
+               "Exact number of new tokens per request: N, or LOW:HIGH for a uniform "
+               "distribution; empty = until the model ends the sequence.");
+  requests.Add("--shared-prompts", &shape->distinct_prompts, "PROMPTS",
+               "Number of distinct prompts, chosen uniformly; 0 = every request has its own.",
+               InRange(int64_t{0}, int64_t{1} << 30));
+  requests.Add("--beam-share", &shape->beam_share, "FRACTION",
+               "Fraction of requests that use beam search. Range [0, 1].", InRange(0.0, 1.0));
+  requests.Add("--num-beams", &shape->num_beams, "BEAMS",
+               "Number of beams of requests that use beam search. Range [2, 32].", InRange(2, 32));
+  requests.AddSwitch("--unary", &flags->unary, "Send unary calls instead of streaming calls.");
 }
 
 void AddPacingFlags(CLI::App* command, LoadFlags* flags) {
-  constexpr char kGroup[] = "Arrivals";
+  FlagGroup arrivals(command, "Arrivals");
   constexpr int64_t kMany = int64_t{1} << 40;
   Pacing* pacing = &flags->pacing;
-  command
-      ->add_option("--request-rate", flags->shape.request_rate,
-                   "Open loop: requests per second, whatever is in flight.")
-      ->check(InRange(0.0, 1e6))
-      ->type_name("REQUESTS/S")
-      ->group(kGroup);
-  command
-      ->add_option("--burstiness", flags->shape.burstiness,
-                   "Arrival burstiness (open loop): 1 = Poisson, <1 = bursty, >1 = regular. Range "
-                   "[0.01, 1000].")
-      ->check(InRange(0.01, 1000.0))
-      ->type_name("SHAPE")
-      ->group(kGroup);
-  command
-      ->add_option("--concurrency", pacing->concurrency,
-                   "Closed loop: number of requests in flight at any time; 0 = open loop.")
-      ->check(InRange(int64_t{0}, int64_t{100000}))
-      ->type_name("REQUESTS")
-      ->group(kGroup);
-  command
-      ->add_option("--static-batch", pacing->static_batch,
-                   "Static batching (open loop): hold requests until the previous batch has ended, "
-                   "then send up to this many together; 0 = off.")
-      ->check(InRange(int64_t{0}, int64_t{100000}))
-      ->type_name("REQUESTS")
-      ->group(kGroup);
-  command
-      ->add_flag("--pad-static-batch", pacing->padded,
-                 "Pad the random inputs and the outputs of a static batch to the longest.")
-      ->group(kGroup);
-  command
-      ->add_option("--warmup", pacing->warmup,
-                   "Number of requests at the start that are not measured.")
-      ->check(InRange(int64_t{0}, kMany))
-      ->type_name("REQUESTS")
-      ->group(kGroup);
-  command
-      ->add_option("--requests", pacing->requests,
-                   "Number of measured requests; 0 = limited by --duration only.")
-      ->check(InRange(int64_t{0}, kMany))
-      ->type_name("REQUESTS")
-      ->group(kGroup);
-  command
-      ->add_option("--duration", pacing->duration_s,
-                   "Time during which measured requests are sent; 0 = limited by --requests only.")
-      ->check(InRange(0.0, 1e6))
-      ->type_name("SECONDS")
-      ->group(kGroup);
-  command
-      ->add_option("--seed", flags->shape.seed,
-                   "Random seed for arrival times, prompts and lengths.")
-      ->check(NumberOf<uint64_t>())
-      ->type_name("INTEGER")
-      ->group(kGroup);
+  arrivals.Add("--request-rate", &flags->shape.request_rate, "REQUESTS/S",
+               "Open loop: requests per second, whatever is in flight.", InRange(0.0, 1e6));
+  arrivals.Add("--burstiness", &flags->shape.burstiness, "SHAPE",
+               "Arrival burstiness (open loop): 1 = Poisson, <1 = bursty, >1 = regular. Range "
+               "[0.01, 1000].",
+               InRange(0.01, 1000.0));
+  arrivals.Add("--concurrency", &pacing->concurrency, "REQUESTS",
+               "Closed loop: number of requests in flight at any time; 0 = open loop.",
+               InRange(int64_t{0}, int64_t{100000}));
+  arrivals.Add("--static-batch", &pacing->static_batch, "REQUESTS",
+               "Static batching (open loop): hold requests until the previous batch has ended, "
+               "then send up to this many together; 0 = off.",
+               InRange(int64_t{0}, int64_t{100000}));
+  arrivals.AddSwitch("--pad-static-batch", &pacing->padded,
+                     "Pad the random inputs and the outputs of a static batch to the longest.");
+  arrivals.Add("--warmup", &pacing->warmup, "REQUESTS",
+               "Number of requests at the start that are not measured.",
+               InRange(int64_t{0}, kMany));
+  arrivals.Add("--requests", &pacing->requests, "REQUESTS",
+               "Number of measured requests; 0 = limited by --duration only.",
+               InRange(int64_t{0}, kMany));
+  arrivals.Add("--duration", &pacing->duration_s, "SECONDS",
+               "Time during which measured requests are sent; 0 = limited by --requests only.",
+               InRange(0.0, 1e6));
+  arrivals.Add("--seed", &flags->shape.seed, "INTEGER",
+               "Random seed for arrival times, prompts and lengths.", NumberOf<uint64_t>());
 }
 
 nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
@@ -162,21 +114,15 @@ nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
 void AddLoadFlags(CLI::App* command, LoadFlags* flags) {
   AddShapeFlags(command, flags);
   AddPacingFlags(command, flags);
-  constexpr char kGroup[] = "Report";
-  command
-      ->add_option("--goodput", flags->goodput,
-                   "Latency limits that a request must meet to count as goodput, in ms: any of "
-                   "ttft:75 tpot:20 e2e:500.")
-      ->delimiter(',')
-      ->type_name("NAME:MS ...")
-      ->group(kGroup);
-  command->add_option("--output", flags->output, "Format of the report: text (a table) or json.")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->type_name("FORMAT")
-      ->group(kGroup);
-  command->add_option("--json", flags->json_file, "Also write the report as JSON to this file.")
-      ->type_name("FILE")
-      ->group(kGroup);
+  FlagGroup report(command, "Report");
+  report
+      .Add("--goodput", &flags->goodput, "NAME:MS ...",
+           "Latency limits that a request must meet to count as goodput, in ms: any of "
+           "ttft:75 tpot:20 e2e:500.")
+      ->delimiter(',');
+  report.Add("--output", &flags->output, "FORMAT", "Format of the report: text (a table) or json.",
+             CLI::IsMember({"text", "json"}));
+  report.Add("--json", &flags->json_file, "FILE", "Also write the report as JSON to this file.");
 }
 
 absl::Status ValidateLoad(LoadFlags* flags) {

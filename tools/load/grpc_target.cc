@@ -53,24 +53,7 @@ ServerInfo InfoOf(const v1::GetModelInfoResponse& info) {
           info.vocab()};
 }
 
-class UnaryCall final : public GrpcCall {
- public:
-  using GrpcCall::GrpcCall;
-  void Start(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
-             grpc::CompletionQueue* queue) {
-    reader_ = stub->PrepareAsyncGenerate(&context, request, queue);
-    reader_->StartCall();
-    reader_->Finish(&response_, &status_, static_cast<GrpcCall*>(this));
-  }
-  bool Proceed(bool, LoadObserver* observer) override {
-    observer->OnEnd(id_, EndOf(status_, response_), MonotonicMicros());
-    return false;
-  }
-
- private:
-  v1::GenerateResponse response_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::GenerateResponse>> reader_;
-};
+using GenerateCall = UnaryGrpcCall<v1::GenerateResponse, EndOf>;
 
 class StreamCall final : public GrpcCall {
  public:
@@ -123,7 +106,7 @@ class QuintetTarget final : public GrpcTarget {
     v1::Inference::Stub* const stub = stubs_[id % stubs_.size()].get();
     const v1::GenerateRequest request = MakeRequest(planned);
     if (options_.stream) return Start<StreamCall>(id, stub, request);
-    Start<UnaryCall>(id, stub, request);
+    Start<GenerateCall>(id, stub, &v1::Inference::Stub::PrepareAsyncGenerate, request);
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/clock.h"
 #include "grpcpp/grpcpp.h"
 #include "tools/load/event_queue.h"
 #include "tools/load/server_target.h"
@@ -32,6 +33,28 @@ class GrpcCall {
  protected:
   const uint64_t id_;
   grpc::Status status_;
+};
+
+// A call with one response. `kEndOf` converts its status and response to a RequestEnd.
+template <typename Response, RequestEnd (*kEndOf)(const grpc::Status&, const Response&)>
+class UnaryGrpcCall final : public GrpcCall {
+ public:
+  using GrpcCall::GrpcCall;
+  // `prepare`: &Stub::PrepareAsyncX for the method X.
+  template <typename Stub, typename Prepare, typename Request>
+  void Start(Stub* stub, Prepare prepare, const Request& request, grpc::CompletionQueue* queue) {
+    reader_ = (stub->*prepare)(&context, request, queue);
+    reader_->StartCall();
+    reader_->Finish(&response_, &status_, static_cast<GrpcCall*>(this));
+  }
+  bool Proceed(bool, LoadObserver* observer) override {
+    observer->OnEnd(id_, kEndOf(status_, response_), MonotonicMicros());
+    return false;
+  }
+
+ private:
+  Response response_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader_;
 };
 
 class GrpcTarget : public ServerTarget {

@@ -36,24 +36,7 @@ int64_t TokensOf(const inference::ModelInferResponse& response) {
   return 0;
 }
 
-class KserveCall final : public GrpcCall {
- public:
-  using GrpcCall::GrpcCall;
-  void Start(inference::GRPCInferenceService::Stub* stub,
-             const inference::ModelInferRequest& request, grpc::CompletionQueue* queue) {
-    reader_ = stub->PrepareAsyncModelInfer(&context, request, queue);
-    reader_->StartCall();
-    reader_->Finish(&response_, &status_, static_cast<GrpcCall*>(this));
-  }
-  bool Proceed(bool, LoadObserver* observer) override {
-    observer->OnEnd(id_, EndOf(status_, response_), MonotonicMicros());
-    return false;
-  }
-
- private:
-  inference::ModelInferResponse response_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<inference::ModelInferResponse>> reader_;
-};
+using KserveCall = UnaryGrpcCall<inference::ModelInferResponse, EndOf>;
 
 // A ModelStreamInfer with one request.
 class KserveStreamCall final : public GrpcCall {
@@ -119,10 +102,11 @@ class KserveTarget final : public GrpcTarget {
   }
 
   void Send(uint64_t id, const PlannedRequest& planned) override {
-    inference::GRPCInferenceService::Stub* const stub = stubs_[id % stubs_.size()].get();
+    using Stub = inference::GRPCInferenceService::Stub;
+    Stub* const stub = stubs_[id % stubs_.size()].get();
     const inference::ModelInferRequest request = MakeRequest(planned);
     if (options_.stream) return Start<KserveStreamCall>(id, stub, request);
-    Start<KserveCall>(id, stub, request);
+    Start<KserveCall>(id, stub, &Stub::PrepareAsyncModelInfer, request);
   }
 
  private:

@@ -76,6 +76,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def core_halves() -> tuple[str, str]:
+    """Returns the first half of the machine's cores, for a server, and the second half, for its
+    clients, as taskset takes them. On a machine with one core both are this core."""
+    cores = os.cpu_count()
+    half = max(cores // 2, 1)
+    return f"0-{half - 1}", f"{half % cores}-{cores - 1}"
+
+
 def eventually(condition, timeout_s: float) -> float | None:
     """Waits until condition() is true. Returns the seconds that this took, or None after
     `timeout_s` seconds."""

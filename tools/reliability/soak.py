@@ -106,37 +106,19 @@ class Chaos:
         client.process.kill()
         client.process.wait()
 
+    def _load(self, **flags):
+        load(self._server.target, input_tokens="4:16", **flags)
+
     def short_deadlines(self):
-        load(
-            self._server.target,
-            concurrency=8,
-            requests=50,
-            timeout=0.02,
-            output_tokens="50:100",
-            input_tokens="4:16",
-        )
+        self._load(concurrency=8, requests=50, timeout=0.02, output_tokens="50:100")
 
     def burst(self):
         """Sends a burst that keeps the queue full for a while. A shorter one would make the waiting
         time of its last requests depend on a single moment."""
-        load(
-            self._server.target,
-            request_rate=20 * self._rate,
-            duration=2,
-            output_tokens="4:16",
-            input_tokens="4:16",
-        )
+        self._load(request_rate=20 * self._rate, duration=2, output_tokens="4:16")
 
     def beams(self):
-        load(
-            self._server.target,
-            concurrency=2,
-            requests=6,
-            beam_share=1,
-            num_beams=5,
-            output_tokens="8:24",
-            input_tokens="4:16",
-        )
+        self._load(concurrency=2, requests=6, beam_share=1, num_beams=5, output_tokens="8:24")
 
     def idle_connections(self):
         connections = [frames.connect(self._server.port) for _ in range(200)]
@@ -207,27 +189,25 @@ class Chaos:
         for peer in peers:
             peer.close()
 
+    def _tokenize(self, peer, text: bytes, calls: int):
+        """Tokenizes `text` in several calls, and closes the connection half a second later."""
+        message = _message(b"\x12" + _varint(len(text)) + text)
+        for stream in range(1, 2 * calls, 2):
+            peer.open(stream, frames.request_fields(TOKENIZE))
+            list(peer.send(stream, message, last=True))
+        time.sleep(0.5)
+        peer.close()
+
     def unread_answers(self):
         """Requests responses of at least one megabyte for a client that does not let the server
         send any: its flow-control window is 0."""
         peer = frames.Peer(self._server.port, initial_window=0)
-        text = b"\x12" + _varint(1 << 18) + b"a b " * (1 << 16)
-        for stream in range(1, 21, 2):
-            peer.open(stream, frames.request_fields(TOKENIZE))
-            list(peer.send(stream, _message(text), last=True))
-        time.sleep(0.5)
-        peer.close()
+        self._tokenize(peer, b"a b " * (1 << 16), calls=10)
 
     def long_texts(self):
         """Tokenizes texts of one megabyte each. Unlike in unread_answers, the client has the
         default flow-control window."""
-        peer = frames.Peer(self._server.port)
-        text = b"\x12" + _varint(1 << 20) + b"abcd" * (1 << 18)
-        for stream in range(1, 9, 2):
-            peer.open(stream, frames.request_fields(TOKENIZE))
-            list(peer.send(stream, _message(text), last=True))
-        time.sleep(0.5)
-        peer.close()
+        self._tokenize(frames.Peer(self._server.port), b"abcd" * (1 << 18), calls=4)
 
     def slow_http(self):
         """Sends half of an HTTP request on each of 200 connections. Meanwhile the server must

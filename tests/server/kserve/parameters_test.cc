@@ -6,6 +6,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "quintet/v1/inference.pb.h"
 #include "tests/catch.h"
+#include "tests/server/every_decoding_option.h"
 
 namespace quintet {
 namespace {
@@ -33,18 +34,6 @@ bool Equal(const v1::DecodingOptions& a, const v1::DecodingOptions& b) {
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
 }
 
-constexpr char kEveryField[] = R"(
-    max_new_tokens: 1 min_new_tokens: 2 num_beams: 3 num_return_sequences: 4 length_penalty: 0.6
-    early_stopping: EARLY_STOPPING_NEVER patience: 7.5 do_sample: true seed: 18446744073709551615
-    temperature: 10.5 top_k: 11 top_p: 12.5 typical_p: 13.5 min_p: 14.5 repetition_penalty: 15.5
-    no_repeat_ngram_size: 16 suppress_tokens: [17, 4294967295] begin_suppress_tokens: 18
-    bad_words_ids { ids: [19, 20] } bad_words_ids { ids: 21 } bad_words_ids {}
-    forced_bos_token_id: 22 forced_eos_token_ids: [23, 24] eos_token_ids: 25
-    decoder_start_token_id: 26 pad_token_id: 4294967295 decoder_prefix { token_ids { ids: 28 } }
-    stop: ["a", "b"] include_stop: true ignore_eos: true logprobs: true top_logprobs: 30
-    return_scores: true echo: true return_text: false return_token_ids: false
-    skip_special_tokens: false)";
-
 const json& EveryField() {
   static const auto* const fields = new json(json::parse(R"({
     "max_new_tokens": 1, "min_new_tokens": 2, "num_beams": 3, "num_return_sequences": 4,
@@ -61,8 +50,8 @@ const json& EveryField() {
 }
 
 TEST_CASE("every decoding option can be set by its name", "[kserve]") {
-  const v1::DecodingOptions expected = Expected(kEveryField);
-  // A new field must be added to the lists above.
+  const v1::DecodingOptions expected = Expected(kEveryDecodingOption);
+  // A new field must be added to both lists.
   for (int i = 0; i < expected.GetDescriptor()->field_count(); ++i) {
     CHECK(EveryField().contains(std::string(expected.GetDescriptor()->field(i)->name())));
   }
@@ -74,7 +63,7 @@ TEST_CASE("a string is the JSON form of an option that is not a string", "[kserv
   for (const auto& [name, value] : EveryField().items()) {
     strings[name] = value.is_string() ? value : json(value.dump());
   }
-  CHECK(Equal(Set(strings), Expected(kEveryField)));
+  CHECK(Equal(Set(strings), Expected(kEveryDecodingOption)));
   CHECK(Equal(Set({{"stop", "a [b]"}}), Expected(R"(stop: "a [b]")")));
   CHECK(Equal(Set({{"decoder_prefix", "F"}}), Expected(R"(decoder_prefix { text: "F" })")));
   CHECK(Equal(Set({{"early_stopping", true}}), Expected("early_stopping: EARLY_STOPPING_FIRST")));
@@ -122,7 +111,8 @@ TEST_CASE("values of a wrong type are refused with the name of the option", "[ks
         CHECK(absl::IsInvalidArgument(status));
         CHECK(status.message().substr(0, 13 + name.size()) == "parameters." + name + ": ");
       } else if (value.type() != valid.type()) {
-        // If a value of another type than the valid one is accepted, it has one of these types.
+        // Some options also accept values of another type than `valid`, but none accepts an object
+        // or null.
         CHECK((value.is_number() || value.is_string() || value.is_array() || value.is_boolean()));
       }
     }
