@@ -30,20 +30,42 @@ float* AllocateFloats(int64_t count) {
   return static_cast<float*>(memory);
 }
 
+// Takes an object or list of results out of the garbage collector's lists. Results are trees, which
+// reference counts free alone; the collector would visit all results of a long call again and
+// again while more of them are made, which takes longer than to make them.
+template <typename T>
+T Untracked(T object) {
+  PyObject_GC_UnTrack(object.ptr());
+  return object;
+}
+template <typename... Fields>
+nb::object New(const nb::object& type, Fields&&... fields) {
+  return Untracked(type(std::forward<Fields>(fields)...));
+}
+
+// Returns the untracked list of of(element) for each element of a range.
+template <typename Range, typename Of>
+nb::list ListOf(const Range& range, const Of& of) {
+  nb::list list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(std::size(range))));
+  if (!list.is_valid()) throw nb::python_error();
+  Py_ssize_t i = 0;
+  for (const auto& element : range) {
+    PyList_SET_ITEM(list.ptr(), i++, nb::object(of(element)).release().ptr());
+  }
+  return Untracked(std::move(list));
+}
+
 nb::list IdList(std::span<const int32_t> ids) {
-  nb::list list;
-  for (const int32_t id : ids) list.append(id);
-  return list;
+  return ListOf(ids, [](int32_t id) { return nb::int_(id); });
 }
 
 nb::list LogProbs(const std::vector<TokenLogProb>& tokens) {
-  nb::list list;
-  for (const TokenLogProb& token : tokens) {
-    nb::list top;
-    for (const auto& [id, log_prob] : token.alternatives) top.append(nb::make_tuple(id, log_prob));
-    list.append(Types().token_logprob(token.token, token.log_prob, top));
-  }
-  return list;
+  return ListOf(tokens, [](const TokenLogProb& token) {
+    const nb::list top = ListOf(token.alternatives, [](const auto& alternative) {
+      return nb::make_tuple(alternative.first, alternative.second);
+    });
+    return New(Types().token_logprob, token.token, token.log_prob, top);
+  });
 }
 
 class GenerateItem : public Item {
@@ -78,16 +100,15 @@ class GenerateItem : public Item {
   }
 
   nb::object ToPython() override {
-    nb::list sequences;
-    for (const GeneratedSequence& s : result_.sequences) {
-      sequences.append(
-          Types().sequence(ToStr(s.text), IdList(s.token_ids), FinishReasonName(s.finish_reason),
-                           scores_ ? nb::object(nb::float_(s.score)) : nb::none(),
-                           logprobs_ ? nb::object(LogProbs(s.logprobs)) : nb::none(),
-                           s.matched_stop.empty() ? nb::none() : ToStr(s.matched_stop)));
-    }
-    return Types().generation(sequences, Usage(),
-                              samples_ ? nb::object(nb::int_(result_.seed)) : nb::none());
+    const nb::list sequences = ListOf(result_.sequences, [this](const GeneratedSequence& s) {
+      return New(Types().sequence, ToStr(s.text), IdList(s.token_ids),
+                 FinishReasonName(s.finish_reason),
+                 scores_ ? nb::object(nb::float_(s.score)) : nb::none(),
+                 logprobs_ ? nb::object(LogProbs(s.logprobs)) : nb::none(),
+                 s.matched_stop.empty() ? nb::none() : ToStr(s.matched_stop));
+    });
+    return New(Types().generation, sequences, Usage(),
+               samples_ ? nb::object(nb::int_(result_.seed)) : nb::none());
   }
 
  private:
@@ -147,11 +168,10 @@ class ScoreItem : public Item {
   }
 
   nb::object ToPython() override {
-    nb::list targets;
-    for (const ScoredTarget& target : result_.targets) {
-      targets.append(Types().target_score(target.total, LogProbs(target.tokens)));
-    }
-    return Types().scores(targets, Usage());
+    const nb::list targets = ListOf(result_.targets, [](const ScoredTarget& target) {
+      return New(Types().target_score, target.total, LogProbs(target.tokens));
+    });
+    return New(Types().scores, targets, Usage());
   }
 
  private:
@@ -186,8 +206,9 @@ class ClassifyItem : public Item {
     if (head_ == Head::kQuestionAnswering) return AnswersToPython();
     if (head_ == Head::kTokenClassification) return TokensToPython();
     const std::span<const float> logits = Row(0);
-    return Types().classification(
-        labels_[Best(logits)], LabelList(logits, LabelProbabilities(logits, label_kind_)), Usage());
+    return New(Types().classification, labels_[Best(logits)],
+               LabelList(logits, LabelProbabilities(logits, label_kind_), InOrder(logits.size())),
+               Usage());
   }
 
  private:
@@ -198,57 +219,54 @@ class ClassifyItem : public Item {
   static size_t Best(std::span<const float> logits) {
     return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
-  nb::list LabelList(std::span<const float> logits,
-                     const std::vector<double>& probabilities) const {
-    nb::list list;
-    for (size_t i = 0; i < logits.size(); ++i) {
-      list.append(Types().label_score(ToStr(labels_[i]), probabilities[i], logits[i]));
-    }
-    return list;
+  // Returns the labels with their scores, in the order of `labels`.
+  nb::list LabelList(std::span<const float> logits, const std::vector<double>& probabilities,
+                     const std::vector<size_t>& labels) const {
+    return ListOf(labels, [&](size_t i) {
+      return New(Types().label_score, ToStr(labels_[i]), probabilities[i], logits[i]);
+    });
   }
-
-  static void SortBestFirst(std::span<const float> logits, nb::list* labels) {
-    std::vector<size_t> order(logits.size());
+  static std::vector<size_t> InOrder(size_t count) {
+    std::vector<size_t> order(count);
     std::iota(order.begin(), order.end(), size_t{0});
+    return order;
+  }
+  static std::vector<size_t> BestFirst(std::span<const float> logits) {
+    std::vector<size_t> order = InOrder(logits.size());
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-    nb::list sorted;
-    for (const size_t i : order) sorted.append((*labels)[i]);
-    *labels = sorted;
+    return order;
   }
 
   nb::object TokensToPython() const {
-    nb::list tokens;
-    for (int64_t row = 0; row < result_.rows; ++row) {
-      const size_t at = static_cast<size_t>(row);
-      const std::span<const float> logits = Row(row);
+    const nb::list tokens = ListOf(InOrder(ids_.size()), [this](size_t at) {
+      const std::span<const float> logits = Row(static_cast<int64_t>(at));
       const std::vector<double> probabilities = Softmax(logits);
-      const size_t best = Best(logits);
+      const std::vector<size_t> order = BestFirst(logits);
       const bool spans = !question_.spans.empty();
-      nb::list labels = LabelList(logits, probabilities);
-      SortBestFirst(logits, &labels);
-      tokens.append(Types().token_label(
-          ids_[at], ToStr(labels_[best]), probabilities[best], labels,
-          spans ? nb::object(nb::int_(question_.spans[at].begin_byte)) : nb::none(),
-          spans ? nb::object(nb::int_(question_.spans[at].end_byte)) : nb::none()));
-    }
-    return Types().token_classification(tokens, Usage());
+      return New(Types().token_label, ids_[at], ToStr(labels_[order[0]]), probabilities[order[0]],
+                 LabelList(logits, probabilities, order),
+                 spans ? nb::object(nb::int_(question_.spans[at].begin_byte)) : nb::none(),
+                 spans ? nb::object(nb::int_(question_.spans[at].end_byte)) : nb::none());
+    });
+    return New(Types().token_classification, tokens, Usage());
   }
 
   nb::object AnswersToPython() const {
-    nb::list answers;
-    for (const AnswerSpan& span :
-         BestSpans(result_.values, question_.context_begin, question_.context_end,
-                   options_->max_answer_tokens, options_->top_k)) {
+    const std::vector<AnswerSpan> spans =
+        BestSpans(result_.values, question_.context_begin, question_.context_end,
+                  options_->max_answer_tokens, options_->top_k);
+    const nb::list answers = ListOf(spans, [this](const AnswerSpan& span) {
       const TokenSpan& first =
           question_.spans[static_cast<size_t>(span.first - question_.context_begin)];
       const TokenSpan& last =
           question_.spans[static_cast<size_t>(span.last - question_.context_begin)];
-      answers.append(Types().answer(
+      return New(
+          Types().answer,
           ToStr(question_.context.substr(first.begin_byte, last.end_byte - first.begin_byte)),
-          first.begin_byte, last.end_byte, span.probability));
-    }
-    return Types().answers(answers, Usage());
+          first.begin_byte, last.end_byte, span.probability);
+    });
+    return New(Types().answers, answers, Usage());
   }
 
   std::string context_;
@@ -292,8 +310,8 @@ absl::Status Item::Finish(Result result) {
 }
 
 nb::object Item::Usage() const {
-  return Types().usage(result_.input_tokens, result_.prefix_tokens, result_.output_tokens,
-                       result_.cached_tokens);
+  return New(Types().usage, result_.input_tokens, result_.prefix_tokens, result_.output_tokens,
+             result_.cached_tokens);
 }
 
 std::unique_ptr<Item> MakeItem(const std::shared_ptr<const CallOptions>& options, nb::handle input,
@@ -323,7 +341,7 @@ std::unique_ptr<Item> MakeItem(const std::shared_ptr<const CallOptions>& options
 }
 
 nb::object ChunkToPython(const TokenChunk& chunk) {
-  return Types().chunk(ToStr(chunk.text), IdList(chunk.ids), chunk.index);
+  return New(Types().chunk, ToStr(chunk.text), IdList(chunk.ids), chunk.index);
 }
 
 nb::object ArrayOf(std::vector<float> values, int64_t rows, int64_t columns) {

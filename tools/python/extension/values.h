@@ -43,8 +43,8 @@ EmbeddingOptions ReadEmbeddingOptions(const nb::dict& options);
 std::vector<AdapterSource> ReadAdapters(const nb::dict& options);
 AdapterHandle AdapterOf(const nb::dict& options, const Session& session);
 // Returns the number of adapter slots (AdapterSlots) of a model that is loaded with `count`
-// adapters: 0 if count is 0, otherwise at least 8, so that a batch can also use adapters that are
-// read later.
+// adapters: 0 if count is 0, otherwise at least 8. The spare slots are for adapters that are added
+// to the session after loading (ReadAdapter); one batch can then use them together with the others.
 int64_t AdapterSlotsFor(size_t count);
 // Reads an adapter and puts it into session->adapters. Does not need the GIL.
 absl::Status ReadAdapter(Session* session, const AdapterSource& source);
