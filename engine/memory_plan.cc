@@ -30,8 +30,8 @@ int64_t LoadingBytes(int threads) {
 }
 
 // Computes the fields of `plan` that count bytes of host memory. With a model on a CPU they include
-// weights, cache and workspace; on a GPU the pinned buffers for encoder outputs and the sampler,
-// and an estimate of the CUDA driver's memory.
+// weights, cache and workspace; on a GPU adapters, the pinned buffers for encoder outputs and the
+// sampler, and an estimate of the CUDA driver's memory.
 void SetHostBytes(const ModelConfig& config, const LoadOptions& options, int threads,
                   MemoryPlan* plan) {
   constexpr int64_t kDriverBytes = int64_t{256} << 20;
@@ -52,9 +52,9 @@ absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t b
   const auto mib = [](int64_t count) { return (count + (int64_t{1} << 20) - 1) >> 20; };
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model needs ", mib(plan.total()), " MiB (weights ", mib(plan.model.weights),
-      ", adapters ", mib(plan.model.adapters), ", keys and values ", mib(plan.model.cache),
-      ", workspace ", mib(plan.model.workspace), ", search ", mib(plan.search), ", runtime ",
-      mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
+      ", adapters ", mib(plan.model.adapters + plan.model.merged_weights), ", keys and values ",
+      mib(plan.model.cache), ", workspace ", mib(plan.model.workspace), ", search ",
+      mib(plan.search), ", runtime ", mib(plan.runtime), "), ", where, " ", bytes >> 20, " MiB"));
 }
 
 int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
@@ -104,19 +104,25 @@ int64_t MemoryFor(const LimitRequest& request, const Device* device) {
   return device == nullptr ? most : std::min(most, device->free_bytes() / request.models);
 }
 
-// Sets options->adapter_slots if it is 0 and the model is served.
-absl::Status SetAdapterSlots(const std::string& directory, const LimitRequest& request,
-                             LoadOptions* options, ThreadPool* pool) {
-  if (options->adapters.empty() || options->adapter_slots > 0) return absl::OkStatus();
-  if (request.workload != Workload::kServing) return absl::OkStatus();
+// Sets the options of a model with LoRA adapters. options->adapter_slots is set only if it is 0
+// (automatic) and the workload is Workload::kServing. options->merged_weights is set on a GPU, for
+// every workload.
+absl::Status PlanAdapters(const std::string& directory, const LimitRequest& request,
+                          LoadOptions* options, ThreadPool* pool) {
+  if (options->adapters.empty() || options->merge_adapter) return absl::OkStatus();
   const auto most = std::max<int64_t>(64, static_cast<int64_t>(options->adapters.size()));
-  options->adapter_slots = most;
+  const bool automatic = options->adapter_slots == 0 && request.workload == Workload::kServing;
+  if (automatic) options->adapter_slots = most;
   if (options->device == nullptr) return absl::OkStatus();  // the slots hold only addresses
   LoadOptions one = *options;
   one.adapter_slots = 1;
+  one.merged_weights = true;
   QT_ASSIGN_OR_RETURN(const ModelMemory memory, Model::Measure(directory, one, pool));
-  const int64_t affordable = MemoryFor(request, options->device) / 8 / memory.adapters;
-  options->adapter_slots = std::clamp<int64_t>(affordable, 1, most);
+  const int64_t share = MemoryFor(request, options->device) / 8;
+  if (automatic) {
+    options->adapter_slots = std::clamp<int64_t>(share / memory.adapters, 1, most);
+  }
+  options->merged_weights = memory.merged_weights > 0 && memory.merged_weights <= share;
   return absl::OkStatus();
 }
 
@@ -128,7 +134,8 @@ int64_t HostCacheBytes(const LimitRequest& request) {
          request.models;
 }
 
-// Checks that the slots of the KV cache that the user wants have 32-bit numbers.
+// Returns INVALID_ARGUMENT if the user sets a KV cache size (request.cache_bytes) with more slots
+// than 32-bit slot numbers can address.
 absl::Status CheckCacheBytes(const LimitRequest& request, const LoadOptions& options,
                              const ModelConfig& config) {
   if (!config.has_decoder()) return absl::OkStatus();
@@ -186,7 +193,7 @@ absl::Status PlanMemory(const std::string& directory, const LimitRequest& reques
   QT_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
   ModelLimits& limits = options->limits;
   SetBatchLimits(request, config, options);
-  QT_RETURN_IF_ERROR(SetAdapterSlots(directory, request, options, pool));
+  QT_RETURN_IF_ERROR(PlanAdapters(directory, request, options, pool));
   QT_RETURN_IF_ERROR(CheckCacheBytes(request, *options, config));
   if (options->device == nullptr && request.max_bytes == 0) {
     if (config.has_decoder()) {

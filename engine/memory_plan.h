@@ -17,12 +17,13 @@ struct MemoryPlan {
   // are lost because allocations are rounded up.
   int64_t runtime = 0;
   int64_t pages = 0;  // number of KV cache pages
-  // The parts of the memory that are host memory, in bytes. On a CPU these are weights, cache and
-  // workspace; on a GPU only adapters, pinned buffers and the CUDA driver's memory. `host_loading`
-  // comes on top of them while weights and adapters are read.
+  // Host memory in bytes. With a model on a CPU it holds weights, cache and workspace; on a GPU
+  // only adapters, pinned buffers and the CUDA driver's memory. `host_loading` bytes are needed in
+  // addition while weights and adapters are read.
   int64_t host_weights = 0, host_cache = 0, host_workspace = 0, host_loading = 0;
   int64_t total() const {
-    return model.weights + model.adapters + model.cache + model.workspace + search + runtime;
+    return model.weights + model.adapters + model.merged_weights + model.cache + model.workspace +
+           search + runtime;
   }
 };
 
@@ -36,7 +37,7 @@ absl::StatusOr<MemoryPlan> MeasureMemory(const std::string& directory, const Loa
 // because a request waits for whole steps.
 enum class Workload : uint8_t { kServing, kJob };
 
-// The limits that a user sets. For those that are 0 (automatic) PlanMemory chooses a value.
+// The limits that a user sets. If a limit is 0 (automatic), PlanMemory chooses its value.
 struct LimitRequest {
   Workload workload = Workload::kServing;
   int64_t max_running = 0;          // sequences decoded concurrently
@@ -53,10 +54,11 @@ struct LimitRequest {
 // short decoder prompts, and for them min(max_encode_tokens, 4096) is enough.
 int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool on_gpu);
 
-// Sets all of options->limits except page_size, and options->adapter_slots if it is 0 and the model
-// is served with adapters: to the number of these or 64, whichever is larger, but on a GPU at most
-// to as many as fit into an eighth of the memory. Limits that are 0 in `request` get these
-// automatic values:
+// Sets all of options->limits except page_size. If options->adapter_slots is 0 and the model is
+// served with adapters, sets it to the number of adapters or 64, whichever is larger; on a GPU at
+// most to the number of slots that fit into an eighth of the memory that the plan may use (at least
+// 1). Sets options->merged_weights if the copy fits into another eighth of the memory of a GPU.
+// Limits that are 0 in `request` get these automatic values:
 // - max_running: on a GPU 4096 for Workload::kJob (2048 without an encoder), 1024 for kServing; on
 //   a CPU 64 for kJob, 256 for kServing;
 // - max_batch_tokens: 16384 on a GPU, 4096 on a CPU;
@@ -66,8 +68,8 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 // A plan may use request.max_bytes (0: unlimited) and, on a GPU, at most the free GPU memory
 // divided by request.models. With either limit, the automatic values of max_running and
 // max_batch_tokens are halved until everything but the cache fits into half of the smaller limit.
-// RESOURCE_EXHAUSTED, with the bytes of each part: if request.max_bytes is above 0, when the plan
-// with a cache of one page exceeds it; on a GPU also when the whole plan exceeds the free memory.
+// Returns RESOURCE_EXHAUSTED, with the bytes of each part, if request.max_bytes is above 0 and the
+// plan with a cache of one page exceeds it, or if the whole plan exceeds the free GPU memory.
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
 

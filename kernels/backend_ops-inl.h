@@ -22,6 +22,8 @@ int64_t SplitNormParts(const WeightView& w, int64_t rows, const Executor& execut
 bool SupportsSplitNormInput(const WeightView& w, int64_t rows, const Executor& executor);
 int64_t LinearScratchBytes(const WeightView& w, int64_t rows, const Executor& executor);
 void AddLora(const AddLoraArgs& args, Executor& executor);
+bool SupportsMergeLora(const WeightView& w, const LoraWeight& lora, const Executor& executor);
+void MergeLora(const MergeLoraArgs& args, Executor& executor);
 void LogSumExp(const LogSumExpArgs& args, Executor& executor);
 void TopK(const TopKArgs& args, Executor& executor);
 int64_t TopKScratchBytes(int64_t rows, int64_t vocab, int64_t k_max, const Executor& executor);

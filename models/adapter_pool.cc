@@ -103,7 +103,9 @@ AdapterPool::AdapterPool(const Options& options, const ModelConfig& config, DTyp
     : options_(options),
       config_(config),
       stream_(stream),
-      layout_(std::make_shared<const AdapterLayout>(config, dtype, stream.backend())),
+      layout_(options.replica_of != nullptr
+                  ? options.replica_of->layout_
+                  : std::make_shared<const AdapterLayout>(config, dtype, stream.backend())),
       slot_count_(options.slots > 0 ? options.slots : static_cast<int64_t>(options.sources.size())),
       uploads_(static_cast<size_t>(slot_count_)),
       slots_(slot_count_, layout_.get(),
@@ -122,7 +124,7 @@ absl::StatusOr<std::unique_ptr<AdapterPool>> AdapterPool::Load(const Options& op
   std::unique_ptr<AdapterPool> pool(new AdapterPool(options, config, dtype, stream));
   QT_RETURN_IF_ERROR(pool->Measure());
   if (!options.describe) {
-    QT_RETURN_IF_ERROR(pool->ReadSources());
+    if (options.replica_of == nullptr) QT_RETURN_IF_ERROR(pool->ReadSources());
     QT_RETURN_IF_ERROR(pool->AllocateSlots());
   }
   pool->DescribeWeights(weights);

@@ -47,6 +47,9 @@ class AdapterPool {
     bool follow_symlinks = false;
     // True: Load computes the sizes, but allocates no memory for factors and slots.
     bool describe = false;
+    // The pool of another model with the same sources; null: none. Load then reads no adapters, and
+    // both pools take the same handles.
+    const AdapterPool* replica_of = nullptr;
   };
   // Loads the adapters. `dtype` is the dtype of activations. `weights` must outlive the pool and
   // keep its address. Errors: those of CheckAdapterNames and PackAdapter.

@@ -5,6 +5,13 @@
 
 namespace quintet {
 
+int32_t CommonAdapter(std::span<const int32_t> adapters) {
+  if (adapters.empty()) return -1;
+  const bool same = std::all_of(adapters.begin(), adapters.end(),
+                                [&](int32_t other) { return other == adapters[0]; });
+  return same ? adapters[0] : -1;
+}
+
 void DivideByAdapter(std::span<const int32_t> adapters, int64_t min_rows,
                      std::vector<AdapterRange>* ranges) {
   ranges->clear();

@@ -1,5 +1,6 @@
-// Ranges of consecutive rows with one LoRA adapter, for which a GEMM of many rows uses weights that
-// contain the adapter's terms (LoraInput::adapter).
+// Divides the rows of a GEMM into ranges of consecutive rows that have the same LoRA adapter. For
+// such a range the GEMM uses a copy of the weights to which the adapter's terms are added
+// (LoraInput::adapter).
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@ struct AdapterRange {
   bool operator==(const AdapterRange&) const = default;
 };
 
+// Returns the adapter that all rows have; -1 if they differ, or there are none.
+int32_t CommonAdapter(std::span<const int32_t> adapters);
+
 // Divides rows, whose adapters are `adapters` (-1: none), into ranges that cover them in ascending
-// order. A range that is not kMixed has at least `min_rows` rows, and no kMixed range follows
-// another. Clears *ranges if all rows would be in a kMixed range.
+// order. A range that is not kMixed has at least `min_rows` rows. Two kMixed ranges are never
+// adjacent. Clears *ranges if a single kMixed range would contain all rows.
 void DivideByAdapter(std::span<const int32_t> adapters, int64_t min_rows,
                      std::vector<AdapterRange>* ranges);
 

@@ -1,8 +1,8 @@
 // The places where kernels read LoRA adapters. A model has a fixed number of slots; DecodeBatch and
 // EncodeBatch name an adapter by its slot. An adapter is put into a slot when a request needs it
-// and stays there after the request, until another adapter needs the slot. Adapters to which only
-// their slot refers are replaced first, so that few of them stay in memory; then those that have
-// been unused for the longest time.
+// and stays there after the request, until another adapter needs the slot. If nothing but its slot
+// refers to an unused adapter, that adapter is replaced first, so that its memory is freed.
+// Otherwise the adapter that has been unused for the longest time is replaced.
 //
 // Only the engine thread calls member functions, except Accepts. They allocate nothing.
 #pragma once
@@ -17,7 +17,7 @@ namespace quintet {
 
 class AdapterSlots {
  public:
-  // Makes `slot` hold `adapter`. No request uses the adapter that the slot held before.
+  // Function that puts `adapter` into `slot`. It is called only when no request uses the slot.
   using Fill = std::function<void(int32_t slot, const AdapterHandle& adapter)>;
 
   AdapterSlots(int64_t slots, const AdapterLayout* layout, Fill fill);
@@ -26,11 +26,14 @@ class AdapterSlots {
   bool Accepts(const PackedAdapter& adapter) const;
   // Whether Take would succeed.
   bool CanTake(const PackedAdapter& adapter) const;
-  // Returns a slot that holds the adapter until Return has been called as often as Take returned
-  // it. Returns -1 if requests use all slots for other adapters.
+  // Puts the adapter into a slot unless it is in one already, counts one more user of this slot,
+  // and returns the slot. Return removes one user; the slot keeps the adapter while it has users.
+  // Returns -1 if all slots have users and hold other adapters.
   int32_t Take(const AdapterHandle& adapter);
   void Return(int32_t slot);
 
+  // The adapter in a slot, as PackedAdapter::id; 0: the slot is empty.
+  uint64_t Id(int32_t slot) const { return slots_[static_cast<size_t>(slot)].id; }
   int64_t fills() const { return fills_; }  // calls of Fill so far
 
  private:

@@ -134,14 +134,16 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
   for (size_t r = 0; r < slots.size(); ++r) row_offset[r] = cache_.SlotOffset(slots[r]);
   cross_upload_ = stream_.CopyH2D(row_offset, rows * 8);
   std::span<const int32_t> row_adapters;
+  const bool merged = Merged(CommonAdapter(adapters));
   for (const int32_t adapter : adapters) {
     QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
-    if (adapter < 0 || !row_adapters.empty()) continue;
+    if (adapter < 0 || merged || !row_adapters.empty()) continue;
     int32_t* const copy = cross_adapters_.as<int32_t>() + first;
     std::copy(adapters.begin(), adapters.end(), copy);
     cross_upload_ = stream_.CopyH2D(copy, rows * 4);
     row_adapters = {copy, slots.size()};
   }
+  use_merged_ = merged;
   const bool readable = ReadableByOps(states);
   const int64_t piece = readable ? rows : staged_states_.dim[0];
   for (int64_t begin = 0; begin < rows; begin += piece) {
@@ -154,6 +156,7 @@ void EncoderDecoderModel::ProjectCross(const Tensor& states, int64_t position,
     ProjectCrossRows(x, position + begin, row_offset + begin,
                      row_adapters.empty() ? row_adapters : row_adapters.subspan(begin, x.dim[0]));
   }
+  use_merged_ = false;
 }
 
 // Projects `states` to cross-attention keys and values; ops must be able to read `states`.

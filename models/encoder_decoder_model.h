@@ -26,7 +26,7 @@ class EncoderDecoderModel : public PackedModel {
                     std::span<const int32_t> adapters) final;
 
  protected:
-  EncoderDecoderModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
+  EncoderDecoderModel(ModelConfig config, const ModelLimits& limits, SharedWeights weights,
                       const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 

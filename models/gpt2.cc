@@ -15,7 +15,7 @@ namespace {
 //   feed-forward     x += Wout gelu(Win LN(x))
 class Gpt2Model final : public PackedModel {
  public:
-  Gpt2Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
+  Gpt2Model(ModelConfig config, const ModelLimits& limits, SharedWeights weights,
             const Stream& stream)
       : PackedModel(std::move(config), limits, std::move(weights), stream) {}
 
@@ -89,7 +89,7 @@ void Gpt2Model::FinalNorm(const StackWeights& stack, const Tensor& x, const Tens
 }  // namespace
 
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                           ModelWeights weights, const Stream& stream) {
+                                           SharedWeights weights, const Stream& stream) {
   return std::make_unique<Gpt2Model>(std::move(config), limits, std::move(weights), stream);
 }
 

@@ -14,6 +14,6 @@ namespace quintet {
 //
 // Every position that a caller passes must be below config.max_positions (QT_CHECK).
 std::unique_ptr<PackedModel> MakeGpt2Model(ModelConfig config, const ModelLimits& limits,
-                                           ModelWeights weights, const Stream& stream);
+                                           SharedWeights weights, const Stream& stream);
 
 }  // namespace quintet

@@ -1,10 +1,12 @@
 #include "models/model.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "models/adapters/merge.h"
 #include "models/gpt2.h"
 #include "models/t5.h"
 #include "models/weights/weights.h"
@@ -51,36 +53,64 @@ absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
   return ReadModelConfig(directory);
 }
 
-WeightOptions WeightOptionsOf(const LoadOptions& options) {
-  return {options.weights, options.device, options.follow_symlinks};
-}
-
 std::unique_ptr<PackedModel> MakeModel(ModelConfig config, const LoadOptions& options,
-                                       ModelWeights weights, ThreadPool* pool) {
+                                       SharedWeights weights, ThreadPool* pool) {
   const auto make = config.family == Family::kGpt2 ? MakeGpt2Model : MakeT5Model;
   return make(std::move(config), options.limits, std::move(weights), Stream(pool, options.device));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
-                                                 const LoadOptions& options, ThreadPool* pool) {
+// Returns the weights of a model, which LoadWeights or, with `describe`, DescribeWeights makes.
+absl::StatusOr<SharedWeights> WeightsFor(const std::string& directory, const LoadOptions& options,
+                                         bool describe, ModelConfig* config, ThreadPool* pool) {
+  Adapter merged;
+  std::optional<AdapterMerge> merge;
+  WeightOptions weight_options = {options.weights, options.device, options.follow_symlinks};
+  if (options.merge_adapter) {
+    QT_CHECK(options.adapters.size() == 1);
+    const auto read = describe ? DescribeAdapter : ReadAdapter;
+    QT_ASSIGN_OR_RETURN(merged, read(options.adapters[0].path, *config, options.follow_symlinks));
+    merge.emplace(merged);
+    weight_options.changes = &*merge;
+  }
+  const auto load = describe ? DescribeWeights : LoadWeights;
+  QT_ASSIGN_OR_RETURN(ModelWeights weights, load(directory, config, weight_options, pool));
+  return std::make_shared<const ModelWeights>(std::move(weights));
+}
+
+// Makes the model with its weights and adapters. With `describe` their values are neither read nor
+// stored (DescribeWeights, AdapterPool::Options).
+absl::StatusOr<std::unique_ptr<PackedModel>> MakeLoaded(const std::string& directory,
+                                                        const LoadOptions& options, bool describe,
+                                                        ThreadPool* pool) {
   QT_ASSIGN_OR_RETURN(ModelConfig config, CheckedConfig(directory, options));
-  QT_ASSIGN_OR_RETURN(ModelWeights weights,
-                      LoadWeights(directory, &config, WeightOptionsOf(options), pool));
+  SharedWeights weights;
+  const bool shared = options.replica_of != nullptr && options.device == nullptr;
+  if (shared) {
+    weights = options.replica_of->weights();
+    config = options.replica_of->config();
+  } else {
+    QT_ASSIGN_OR_RETURN(weights, WeightsFor(directory, options, describe, &config, pool));
+  }
+  const bool has_adapter = weights->changed;
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
-  QT_RETURN_IF_ERROR(model->LoadAdapters(options, /*describe=*/false));
+  if (shared) model->ShareWeights();
+  if (!has_adapter) QT_RETURN_IF_ERROR(model->LoadAdapters(options, describe));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory,
+                                                 const LoadOptions& options, ThreadPool* pool) {
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<PackedModel> model,
+                      MakeLoaded(directory, options, /*describe=*/false, pool));
   QT_RETURN_IF_ERROR(model->Allocate());
   return model;
 }
 
 absl::StatusOr<ModelMemory> MeasureModel(const std::string& directory, const LoadOptions& options,
                                          ThreadPool* pool) {
-  QT_ASSIGN_OR_RETURN(ModelConfig config, CheckedConfig(directory, options));
-  QT_ASSIGN_OR_RETURN(ModelWeights weights,
-                      DescribeWeights(directory, &config, WeightOptionsOf(options), pool));
-  std::unique_ptr<PackedModel> model =
-      MakeModel(std::move(config), options, std::move(weights), pool);
-  QT_RETURN_IF_ERROR(model->LoadAdapters(options, /*describe=*/true));
+  QT_ASSIGN_OR_RETURN(std::unique_ptr<PackedModel> model,
+                      MakeLoaded(directory, options, /*describe=*/true, pool));
   QT_RETURN_IF_ERROR(model->Measure());
   return model->memory();
 }

@@ -58,26 +58,43 @@ struct AdapterSource {
 struct PackedAdapter;
 using AdapterHandle = std::shared_ptr<const PackedAdapter>;
 struct AdapterLayout;
+class AdapterPool;
 class AdapterSlots;
+class Model;
+struct ModelWeights;
 
 struct LoadOptions {
+  // Another model that was loaded with the same options, but for its device; null: none. The new
+  // one shares what it can with it: on a CPU the weights, everywhere the adapters, so that a handle
+  // of one of them is valid for the other. It must outlive the call.
+  const Model* replica_of = nullptr;
   WeightType weights = WeightType::kF32;
   Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
   bool follow_symlinks = false;         // allow weight files that are symbolic links
   std::vector<AdapterSource> adapters;  // LoRA adapters to load with the model
+  // Adds the only element of `adapters` to the weights, so that every request has this adapter and
+  // it costs no time. If the checkpoint stores a matrix that the adapter changes as int8 or fp8,
+  // this has no effect, and adapters() has the adapter.
+  bool merge_adapter = false;
   // How many adapters can be used at the same time (AdapterSlots); 0: all of `adapters`.
   int64_t adapter_slots = 0;
+  // On a GPU, keeps a second copy of the weights with one recently used adapter merged into it, so
+  // that calls with only that adapter take no longer than without one (MergedWeights). Has no
+  // effect if the type of the weights does not support such a copy.
+  bool merged_weights = false;
 };
 
 // Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
 struct ModelMemory {
-  int64_t weights = 0;    // bytes
-  int64_t cache = 0;      // bytes of KV cache pages
-  int64_t workspace = 0;  // bytes used by forward passes
-  int64_t adapters = 0;   // bytes of the factors of LoRA adapters
-  // GPU: bytes of the factors in host memory, from where they are copied to the slots. All
-  // backends: bytes of host memory that the factors of the largest adapter take while it is read.
+  int64_t weights = 0;         // bytes
+  int64_t cache = 0;           // bytes of KV cache pages
+  int64_t workspace = 0;       // bytes used by forward passes
+  int64_t adapters = 0;        // bytes of the factors of LoRA adapters, without merged_weights
+  int64_t merged_weights = 0;  // bytes of the copy (LoadOptions::merged_weights)
+  // host_adapters: on a GPU, bytes of host memory of the loaded adapters, from which the slots are
+  // filled; else 0. adapter_reading: bytes of host memory that the factors of the largest adapter
+  // take while it is read.
   int64_t host_adapters = 0, adapter_reading = 0;
   int64_t parameters = 0;  // number of stored values; tied tensors count once
 };
@@ -165,10 +182,10 @@ struct DecodedStep {
 
 class Model {
  public:
-  // Loads a checkpoint directory (in Hugging Face's format, or written by `quintet convert`).
-  // `pool` must outlive the model. Errors: NOT_FOUND, INVALID_ARGUMENT (the message gives the file,
-  // the field or tensor, the expected value and the actual one), UNIMPLEMENTED, RESOURCE_EXHAUSTED,
-  // and INTERNAL if the device fails.
+  // Loads a model. `directory` is the directory or file that FindModel has returned. `pool` must
+  // outlive the model. Errors: NOT_FOUND, INVALID_ARGUMENT (the message gives the file, the field
+  // or tensor, the expected value and the actual one), UNIMPLEMENTED, RESOURCE_EXHAUSTED, and
+  // INTERNAL if the device fails.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory,
                                                      const LoadOptions& options, ThreadPool* pool);
   // Returns how much memory Load would use. Checks the files' headers as Load does, but neither
@@ -183,9 +200,10 @@ class Model {
   Stream& stream() { return stream_; }
   const ModelMemory& memory() const { return memory_; }
   int64_t weight_bytes() const { return memory_.weights; }
-  // The LoRA adapters that were loaded with the model (LoadOptions::adapters). TakeAdapters returns
-  // them and leaves none: the model then keeps no adapter in memory that nobody else refers to,
-  // except in slots.
+  virtual std::shared_ptr<const ModelWeights> weights() const { return nullptr; }
+  virtual const AdapterPool* adapter_pool() const { return nullptr; }
+  // The LoRA adapters that were loaded with the model (LoadOptions::adapters). TakeAdapters moves
+  // them to the caller. From then on the model itself holds only the adapters that are in slots.
   virtual std::span<const AdapterHandle> adapters() const { return {}; }
   virtual std::vector<AdapterHandle> TakeAdapters() { return {}; }
   // Reads a further adapter for this model. Thread-safe. Errors: those of AdapterPool::Read, which

@@ -79,12 +79,16 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
 void PackedModel::SetAdapters(const EncodeBatch& batch) {
   QT_CHECK(batch.adapters.empty() || batch.adapters.size() + 1 == batch.offsets.size());
   encoder_adapted_ = false;
+  encoder_adapter_ = CommonAdapter(batch.adapters);
   encoder_ranges_.clear();
   for (const int32_t adapter : batch.adapters) {
     QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
     encoder_adapted_ = encoder_adapted_ || adapter >= 0;
   }
   if (!encoder_adapted_) return;
+  // A batch of many rows merges each weight for itself, so that few of them are worth a copy.
+  constexpr int64_t kCalls = MergedWeights::kCallsToMerge / 2;
+  if (merged_ != nullptr && encoder_adapter_ >= 0) merged_->Use(encoder_adapter_, kCalls);
   int32_t* const rows = encoder_adapters_.as<int32_t>();
   std::fill_n(rows, encoder_padded_rows_, -1);
   for (size_t s = 0; s < batch.adapters.size(); ++s) {
@@ -142,17 +146,20 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
 
 // Encodes the whole batch by launching captured CUDA graphs and returns true. Returns false, with
 // nothing enqueued, if there are no graphs for this batch or it cannot use graphs. Only batches on
-// a GPU with at most 1024 rows, without a mask and not `bidirectional`, use graphs. Graphs are
-// captured the second time that a batch has the same offsets.
+// a GPU with at most 1024 rows, without a mask, not `bidirectional` and with empty encoder_ranges_
+// use graphs. Graphs are captured the second time that a batch has the same key (encode_graphs_).
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;
   if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMaxRows) return false;
-  if (!mask_.tiles.empty() || bidirectional_ || !encoder_ranges_.empty()) return false;
+  if (!mask_.tiles.empty() || bidirectional_) return false;
+  const bool merged = Merged(encoder_adapter_);
+  if (!merged && !encoder_ranges_.empty()) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   std::vector<int32_t> lengths(offsets, offsets + encoder_sequences_ + 1);
-  if (encoder_adapted_) lengths.push_back(-1);  // other launches than without adapters
+  // With adapters there are other launches than without, and merged_ has other addresses.
+  if (encoder_adapted_) lengths.push_back(merged ? -2 : -1);
   const EncodeGraphs* graphs = encode_graphs_.Use(lengths, [&] {
     auto parts = std::make_unique<EncodeGraphs>();
     for (int64_t begin = 0; begin < layers;) {
@@ -227,7 +234,9 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
                           .qkv = encoder_qkv_.Rows(begin, end),
                           .project = project,
                           .finish = !project};
-  if (encoder_adapted_) {
+  // Between two calls for the same batch another adapter may have been merged.
+  use_merged_ = Merged(encoder_adapter_);
+  if (encoder_adapted_ && !use_merged_) {
     row_adapters_ = {encoder_adapters_.as<int32_t>() + begin, static_cast<size_t>(end - begin)};
     if (rows.count() == encoder_padded_rows_) row_ranges_ = encoder_ranges_;
   }
@@ -237,6 +246,7 @@ void PackedModel::RunInputRows(int64_t begin, int64_t end, Sweep sweep) {
   Layer(rows);
   row_adapters_ = {};
   row_ranges_ = {};
+  use_merged_ = false;
   const bool last_layer = layer_ + 1 == static_cast<int64_t>(stack.layers.size());
   if (!project && last_layer) FinalNorm(stack, rows.x, rows.x, {});
 }

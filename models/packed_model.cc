@@ -14,10 +14,11 @@
 
 namespace quintet {
 
-PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
+PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, SharedWeights weights,
                          const Stream& stream)
     : Model(std::move(config), limits, stream),
-      weights_(std::move(weights)),
+      shared_weights_(std::move(weights)),
+      weights_(*shared_weights_),
       block_rows_(std::max(EncodeBlockRows(), limits.max_step_tokens)),
       activations_(weights_.activations),
       step_(&stream_) {
@@ -27,14 +28,20 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, ModelWei
 
 absl::Status PackedModel::LoadAdapters(const LoadOptions& options, bool describe) {
   if (options.adapters.empty()) return absl::OkStatus();
-  const AdapterPool::Options pool = {.sources = options.adapters,
-                                     .slots = options.adapter_slots,
-                                     .follow_symlinks = options.follow_symlinks,
-                                     .describe = describe};
+  const AdapterPool::Options pool = {
+      .sources = options.adapters,
+      .slots = options.adapter_slots,
+      .follow_symlinks = options.follow_symlinks,
+      .describe = describe,
+      .replica_of = options.replica_of == nullptr ? nullptr : options.replica_of->adapter_pool()};
   QT_ASSIGN_OR_RETURN(adapters_, AdapterPool::Load(pool, config_, weights_, activations_, stream_));
   memory_.adapters = adapters_->bytes();
   memory_.host_adapters = adapters_->host_bytes();
   memory_.adapter_reading = adapters_->reading_bytes();
+  if (!options.merged_weights) return absl::OkStatus();
+  memory_.merged_weights = MergedWeights::Bytes(*adapters_, stream_);
+  if (describe || memory_.merged_weights == 0) return absl::OkStatus();
+  QT_ASSIGN_OR_RETURN(merged_, MergedWeights::Allocate(adapters_.get(), stream_));
   return absl::OkStatus();
 }
 
@@ -158,7 +165,8 @@ void PackedModel::Carve(Carver& carver) {
   CarveLora(carver);
 }
 
-// Sizes of lora_scratch_ and row_bias_, which limit for how many rows one AddLora call runs.
+// Upper bounds of lora_scratch_ and row_bias_, unless one row or LoraInput::copy needs more. The
+// sizes of these buffers limit the number of rows per AddLora call.
 constexpr int64_t kLoraScratchBytes = int64_t{64} << 20;
 constexpr int64_t kRowBiasElements = int64_t{64} << 20;
 
@@ -194,7 +202,7 @@ bool PackedModel::CorrectsBeforeActivation(const LinearArgs& args) {
          Corrected(args.w) != nullptr && !SupportsLora(WithLora(args), stream_);
 }
 
-// Calls AddLora, for as many rows at a time as lora_scratch_ has room for.
+// Calls AddLora for blocks of rows, because lora_scratch_ limits the number of rows per call.
 void PackedModel::Correct(const AddLoraArgs& args) {
   const int64_t rows = args.x.dim[0];
   const int64_t step = lora_scratch_.elements() / LoraScratchBytes(*args.weight, 1);
@@ -215,8 +223,8 @@ void PackedModel::Correct(const AddLoraArgs& args) {
   }
 }
 
-// Runs a GEMM with LoRA terms before its activation: AddLora first writes them to row_bias_, which
-// then is the GEMM's row_bias. Loops over as many rows at a time as row_bias_ has room for.
+// Runs a GEMM that adds LoRA terms before its activation: AddLora writes the terms to row_bias_,
+// and the GEMM adds them as LinearArgs::row_bias. Loops over blocks of rows that fit row_bias_.
 void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora) {
   const int64_t rows = args.x.dim[0], n = args.w->n();
   QT_CHECK(!args.residual.defined());
@@ -240,6 +248,7 @@ void PackedModel::GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lor
 
 void PackedModel::Gemm(LinearArgs args, const LayerInputRows* input) {
   args.scratch = scratch_;
+  if (use_merged_) args.w = merged_->Find(args.w);
   if (Corrected(args.w) == nullptr) return Linear(args, stream_);
   if (row_ranges_.empty()) return GemmWithRowAdapters(args, input);
   for (const AdapterRange& range : row_ranges_) GemmOfRange(args, input, range);
@@ -289,8 +298,8 @@ void PackedModel::GemmWithRowAdapters(const LinearArgs& args, const LayerInputRo
   lora.y = args.y;
   lora.scatter = args.scatter;
   lora.kv = args.kv;
-  // If y += x W^T, the adapters' terms are added to y before the GEMM, so that its epilogue, which
-  // may also begin the next norm (NormOutput), sees the complete sum.
+  // For y += x W^T, add the LoRA terms to y before the GEMM. Its epilogue, which may also compute a
+  // part of the next norm from y (NormOutput), then sees the complete sum.
   const bool adds_to_y = args.residual.defined();
   if (adds_to_y) {
     QT_CHECK(args.residual.data == args.y.data);
@@ -319,11 +328,18 @@ void PackedModel::NormedGemm(const Tensor& gamma, const Tensor& beta, LinearArgs
   Gemm(args);
 }
 
-std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const DecodeBatch& batch) {
+std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(DecodeBatch batch) {
   QT_CHECK_LE(static_cast<int64_t>(batch.kv_lens.size()), limits_.max_step_sequences);
   QT_CHECK_LE(static_cast<int64_t>(batch.tokens.size()), limits_.max_step_tokens);
   CheckBatch(batch);
+  for (const int32_t adapter : batch.adapters) {
+    QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
+  }
+  const int32_t adapter = CommonAdapter(batch.adapters);
+  const bool merged = merged_ != nullptr && adapter >= 0 && merged_->Use(adapter, 1);
+  if (merged) batch.adapters = {};
   StepShape shape = StepShape::Of(batch);
+  shape.merged_adapter = merged;
   // In a decoder call of more rows than this, the kernels take longer to execute than the host
   // takes to enqueue them one by one, so a CUDA graph saves nothing.
   constexpr int64_t kMaxPromptRows = 1024;
@@ -336,9 +352,6 @@ std::pair<StepShape, PackedModel::GraphKind> PackedModel::PrepareStep(const Deco
       kind = GraphKind::kPrompt;
       shape = shape.RoundedStrides();
     }
-  }
-  for (const int32_t adapter : batch.adapters) {
-    QT_CHECK(-1 <= adapter && adapter < adapter_slot_count());
   }
   step_.Fill(batch, shape, cache_.pages * cache_.page_size);
   ReorderBeams({.slots = step_.batch().slots,
@@ -413,7 +426,8 @@ TokenHistory PackedModel::history() const {
 void PackedModel::Forward() {
   const int64_t rows = step_.tokens().dim[0];
   row_adapters_ = step_.row_adapters();
-  one_adapter_ = step_.one_adapter();
+  one_adapter_ = step_.shape().one_adapter;
+  use_merged_ = step_.shape().merged_adapter;
   const Tensor x = x_.Rows(0, rows);
   Embed({step_.tokens(), step_.positions(), step_.new_slots(), x});
   for (int64_t layer = 0; layer < config_.decoder_layers; ++layer) {
@@ -426,7 +440,7 @@ void PackedModel::Forward() {
     Observe(true, layer, x);
   }
   row_adapters_ = {};
-  one_adapter_ = false;
+  one_adapter_ = use_merged_ = false;
   const std::span<const int32_t> output_rows = step_.batch().output_rows;
   if (output_rows.empty()) return;
   FinalNorm(weights_.decoder, x, states_.Rows(0, static_cast<int64_t>(output_rows.size())),

@@ -18,6 +18,7 @@
 #include "kernels/runtime/grid_wait_right.h"
 #include "models/adapter_pool.h"
 #include "models/adapter_ranges.h"
+#include "models/merged_weights.h"
 #include "models/model.h"
 #include "models/step_arrays.h"
 #include "models/weights/weights.h"
@@ -29,6 +30,8 @@ class PackedModel : public Model {
   std::span<const AdapterHandle> adapters() const final;
   std::vector<AdapterHandle> TakeAdapters() final;
   absl::StatusOr<AdapterHandle> ReadAdapter(const AdapterSource& source) const final;
+  SharedWeights weights() const final { return shared_weights_; }
+  const AdapterPool* adapter_pool() const final { return adapters_.get(); }
   AdapterSlots* adapter_slots() final { return adapters_ ? &adapters_->slots() : nullptr; }
   void BeginEncode(const EncodeBatch& batch) final;
   bool EncodeSlice(int64_t work) final;
@@ -46,6 +49,8 @@ class PackedModel : public Model {
                       const Tensor& top_log_probs, const Tensor& top_tokens) override;
   void Classify(const Tensor& states, const Tensor& logits) override;
 
+  // Says that another model owns the weights: memory() then counts none.
+  void ShareWeights() { memory_.weights = 0; }
   // Loads the adapters in `options`, or with `describe` only their sizes (AdapterPool::Load). Call
   // it before Measure and Allocate.
   absl::Status LoadAdapters(const LoadOptions& options, bool describe);
@@ -57,7 +62,7 @@ class PackedModel : public Model {
   absl::Status Allocate();
 
  protected:
-  PackedModel(ModelConfig config, const ModelLimits& limits, ModelWeights weights,
+  PackedModel(ModelConfig config, const ModelLimits& limits, SharedWeights weights,
               const Stream& stream);
 
   // 0: the model was loaded without adapters.
@@ -115,18 +120,23 @@ class PackedModel : public Model {
 
   // ---- Building blocks of a layer ----
 
-  // The input of a linear layer, as the layer's LoRA factors read it: norm(x), where norm is the
-  // identity if `gamma` is undefined, and otherwise as in NormedGemm.
+  // The input from which the LoRA terms of a linear layer are computed: norm(x). norm is the
+  // identity if `gamma` is undefined; otherwise it is the norm of NormedGemm.
   struct LayerInputRows {
     Tensor x, gamma, beta;
   };
   // Calls Linear (y = epilogue(alpha * x W^T + bias)) with scratch_ as its scratch memory, and adds
-  // the LoRA terms of the rows' adapters (row_adapters_). `input`: what the adapters read (rows and
-  // norm); if null, they read args.x with the norm args.norm_gamma and args.norm_beta.
+  // the LoRA terms of the rows' adapters (row_adapters_). The LoRA terms are computed from *input
+  // or, if it is null, from args.x with the norm args.norm_gamma and args.norm_beta.
   void Gemm(LinearArgs args, const LayerInputRows* input = nullptr);
-  // Whether Gemm(args) must add LoRA terms before the activation. If so, Gemm supports no norm of x
-  // (LinearArgs::norm_gamma, x_squares).
+  // Whether Gemm(args) passes the LoRA terms to the GEMM as row_bias, because an activation follows
+  // them and the GEMM cannot compute them itself (SupportsLora). If so, args must not have a norm
+  // of x (LinearArgs::norm_gamma, x_squares).
   bool CorrectsBeforeActivation(const LinearArgs& args);
+  // Whether merged_ holds the adapter in `slot` (-1: none).
+  bool Merged(int32_t slot) const {
+    return merged_ != nullptr && slot >= 0 && merged_->Holds(slot);
+  }
   // y = epilogue(alpha * norm(x) W^T + bias), x f32. norm is RMSNorm if `beta` is an undefined
   // tensor, otherwise LayerNorm. If the GEMM cannot normalise its input itself, a norm op first
   // writes norm(x) to normed_.
@@ -154,9 +164,10 @@ class PackedModel : public Model {
     return stream_.backend() == Backend::kCpu ? kBlockRows : limits_.max_encode_tokens;
   }
 
-  ModelWeights weights_;
-  int64_t block_rows_;  // most rows of one GEMM: max(EncodeBlockRows, max_step_tokens)
-  DType activations_;   // dtype between ops; the residual stream and hidden states are f32
+  const SharedWeights shared_weights_;
+  const ModelWeights& weights_;  // *shared_weights_
+  int64_t block_rows_;           // most rows of one GEMM: max(EncodeBlockRows, max_step_tokens)
+  DType activations_;            // dtype between ops; the residual stream and hidden states are f32
 
   // The current input batch (BeginEncode), kept between slices.
   Tensor encoder_host_;       // [max_encode_tokens, d_model] f32, pinned host copy of encoder_x_
@@ -171,17 +182,20 @@ class PackedModel : public Model {
   int64_t encoder_padded_rows_ = 0;           // on a GPU PaddedGemmRows(encoder_rows_)
   Tensor encoder_adapters_;                   // [max_encode_tokens] i32, if there are adapters
   bool encoder_adapted_ = false;              // some input of the batch has an adapter
+  int32_t encoder_adapter_ = -1;              // all inputs have this one; -1: they differ
   std::vector<AdapterRange> encoder_ranges_;  // of all rows; on a GPU, if some are worth dividing
 
   // The adapter of each row of the GEMMs that are enqueued next; -1: none. Empty: no row has one.
   // Pinned, with a device copy.
   std::span<const int32_t> row_adapters_;
   bool one_adapter_ = false;  // the rows that have an adapter have the same (LoraInput)
-  // Ranges of those rows; Gemm runs a GEMM for each of them. Empty: a GEMM has all rows. They
-  // depend on the values of row_adapters_, so they must be empty during the capture of a CUDA
-  // graph.
+  // Division of row_adapters_ into ranges of rows (DivideByAdapter). Gemm runs one GEMM per range;
+  // empty: one GEMM for all rows. The ranges depend on the values of row_adapters_, so row_ranges_
+  // must be empty during the capture of a CUDA graph.
   std::span<const AdapterRange> row_ranges_;
   std::unique_ptr<AdapterPool> adapters_;  // null: the model was loaded without adapters
+  std::unique_ptr<MergedWeights> merged_;  // null: none
+  bool use_merged_ = false;                // the GEMMs that are enqueued next read merged_
 
   // The current decoder step.
   StepArrays step_;
@@ -196,8 +210,8 @@ class PackedModel : public Model {
   Tensor normed_;   // [block_rows_, d_model]
   Tensor hidden_;   // [block_rows_, d_ff]
   Tensor scratch_;  // [bytes] i8, of ops
-  // Only used with LoRA adapters: scratch memory of AddLora and LoraInput::copy, LoraInput::words,
-  // and LinearArgs::row_bias.
+  // Undefined without LoRA adapters. lora_scratch_: scratch memory of AddLora, also
+  // LoraInput::copy. lora_words_: LoraInput::words. row_bias_: LinearArgs::row_bias.
   Tensor lora_scratch_;  // [bytes] i8
   Tensor lora_words_;    // [bytes] i8
   GridWaitRight grid_wait_right_;
@@ -235,11 +249,11 @@ class PackedModel : public Model {
   StepShape InitialShape() const;
   // Which cache of CUDA graphs a decoder call uses. kStep: every sequence has one new token.
   // kPrompt: some sequences have several new tokens, and there are at most 1024 rows in all. kNone:
-  // the call does not use graphs; on a CPU always.
+  // the call does not use graphs. On a CPU every call is kNone.
   enum class GraphKind : uint8_t { kNone, kStep, kPrompt };
   // Copies the batch into the index arrays step_, padded to the returned StepShape. Also returns
   // which graph cache may be used.
-  std::pair<StepShape, GraphKind> PrepareStep(const DecodeBatch& batch);
+  std::pair<StepShape, GraphKind> PrepareStep(DecodeBatch batch);
   // Enqueues the decoder's layers for the batch that is in step_; the output rows' hidden states go
   // to states_.
   void Forward();
@@ -259,16 +273,17 @@ class PackedModel : public Model {
   ColumnMask mask_;             // mask of the current input batch; empty: none
 
   // CUDA graphs of short input batches (at most 1024 rows), for which enqueueing a hundred kernels
-  // one by one takes longer than executing them. Key: EncodeBatch::offsets. Each entry has two
-  // graphs: the first two layers, and the remaining layers. The device starts a graph only when its
-  // launch is complete, and a launch takes longer the more nodes the graph has. The small first
-  // graph therefore starts early and runs during the launch of the second.
+  // one by one takes longer than executing them. Key: EncodeBatch::offsets, followed by -1 if an
+  // input has an adapter, or by -2 if all have the one in merged_. Each entry has two graphs: the
+  // first two layers, and the remaining layers. The device starts a graph only when its launch is
+  // complete, and a launch takes longer the more nodes the graph has. The small first graph
+  // therefore starts early and runs during the launch of the second.
   using EncodeGraphs = std::vector<std::unique_ptr<CudaGraph>>;
   GraphCache<std::vector<int32_t>, EncodeGraphs> encode_graphs_{{.threshold = 1, .capacity = 128}};
 
-  // Arguments of attention for one block of rows of an input batch. block_offsets_: for each input
-  // with rows in the block, the index within the block of its first row there; after the last, the
-  // number of rows of the block. block_positions_: the position of that first row in its input.
+  // Arguments of attention for one block of rows of an input batch. Each input with rows in the
+  // block has one entry. block_offsets_: index in the block of the input's first row there; a last
+  // entry is the number of rows of the block. block_positions_: position of that row in the input.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
   // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
@@ -279,9 +294,9 @@ class PackedModel : public Model {
   Tensor mask_tiles_;     // [most tiles, 8] i32: MaskTile
   Tensor gather_rows_;    // [max_step_tokens] i32
   Tensor pool_segments_;  // [max_encode_tokens, 5] i32: PoolSegment
-  // Numbers (from Stream::CopyH2D) of three H2D copies, the latest one of an EncodeBatch's arrays,
-  // the latest of gather_rows_ and the latest of pool_segments_. Before the host writes to an
-  // array's pinned host memory, it must wait for the array's copy (Stream::WaitForH2D).
+  // Numbers that Stream::CopyH2D returned for the latest H2D copy of an EncodeBatch's arrays, of
+  // gather_rows_ and of pool_segments_. Before the host writes to the pinned memory of an array, it
+  // must wait for the array's copy (Stream::WaitForH2D).
   int64_t encode_upload_ = 0, gather_upload_ = 0, pool_upload_ = 0;
 
   Buffer pages_;
@@ -290,7 +305,7 @@ class PackedModel : public Model {
 
   // CUDA graphs of decoder steps in which every sequence has one new token. Key: the step's shape.
   // In step_graphs_, prompt_graphs_ and joint_graphs_, the first call with a key runs without
-  // capture; therefore everything that is created on first use exists before a capture.
+  // capture, so that objects that the ops create on first use exist before a capture.
   GraphCache<StepShape> step_graphs_{{.threshold = 1, .capacity = 256}};
   // CUDA graphs of decoder calls that have at most 1024 rows and in which some sequence has several
   // new tokens (a prompt). Key: the shape, and DecodeBatch's offsets and group_offsets.

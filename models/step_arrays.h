@@ -1,7 +1,8 @@
 // The index arrays of one decoder call, packed into one block of pinned memory with a device
 // buffer. Ops read the host copy to plan their launches (grid sizes); kernels read the device copy.
 // One H2D copy transfers the whole block. In all calls of one shape each array has the same
-// address, as CUDA graphs require. Not thread safe.
+// address, as CUDA graphs require; only growing the block (Reserve) changes the addresses. Not
+// thread safe.
 #pragma once
 
 #include <compare>
@@ -27,6 +28,8 @@ struct StepShape {
   int64_t group_rows = 0;    // most rows of one group
   bool adapters = false;     // some sequence has an adapter
   bool one_adapter = false;  // and all of these have the same
+  // All sequences have the adapter of MergedWeights; `adapters` is then false. Of does not set it.
+  bool merged_adapter = false;
 
   static StepShape Of(const DecodeBatch& batch);
   // True if every sequence has one new token.
@@ -75,7 +78,7 @@ class StepArrays {
   std::span<const int32_t> new_slots() const { return new_slots_; }  // [rows]
   // [rows] adapter of each row, -1: none; empty unless StepShape::adapters.
   std::span<const int32_t> row_adapters() const { return row_adapters_; }
-  bool one_adapter() const { return shape_.one_adapter; }                 // as in StepShape
+  const StepShape& shape() const { return shape_; }
   std::span<const int32_t> group_offsets() const { return group_rows_; }  // [groups + 1], in rows
 
  private:

@@ -22,7 +22,8 @@ namespace {
 // Gated feed-forward layers: x += Wout (act(Wgate norm(x)) * Wup norm(x)).
 class T5Model final : public EncoderDecoderModel {
  public:
-  T5Model(ModelConfig config, const ModelLimits& limits, ModelWeights weights, const Stream& stream)
+  T5Model(ModelConfig config, const ModelLimits& limits, SharedWeights weights,
+          const Stream& stream)
       : EncoderDecoderModel(std::move(config), limits, std::move(weights), stream) {}
 
  private:
@@ -251,7 +252,7 @@ void T5Model::LayerOutput(const StackWeights& stack, int64_t layer, const Tensor
 }  // namespace
 
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
-                                         ModelWeights weights, const Stream& stream) {
+                                         SharedWeights weights, const Stream& stream) {
   return std::make_unique<T5Model>(std::move(config), limits, std::move(weights), stream);
 }
 

@@ -13,6 +13,6 @@ namespace quintet {
 // `stream` can read. If `weights` come from DescribeWeights, which allocates no matrices, only
 // Measure may be called on the model.
 std::unique_ptr<PackedModel> MakeT5Model(ModelConfig config, const ModelLimits& limits,
-                                         ModelWeights weights, const Stream& stream);
+                                         SharedWeights weights, const Stream& stream);
 
 }  // namespace quintet

@@ -187,7 +187,8 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
               static_cast<long long>(flags.batch), static_cast<long long>(flags.input_tokens),
               static_cast<long long>(flags.output_tokens), static_cast<long long>(flags.beams));
   PrintField("  weights", Bytes(memory.model.weights));
-  if (memory.model.adapters > 0) PrintField("  adapters", Bytes(memory.model.adapters));
+  const int64_t adapters = memory.model.adapters + memory.model.merged_weights;
+  if (adapters > 0) PrintField("  adapters", Bytes(adapters));
   PrintField("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages,
                                             " pages of ", ModelLimits().page_size, " tokens)"));
   PrintField("  workspace", Bytes(memory.model.workspace));
@@ -248,7 +249,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                       {"output_tokens", flags.output_tokens},
                       {"beams", flags.beams},
                       {"weights_bytes", memory.model.weights},
-                      {"adapters_bytes", memory.model.adapters},
+                      {"adapters_bytes", memory.model.adapters + memory.model.merged_weights},
                       {"cache_bytes", memory.model.cache},
                       {"cache_pages", memory.pages},
                       {"workspace_bytes", memory.model.workspace},

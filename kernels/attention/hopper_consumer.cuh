@@ -20,9 +20,8 @@ class HopperConsumer {
   // two consumer warpgroups: a warpgroup writes FIRE's bias to the score accumulators while the P V
   // GEMM runs.
   static constexpr bool kPvFirst = kFire && !kLazyRescale;
-  // How the row sums of P are computed. With lazy rescaling, the P V GEMM computes them, because V
-  // has an additional column of ones. With kSumByWgmma, a second wgmma multiplies the rounded P by
-  // ones. Otherwise, OnlineSoftmax sums the unrounded P in f32.
+  // How row sums of P are computed: by a column of ones in V (lazy rescaling), by a second wgmma of
+  // the rounded P and ones (kSumByWgmma), or else in f32 by OnlineSoftmax, from the unrounded P.
   static constexpr bool kSumByWgmma = !kLazyRescale && kFunction != BiasKind::kNone;
   // Number of pairs of bias table entries that a lane loads while the Q K^T GEMM runs. Limited by
   // the number of free registers.
@@ -189,9 +188,8 @@ class HopperConsumer {
                                                : table.after;
   }
 
-  // Returns the address of the two bias table entries for this lane's first query and its two keys
-  // among the first eight keys of a K/V tile. delta: position of the tile's first key minus that of
-  // the warpgroup's first query.
+  // Returns the address of the bias table entries for this lane's first query and first two keys of
+  // a K/V tile. delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ const float2* BiasPairs(int delta) const {
     const auto& values = memory_.tables[q_state_.stage].values;
     return PairsOfStrip(values[0], values[1], S::Reach(call_.bias.saturation) + delta - WarpRow());
@@ -200,9 +198,8 @@ class HopperConsumer {
   // For a tile near the diagonal, with lazy rescaling only: waits for the Q K^T GEMM and adds the
   // bias in two parts. `row_bias` gets the constant bias far from the diagonal: table.after if the
   // tile's centre is right of the diagonal and the call is not causal, else table.before; 0 for
-  // ALiBi. The function adds each pair's bias minus row_bias to scores_, but skips parts of 32 keys
-  // in which this difference is 0. delta: position of the tile's first key minus that of the
-  // warpgroup's first query.
+  // ALiBi. Adds each pair's bias minus row_bias to scores_, but skips parts of 32 keys in which it
+  // is 0. delta: position of the tile's first key minus that of the warpgroup's first query.
   __device__ __forceinline__ void AddNearBias(int delta, float (&row_bias)[2]) {
     constexpr int kTogether = 4, kParts = kKeys / 8 / kTogether, kPart = kTogether * 8;
     const auto& table = memory_.tables[q_state_.stage];

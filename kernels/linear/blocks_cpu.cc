@@ -97,6 +97,8 @@ bool SupportsFusedNorm(const LinearArgs&, const ThreadPool&) { return false; }
 bool SupportsKvStore(const WeightView&, int64_t, const ThreadPool&) { return false; }
 bool SupportsLora(const LinearArgs&, const ThreadPool&) { return false; }
 int64_t LoraCopyBytes(const WeightView&, const ThreadPool&) { return 0; }
+bool SupportsMergeLora(const WeightView&, const LoraWeight&, const ThreadPool&) { return false; }
+void MergeLora(const MergeLoraArgs&, ThreadPool&) { QT_CHECK(false); }
 int64_t SplitNormParts(const WeightView&, int64_t, const ThreadPool&) { return 0; }
 bool SupportsSplitNormInput(const WeightView&, int64_t, const ThreadPool&) { return false; }
 

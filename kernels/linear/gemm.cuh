@@ -50,10 +50,10 @@ struct Gemm {
   Tensor norm_gamma, norm_beta;
   float norm_eps;
   KvOutput kv;  // only RunGemv supports it
-  // Split RMSNorm: the epilogue of one GEMM computes the first half of an RMSNorm, that of the next
-  // GEMM the second half (linear.h). With x_squares, this GEMM computes the second half of the norm
-  // of x; with next_norm, the first half of the norm of y. Of the functions that take a Gemm, only
-  // RunGemv supports either.
+  // Split RMSNorm: the epilogue of one GEMM computes the first half of an RMSNorm, and the epilogue
+  // of the next GEMM computes the second half (linear.h). With x_squares, this GEMM computes the
+  // second half of the norm of x; with next_norm, it computes the first half of the norm of y. Of
+  // the functions that take a Gemm, only RunGemv supports these members.
   Tensor x_squares;
   NormOutput next_norm;
 };
@@ -112,8 +112,8 @@ void ByteGemm(const LinearArgs& args, CudaStream& stream);
 // GEMM with quantised weights, and the size of its scratch memory in bytes, in linear/sliced.cu.
 void QuantizedLinear(const LinearArgs& args, CudaStream& stream);
 int64_t QuantizedScratchBytes(const WeightView& w, int64_t rows, const CudaStream& stream);
-// GEMM with the weights of one adapter (LoraInput::adapter), in linear/sliced.cu: whether it
-// supports the call, and the call.
+// GEMM with the weights of one adapter (LoraInput::adapter), in linear/sliced.cu.
+// SupportsMergedLora: whether MergedLoraLinear supports the call.
 bool SupportsMergedLora(const LinearArgs& args);
 void MergedLoraLinear(const LinearArgs& args, CudaStream& stream);
 
@@ -123,12 +123,12 @@ void MergedLoraLinear(const LinearArgs& args, CudaStream& stream);
 bool RunByteGemv(const LinearArgs& args, CudaStream& stream);
 void Dequantize(const WeightView& w, int64_t begin, int64_t end, void* to, CudaStream& stream);
 
-// Writes channels [begin, end) of W with the LoRA terms of an adapter to `to`, [end - begin, k] of
-// the factors' dtype, in linear/lora_merge.cu. `begin` is a multiple of kMergedLoraRows.
-// CanMergeLora: whether it supports the weight.
+// Writes channels [begin, end) of W plus the LoRA terms of an adapter to `to`, [end - begin, k] of
+// the factors' dtype; in linear/lora_merge.cu. `begin` is a multiple of kMergedLoraRows.
+// CanMergeLora: whether MergeLoraRows supports the weight.
 constexpr int kMergedLoraRows = 4;
-void MergeLora(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
-               int64_t end, void* to, CudaStream& stream);
+void MergeLoraRows(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
+                   int64_t end, void* to, CudaStream& stream);
 bool CanMergeLora(const WeightView& w, const LoraWeight& lora);
 
 }  // namespace quintet::cuda

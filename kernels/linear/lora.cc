@@ -54,6 +54,15 @@ void AddLora(const AddLoraArgs& args, Stream& stream) {
   Dispatch<cpu::AddLora, cuda::AddLora>(stream, args);
 }
 
+void MergeLora(const MergeLoraArgs& args, Stream& stream) {
+  QT_CHECK(SupportsMergeLora(*args.w, *args.lora, stream));
+  Dispatch<cpu::MergeLora, cuda::MergeLora>(stream, args);
+}
+
+bool SupportsMergeLora(const WeightView& w, const LoraWeight& lora, const Stream& stream) {
+  return Dispatch<cpu::SupportsMergeLora, cuda::SupportsMergeLora>(stream, w, lora);
+}
+
 // One f32 for each row of x and row of an a.
 int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows) {
   return rows * weight.parts * weight.max_rank * int64_t{sizeof(float)};

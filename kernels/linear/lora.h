@@ -39,8 +39,8 @@ struct LoraWeight {
   int64_t parts = 0, part_columns = 0, k = 0;
   int64_t max_rank = 0;  // maximum of all adapters and parts
   DType dtype = DType::kF32;
-  // GPU, for LinearArgs::lora: a word of device memory that these calls alone write. It starts at
-  // 2^16 + i * 2^48, where i is another number for each weight that shares LoraInput::words.
+  // GPU only: a word of device memory that only GEMMs with LinearArgs::lora write. Its initial
+  // value is 2^16 + i * 2^48, where i differs between all weights that share LoraInput::words.
   uint64_t* counter = nullptr;
 
   int64_t n() const { return parts * part_columns; }
@@ -52,10 +52,11 @@ struct AddLoraArgs {
   Tensor norm_gamma, norm_beta;  // [k] f32, or undefined
   float norm_eps = 0.0f;
   const LoraWeight* weight = nullptr;
-  // [rows] the adapter of each row; -1: none. On a GPU a pinned host array with a device copy.
+  // [rows] the adapter of each row; -1: none. On a GPU this is a pinned host array that has a
+  // device copy.
   std::span<const int32_t> adapters;
-  // The outputs, placed as in LinearArgs and incremented there: with `kv`, keys and values in the
-  // cache and other columns in y; with `scatter`, all columns in scatter.base.
+  // The outputs, to which the terms are added. They are stored as in LinearArgs. With `kv`: K and V
+  // are in the cache, the other columns in y. With `scatter`: all columns are in scatter.base.
   Tensor y;  // [rows, n] f32 or of the factors' dtype, unit last stride
   ScatterOutput scatter;
   KvOutput kv;
@@ -65,8 +66,22 @@ struct AddLoraArgs {
 // Checks the shapes (QT_CHECK) and adds the adapters' terms to the outputs. Zero rows are allowed.
 void AddLora(const AddLoraArgs& args, Stream& stream);
 int64_t LoraScratchBytes(const LoraWeight& weight, int64_t rows);
-// Sizes of LoraInput::words and LoraInput::copy (linear.h) in bytes, for any call that SupportsLora
-// allows; `w`: the weight that the terms are of. 0 on a CPU.
+
+struct MergeLoraArgs {
+  const WeightView* w = nullptr;     // [n, k]
+  const LoraWeight* lora = nullptr;  // the terms of w
+  int32_t adapter = 0;
+  void* to = nullptr;  // [n, k] of w's type, dense, in memory of the stream's backend
+};
+// Writes W with the terms of one adapter to args.to. Each value is rounded once. GEMMs of few rows
+// load their weights before the previous kernel has ended (see kernels/linear/gemm.cuh): before one
+// reads args.to, something other than a kernel must follow on the stream.
+void MergeLora(const MergeLoraArgs& args, Stream& stream);
+// Whether MergeLora supports the weight: on a GPU, if it has 16-bit values.
+bool SupportsMergeLora(const WeightView& w, const LoraWeight& lora, const Stream& stream);
+
+// Sizes of LoraInput::words and LoraInput::copy (linear.h) in bytes, sufficient for any call that
+// SupportsLora allows. `w`: the weight to which the terms are added. 0 on a CPU.
 int64_t LoraWordBytes(const LoraWeight& weight, const Stream& stream);
 int64_t LoraCopyBytes(const WeightView& w, const Stream& stream);
 

@@ -86,8 +86,16 @@ bool CanMergeLora(const WeightView& w, const LoraWeight& lora) {
          lora.part_columns % kMergeRows == 0;
 }
 
-void MergeLora(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
-               int64_t end, void* to, CudaStream& stream) {
+bool SupportsMergeLora(const WeightView& w, const LoraWeight& lora, const CudaStream&) {
+  return !IsQuantized(w.type()) && w.type() != WeightType::kF32 && CanMergeLora(w, lora);
+}
+
+void MergeLora(const MergeLoraArgs& args, CudaStream& stream) {
+  MergeLoraRows(*args.w, *args.lora, args.adapter, 0, args.w->n(), args.to, stream);
+}
+
+void MergeLoraRows(const WeightView& w, const LoraWeight& lora, int32_t adapter, int64_t begin,
+                   int64_t end, void* to, CudaStream& stream) {
   const void* from = to;
   if (IsQuantized(w.type())) {
     Dequantize(w, begin, end, to, stream);

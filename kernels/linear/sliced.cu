@@ -44,7 +44,8 @@ SlicedScratch Carve(void* base, const WeightView& w, int64_t rows, const CudaStr
   return s;
 }
 
-// The call for channels [begin, end) of W, whose values are in `slice`.
+// Returns the arguments of the call restricted to channels [begin, end) of W. `slice` holds the
+// values of these channels.
 LinearArgs ChannelsOf(const LinearArgs& args, const WeightView& slice, int64_t begin, int64_t end) {
   LinearArgs part = args;
   part.w = &slice;
@@ -61,8 +62,8 @@ LinearArgs ChannelsOf(const LinearArgs& args, const WeightView& slice, int64_t b
   return part;
 }
 
-// Calls write(begin, end) for each slice of channels, which must write their values to `slice`, and
-// multiplies x by them.
+// Calls write(begin, end) for each slice of channels; `write` must store the values of these
+// channels in `slice`. Then multiplies x by these values.
 template <typename Write>
 void ForEachSlice(const LinearArgs& args, void* slice, const Tensor& product, CudaStream& stream,
                   Write write) {
@@ -113,7 +114,7 @@ int64_t LoraCopyBytes(const WeightView& w, const CudaStream&) { return SliceByte
 void MergedLoraLinear(const LinearArgs& args, CudaStream& stream) {
   void* const slice = args.lora.copy.data;
   ForEachSlice(args, slice, args.scratch, stream, [&](int64_t begin, int64_t end) {
-    MergeLora(*args.w, *args.lora.weight, args.lora.adapter, begin, end, slice, stream);
+    MergeLoraRows(*args.w, *args.lora.weight, args.lora.adapter, begin, end, slice, stream);
   });
 }
 

@@ -39,6 +39,8 @@ class LinearWeight : public WeightView {
   // Fills output channels like Pack, but from values that are already quantised: w [rows, k] of
   // WeightDType(type()), scales [rows] f32.
   void PackQuantized(int64_t row, const Tensor& w, const Tensor& scales);
+  // The memory that panels() returns, for a kernel that fills it instead of Pack.
+  void* mutable_panels() { return panel_memory_.data(); }
   // The inverse of Pack, for tests: writes dequantised rows to w [rows, k] f32. CPU only.
   void Unpack(int64_t row, const Tensor& w) const;
 

@@ -197,8 +197,7 @@ struct Crossing {
   unsigned key;   // Order::Key of the value
 };
 
-// Applies the warpers to one row. All threads of the block must call Warp, DrawToken and
-// VisitTogether together; any thread may call ScaledLogit alone.
+// Applies the warpers to one row. All threads of a block must call Warp, DrawToken, VisitTogether.
 class RowWarper {
  public:
   // The arguments must outlive this object.
@@ -229,9 +228,8 @@ class RowWarper {
     return drawn.found ? TokenOfRank(drawn.item) : 0;
   }
 
-  // Call after Warp. Calls visit(true, value, token) for each token that the filters kept, and
-  // visit(false, ...) for other values. Every thread calls visit the same number of times, so
-  // visit may contain barriers.
+  // Call after Warp. Calls visit(kept, value, token); `kept`: the filters kept the token. Every
+  // thread calls visit the same number of times, so that visit may contain barriers.
   template <typename Visit>
   __device__ void VisitTogether(const Visit& visit) const {
     if (!listed_) {
@@ -306,8 +304,7 @@ class RowWarper {
     return !typical_ || distance_.Rank(value, token) <= distance_cut_;
   }
 
-  // Sets max_ to the maximum of the row and thread_max_key_ to the greatest key (KeyOf) that this
-  // thread has read. Returns false if the row has only -inf and NaN.
+  // Sets the row's max_ and this thread's greatest key (KeyOf). False: all values are -inf or NaN.
   __device__ bool FindMax() {
     thread_max_key_ = 0;
     ForEachOfRow<4>(
@@ -433,9 +430,8 @@ class RowWarper {
     return total;
   }
 
-  // Adds up weigh(value) over the values that all filters so far have kept, in the given order.
-  // Returns the first value at which the running sum exceeds target_of(total), where `total` is the
-  // sum of all weights. If there is no such value, `found` is false.
+  // Adds up weigh(value) over the values that all filters so far have kept, in the given order, and
+  // returns the first value at which the sum exceeds target_of(total); none: `found` is false.
   template <typename Order, typename Weigh, typename TargetOf>
   __device__ Crossing FindCrossing(const Order& order, const Weigh& weigh,
                                    const TargetOf& target_of) {

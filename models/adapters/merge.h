@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "models/adapters/adapter.h"
+#include "models/weights/weights.h"
 
 namespace quintet {
 
@@ -23,6 +25,19 @@ class MergedParameter {
  private:
   std::vector<const LoraFactors*> factors_;
   const SavedTensor* saved_ = nullptr;
+};
+
+// All changes of an adapter, to be made while the base model is loaded.
+class AdapterMerge final : public WeightChanges {
+ public:
+  // `adapter` must outlive this object.
+  explicit AdapterMerge(const Adapter& adapter);
+  bool Change(const std::string& parameter) const override;
+  void Apply(const std::string& parameter, int64_t row, int64_t rows, int64_t columns,
+             float* values) const override;
+
+ private:
+  std::map<std::string, MergedParameter> parameters_;  // those that the adapter changes
 };
 
 }  // namespace quintet

@@ -72,41 +72,6 @@ std::string ScalesName(const std::string& name) {
   return absl::StrCat(absl::StripSuffix(name, ".weight"), ".scales");
 }
 
-template <typename T>
-void Gather(const Tensor& values, int64_t row, float* out) {
-  const T* in = values.as<T>() + row * values.stride[0];
-  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = static_cast<float>(in[c * values.stride[1]]);
-}
-
-void Gather16(const Tensor& values, int64_t row, float (*to_f32)(uint16_t), float* out) {
-  const uint16_t* in = values.as<uint16_t>() + row * values.stride[0];
-  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = to_f32(in[c * values.stride[1]]);
-}
-
-// Converts row `row` of values [n, columns], of any stored dtype, to f32. i8 and fp8 values are
-// multiplied by the row's scale.
-void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out) {
-  const int64_t columns = values.dim[1];
-  switch (values.dtype) {
-    case DType::kF32:
-      return Gather<float>(values, row, out);
-    case DType::kBF16:
-      return Gather16(values, row, BF16ToF32, out);
-    case DType::kF16:
-      return Gather16(values, row, F16ToF32, out);
-    case DType::kI32:
-      return Gather<int32_t>(values, row, out);
-    case DType::kI64:
-      return Gather<int64_t>(values, row, out);
-    case DType::kI8:
-    case DType::kF8:
-      // Only files written by `quintet convert` have i8 and fp8 tensors, and these are never stored
-      // transposed. Their rows are therefore contiguous.
-      ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
-      for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
-  }
-}
-
 // Writes parameters to the file one after the other, in blocks of rows. An i8 or fp8 parameter is
 // followed by its row scales.
 class PackedStream {
@@ -184,17 +149,14 @@ class PackedStream {
   std::vector<float> floats_, scales_;
 };
 
-// Returns FAILED_PRECONDITION if the adapter changes a quantised matrix: merging would round its
-// values a second time.
+// Returns FAILED_PRECONDITION if the adapter changes a quantised matrix.
 absl::Status CheckMergeable(const std::vector<PlannedWeight>& plan, const Adapter& adapter) {
-  for (const PlannedWeight& weight : plan) {
-    if (!IsQuantized(SourceType(weight)) || !adapter.Changes(weight.slot.name)) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the source is quantised (", weight.slot.name,
-                     "); merge the adapter into the original checkpoint, with --dtype for the "
-                     "type of the result"));
-  }
-  return absl::OkStatus();
+  const std::string quantized = QuantizedChange(plan, AdapterMerge(adapter));
+  if (quantized.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the source is quantised (", quantized,
+                   "); merge the adapter into the original checkpoint, with --dtype for the type "
+                   "of the result"));
 }
 
 }  // namespace

@@ -271,4 +271,14 @@ absl::StatusOr<std::vector<PlannedWeight>> PlanWeights(const WeightFiles& files,
   return plan;
 }
 
+std::string QuantizedChange(const std::vector<PlannedWeight>& plan, const WeightChanges& changes) {
+  for (const PlannedWeight& weight : plan) {
+    const bool quantized =
+        std::any_of(weight.pieces.begin(), weight.pieces.end(),
+                    [](const WeightPiece& piece) { return piece.scales != nullptr; });
+    if (quantized && changes.Change(weight.slot.name)) return weight.slot.name;
+  }
+  return "";
+}
+
 }  // namespace quintet

@@ -66,6 +66,17 @@ absl::Status ReadColumns(const WeightFiles& files, const WeightPiece& piece, int
   return absl::OkStatus();
 }
 
+template <typename T>
+void Gather(const Tensor& values, int64_t row, float* out) {
+  const T* in = values.as<T>() + row * values.stride[0];
+  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = static_cast<float>(in[c * values.stride[1]]);
+}
+
+void Gather16(const Tensor& values, int64_t row, float (*to_f32)(uint16_t), float* out) {
+  const uint16_t* in = values.as<uint16_t>() + row * values.stride[0];
+  for (int64_t c = 0; c < values.dim[1]; ++c) out[c] = to_f32(in[c * values.stride[1]]);
+}
+
 }  // namespace
 
 int64_t StagingBytes(const PlannedWeight& weight, int64_t rows) {
@@ -101,6 +112,28 @@ absl::Status VisitRows(
     visit(first, values, scales);
   }
   return absl::OkStatus();
+}
+
+void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out) {
+  const int64_t columns = values.dim[1];
+  switch (values.dtype) {
+    case DType::kF32:
+      return Gather<float>(values, row, out);
+    case DType::kBF16:
+      return Gather16(values, row, BF16ToF32, out);
+    case DType::kF16:
+      return Gather16(values, row, F16ToF32, out);
+    case DType::kI32:
+      return Gather<int32_t>(values, row, out);
+    case DType::kI64:
+      return Gather<int64_t>(values, row, out);
+    case DType::kI8:
+    case DType::kF8:
+      // Only files written by `quintet convert` have i8 and fp8 tensors, and these are never stored
+      // transposed. Their rows are therefore contiguous.
+      ConvertToF32(values.Rows(row, row + 1).data, values.dtype, columns, out);
+      for (int64_t c = 0; c < columns && scales.defined(); ++c) out[c] *= scales.f32()[row];
+  }
 }
 
 }  // namespace quintet

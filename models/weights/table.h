@@ -125,4 +125,12 @@ absl::Status VisitRows(
     void* staging,
     absl::FunctionRef<void(int64_t row, const Tensor& values, const Tensor& scales)> visit);
 
+// Converts row `row` of the arguments of `visit` to f32: out [columns]. i8 and fp8 values are
+// multiplied by the row's scale.
+void RowToF32(const Tensor& values, const Tensor& scales, int64_t row, float* out);
+
+// Returns the name of a matrix that `changes` change and that the checkpoint stores as i8 or fp8;
+// empty if there is none. The values of such a matrix would be rounded a second time.
+std::string QuantizedChange(const std::vector<PlannedWeight>& plan, const WeightChanges& changes);
+
 }  // namespace quintet

@@ -34,10 +34,17 @@ struct Storage {
   std::vector<Buffer> host;      // vectors and bias tables, which are built on the host
 };
 
-// Work item of one thread: read rows [begin, end) of one parameter and store them.
+// Work item of one thread: read rows [begin, end) of one parameter, change them (null: not) and
+// store them.
 struct Task {
   const PlannedWeight* weight;
+  const WeightChanges* changes;
   int64_t begin, end;
+
+  void Change(int64_t row, int64_t rows, float* values) const {
+    if (changes == nullptr) return;
+    changes->Apply(weight->slot.name, row, rows, weight->columns(), values);
+  }
 };
 
 int64_t BlockRows(const PlannedWeight& weight) {
@@ -48,16 +55,19 @@ int64_t BlockRows(const PlannedWeight& weight) {
 
 // Splits the parameters into blocks of rows. A block of a gated weight must not contain both gate
 // and up rows (LinearWeight::Pack).
-std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan, Extent extent) {
+std::vector<Task> SplitIntoTasks(const std::vector<PlannedWeight>& plan,
+                                 const WeightChanges* changes, Extent extent) {
   std::vector<Task> tasks;
   for (const PlannedWeight& weight : plan) {
     if (extent == Extent::kShapes && weight.slot.kind != WeightKind::kVector) continue;
+    const bool changed = changes != nullptr && changes->Change(weight.slot.name);
     const int64_t rows = weight.rows();
     const int64_t part = weight.slot.gated ? rows / 2 : rows;
     const int64_t block = weight.slot.kind == WeightKind::kVector ? rows : BlockRows(weight);
     for (int64_t start = 0; start < rows; start += part) {
       for (int64_t begin = start; begin < start + part; begin += block) {
-        tasks.push_back({&weight, begin, std::min(begin + block, start + part)});
+        tasks.push_back(
+            {&weight, changed ? changes : nullptr, begin, std::min(begin + block, start + part)});
       }
     }
   }
@@ -137,31 +147,27 @@ void ConvertScalar(const Tensor& value, float* to) {
   }
 }
 
-// Sets *out to values [rows, columns] times scales [rows], in f32. Used if the file's weights are
-// int8 or fp8, but the model is to be loaded with weights of another type.
-void Dequantize(const Tensor& values, const Tensor& scales, std::vector<float>* out) {
+// Stores rows that the file has in another type, or that are changed.
+void StoreConverted(const Task& task, int64_t row, const Tensor& values, const Tensor& scales) {
   const int64_t rows = values.dim[0], columns = values.dim[1];
-  out->resize(static_cast<size_t>(rows * columns));
-  ConvertToF32(values.data, values.dtype, rows * columns, out->data());
-  for (int64_t r = 0; r < rows; ++r) {
-    float* row = out->data() + r * columns;
-    for (int64_t c = 0; c < columns; ++c) row[c] *= scales.f32()[r];
-  }
+  std::vector<float> floats(static_cast<size_t>(rows * columns));
+  for (int64_t r = 0; r < rows; ++r) RowToF32(values, scales, r, floats.data() + r * columns);
+  task.Change(row, rows, floats.data());
+  task.weight->slot.matrix->Pack(row, Tensor::F32(floats.data(), {rows, columns}));
 }
 
-void StoreMatrix(int64_t row, const Tensor& values, const Tensor& scales, LinearWeight* matrix) {
-  if (!IsQuantized(values.dtype)) {
-    matrix->Pack(row, values);
-  } else if (values.dtype == WeightDType(matrix->type())) {
-    matrix->PackQuantized(row, values, scales);
-  } else {
-    std::vector<float> floats;
-    Dequantize(values, scales, &floats);
-    matrix->Pack(row, Tensor::F32(floats.data(), {values.dim[0], values.dim[1]}));
+void StoreMatrix(const Task& task, int64_t row, const Tensor& values, const Tensor& scales) {
+  LinearWeight* const matrix = task.weight->slot.matrix;
+  if (task.changes != nullptr) return StoreConverted(task, row, values, scales);
+  if (!IsQuantized(values.dtype)) return matrix->Pack(row, values);
+  if (values.dtype != WeightDType(matrix->type())) {
+    return StoreConverted(task, row, values, scales);
   }
+  matrix->PackQuantized(row, values, scales);
 }
 
-// Copies embedding rows from `values`, to which they were read, to `rows`, a part of the table.
+// Copies `values`, rows of an embedding as read from the file, to `rows`, a part of the table in
+// memory, and converts them to its dtype.
 void StoreRows(const Tensor& values, const Tensor& rows, Device* device) {
   const int64_t bytes = values.elements() * DTypeBytes(rows.dtype);
   const void* source = values.data;
@@ -185,15 +191,16 @@ absl::Status RunTask(const WeightFiles& files, const Task& task, Device* device,
   const WeightSlot& slot = task.weight->slot;
   const auto store = [&](int64_t row, const Tensor& values, const Tensor& scales) {
     if (slot.kind == WeightKind::kMatrix) {
-      StoreMatrix(row, values, scales, slot.matrix);
+      StoreMatrix(task, row, values, scales);
     } else if (slot.kind == WeightKind::kTable) {
       if (ReadsInPlace(*task.weight, device)) return;
       StoreRows(values, slot.tensor->Rows(row, row + values.dim[0]), device);
     } else if (slot.shape.empty()) {
       ConvertScalar(values, slot.tensor->f32());
     } else {
-      ConvertToF32(values.data, values.dtype, values.elements(),
-                   slot.tensor->f32() + row * task.weight->columns());
+      float* const rows = slot.tensor->f32() + row * task.weight->columns();
+      ConvertToF32(values.data, values.dtype, values.elements(), rows);
+      task.Change(row, values.dim[0], rows);
     }
   };
   void* destination = staging;
@@ -355,7 +362,12 @@ absl::StatusOr<ModelWeights> FillWeights(const std::string& model, ModelConfig* 
   weights.activations = ActivationType(options.type, options.device);
   Storage storage;
   QT_RETURN_IF_ERROR(AllocateParameters(plan, options, extent, &storage));
-  QT_RETURN_IF_ERROR(RunTasks(*files, SplitIntoTasks(plan, extent), options.device, pool));
+  weights.changed = options.changes != nullptr && QuantizedChange(plan, *options.changes).empty();
+  // Only the shapes of most parameters are wanted, so none is changed.
+  const bool change = weights.changed && extent == Extent::kAll;
+  QT_RETURN_IF_ERROR(RunTasks(*files,
+                              SplitIntoTasks(plan, change ? options.changes : nullptr, extent),
+                              options.device, pool));
   QT_RETURN_IF_ERROR(
       BuildBiases(*config, false, destinations.encoder_position, &weights.encoder, &storage.host));
   QT_RETURN_IF_ERROR(

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -68,19 +69,36 @@ struct ModelWeights {
   LinearWeight classifier;        // [labels, d_model]
   Tensor classifier_bias;         // [labels], undefined for GPT-2
 
+  bool changed = false;         // WeightOptions::changes were made
   int64_t parameters = 0;       // number of stored values; shared tensors count once
   int64_t bytes = 0;            // memory held by the weights
   std::vector<Buffer> storage;  // owns the memory of the Tensors above
 };
+using SharedWeights = std::shared_ptr<const ModelWeights>;
 
-// With a type that quantises inputs (QuantizesInputs), matrices of fewer inputs get the type that
-// does not: their GEMMs are bound by memory, and quantising takes longer than it saves.
+// If the requested type quantises inputs (QuantizesInputs), matrices with fewer columns than this
+// get the type of the same dtype that does not: their GEMMs are bound by memory, and quantising the
+// inputs takes longer than it saves.
 constexpr int64_t kMinQuantizedInputs = 1024;
+
+// Changes that are made to parameters while they are loaded. Thread safe.
+class WeightChanges {
+ public:
+  virtual ~WeightChanges() = default;
+  // Whether there are changes to this parameter (WeightSlot::name).
+  virtual bool Change(const std::string& parameter) const = 0;
+  // Changes rows [row, row + rows) of the parameter, given as values [rows, columns] f32, dense.
+  virtual void Apply(const std::string& parameter, int64_t row, int64_t rows, int64_t columns,
+                     float* values) const = 0;
+};
 
 struct WeightOptions {
   WeightType type = WeightType::kF32;
   Device* device = nullptr;      // where the weights are stored; null: CPU
   bool follow_symlinks = false;  // allow weight files that are symbolic links
+  // Changes to the values while they are loaded; null: none. If they change a matrix that the
+  // checkpoint stores as int8 or fp8, which would be rounded twice, none is made.
+  const WeightChanges* changes = nullptr;
 };
 
 // Reads every tensor of the checkpoint once, in parallel on the pool, directly into its packed
@@ -88,9 +106,9 @@ struct WeightOptions {
 // config->scale_logits. With options.device, all tensors are in device memory, and the biases of
 // the QKV and first feed-forward GEMMs have the activation dtype.
 //
-// INVALID_ARGUMENT lists all tensors that are missing, unexpected or of a wrong shape. Symbolic
-// links are refused unless options.follow_symlinks is true. Returns RESOURCE_EXHAUSTED if host or
-// device memory is insufficient.
+// INVALID_ARGUMENT lists all tensors that are missing, unexpected or of a wrong shape. The other
+// errors are those of WeightFiles::Open, which refuses some symbolic links unless
+// options.follow_symlinks is true, and RESOURCE_EXHAUSTED if host or device memory is insufficient.
 absl::StatusOr<ModelWeights> LoadWeights(const std::string& directory, ModelConfig* config,
                                          const WeightOptions& options, ThreadPool* pool);
 

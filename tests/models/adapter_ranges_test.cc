@@ -16,6 +16,16 @@ std::vector<AdapterRange> Divide(const std::vector<int32_t>& adapters, int64_t m
   return ranges;
 }
 
+TEST_CASE("CommonAdapter is the adapter of all rows") {
+  const auto common = [](std::vector<int32_t> adapters) { return CommonAdapter(adapters); };
+  CHECK(common({}) == -1);
+  CHECK(common({-1, -1}) == -1);
+  CHECK(common({3}) == 3);
+  CHECK(common({0, 0, 0}) == 0);
+  CHECK(common({0, 0, 1}) == -1);
+  CHECK(common({0, -1, 0}) == -1);
+}
+
 TEST_CASE("Rows are divided by their adapters", "[adapters]") {
   using Ranges = std::vector<AdapterRange>;
   CHECK(Divide({}, 2) == Ranges{});

@@ -1,6 +1,7 @@
-// Adapters that are not merged, on a GPU: outputs differ from PEFT's no more than those of the
-// merged model in the same type of weights, also where calls are launched as CUDA graphs, and rows
-// without an adapter are those of the base model.
+// Tests adapters that are not merged, on a GPU, with and without CUDA graphs. The outputs must be
+// about as close to PEFT's as the outputs of the merged model with the same weight type. Rows
+// without an adapter must have the outputs of the base model.
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -8,10 +9,13 @@
 #include "models/adapter_slots.h"
 #include "models/adapters/adapter.h"
 #include "models/convert/convert.h"
+#include "models/merged_weights.h"
 #include "models/model.h"
 #include "tests/catch.h"
 #include "tests/models/adapters/recorded_adapter.h"
+#include "tests/models/must_load.h"
 #include "tests/models/scratch_directory.h"
+#include "tests/open_gpu.h"
 
 namespace quintet {
 namespace {
@@ -30,15 +34,8 @@ std::string MustMerge(const RecordedAdapter& record, const std::string& target) 
   return target;
 }
 
-std::unique_ptr<Model> MustLoad(const std::string& directory, const LoadOptions& options,
-                                ThreadPool* pool) {
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, options, pool);
-  INFO(directory << ": " << model.status());
-  REQUIRE(model.ok());
-  return *std::move(model);
-}
-
-// The first row's outputs, or those of the others, of packed `all`.
+// Returns the outputs of the first row, or of all other rows. `all` holds the outputs of all rows,
+// packed.
 std::vector<float> PartOf(const std::vector<float>& all, const TokenRows& rows, bool first) {
   const size_t width = all.size() / static_cast<size_t>(TotalTokens(rows));
   const auto end = static_cast<std::ptrdiff_t>(rows[0].size() * width);
@@ -46,17 +43,14 @@ std::vector<float> PartOf(const std::vector<float>& all, const TokenRows& rows, 
                : std::vector<float>(all.begin() + end, all.end());
 }
 
-// The outputs that are compared: the encoder's states if all inputs have some, else the logits.
+// Returns the outputs to compare: the encoder's hidden states if there are any, else the logits.
 const std::vector<float>& Compared(const ForwardOutputs& outputs) {
   return outputs.states.empty() ? outputs.logits : outputs.states;
 }
 
 TEST_CASE("Adapters on a GPU are as exact as merged ones") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {  // ctest recognises a skipped test by the word "skipped"
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   ThreadPool pool(2);
   for (const char* name : {"flan-all", "kohya", "t5-qv", "umt5-regex"}) {
     const RecordedAdapter record(name);
@@ -65,11 +59,11 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
     for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
                                   WeightType::kI8, WeightType::kF8}) {
       INFO(name << " " << WeightTypeName(type));
-      LoadOptions options = {.weights = type, .device = device->get(), .limits = RecordedLimits()};
-      const auto base_model = MustLoad(record.base, options, &pool);
-      const auto merged_model = MustLoad(merged_directory, options, &pool);
+      LoadOptions options = {.weights = type, .device = device.get(), .limits = RecordedLimits()};
+      const auto base_model = MustLoad(record.base, &pool, options);
+      const auto merged_model = MustLoad(merged_directory, &pool, options);
       options.adapters = {{"first", record.path}, {"second", record.path}};
-      const auto model = MustLoad(record.base, options, &pool);
+      const auto model = MustLoad(record.base, &pool, options);
       const std::vector<float> base = Compared(RunRecorded(record, base_model.get()));
       const std::vector<float> merged = Compared(RunRecorded(record, merged_model.get()));
       const std::vector<float> expected = record.states.empty() ? record.logits : record.states;
@@ -99,24 +93,21 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
 }
 
 TEST_CASE("Adapters that take turns in a slot on a GPU give what each gives alone") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   ThreadPool pool(2);
   const RecordedAdapter record("flan-all");
   ScratchDirectory scratch;
   LoadOptions options = {
-      .weights = WeightType::kBF16, .device = device->get(), .limits = RecordedLimits()};
+      .weights = WeightType::kBF16, .device = device.get(), .limits = RecordedLimits()};
   for (int i = 0; i < 4; ++i) {
     const std::string path = scratch / std::to_string(i);
     WriteScaled(record, path, 1.0f - 0.5f * static_cast<float>(i));
     options.adapters.push_back({std::to_string(i), path});
   }
-  const auto roomy = MustLoad(record.base, options, &pool);
+  const auto roomy = MustLoad(record.base, &pool, options);
   options.adapter_slots = 1;
-  const auto model = MustLoad(record.base, options, &pool);
+  const auto model = MustLoad(record.base, &pool, options);
   CHECK(model->memory().adapters < roomy->memory().adapters / 3);
   CHECK(model->memory().host_adapters > 0);
   const size_t rows = record.inputs.size();
@@ -125,8 +116,8 @@ TEST_CASE("Adapters that take turns in a slot on a GPU give what each gives alon
     alone.push_back(RunRecorded(record, roomy.get(), std::vector<int32_t>(rows, i)).logits);
     if (i > 0) CHECK(alone[0] != alone.back());
   }
-  // Many turns, so that slots are filled while the device still runs the calls before, and calls
-  // are launched as CUDA graphs.
+  // Many turns, so that calls are launched as CUDA graphs, and so that adapters are loaded into the
+  // slot while the device still runs earlier calls.
   for (int turn = 0; turn < 40; ++turn) {
     const int32_t i = (turn * turn + turn % 3) % 4;
     INFO("turn " << turn << ", adapter " << i);
@@ -139,11 +130,8 @@ TEST_CASE("Adapters that take turns in a slot on a GPU give what each gives alon
 // With kMinMergedLoraRows rows or more, GEMMs use a copy of W that contains the adapter's terms.
 // With fewer rows, the terms are added to the product. Both round, so both are compared with f32.
 TEST_CASE("An adapter changes long and short encodings alike") {
-  auto device = Device::Open(0);
-  if (!device.ok()) {
-    WARN("skipped: " << device.status().message());
-    return;
-  }
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
   ThreadPool pool(2);
   const RecordedAdapter record("flan-all");
   constexpr size_t kTokens = 256, kInputs = 2 * kMinMergedLoraRows / kTokens;
@@ -157,10 +145,10 @@ TEST_CASE("An adapter changes long and short encodings alike") {
   }
   // The states of all inputs, encoded `together` at a time.
   const auto encode = [&](WeightType type, size_t together, int32_t adapter) {
-    LoadOptions options = {.weights = type, .device = device->get(), .limits = RecordedLimits()};
+    LoadOptions options = {.weights = type, .device = device.get(), .limits = RecordedLimits()};
     options.limits.max_encode_tokens = kInputs * kTokens;
     options.adapters = {{"first", record.path}};
-    const auto model = MustLoad(record.base, options, &pool);
+    const auto model = MustLoad(record.base, &pool, options);
     RowRunner runner(model.get());
     runner.set_adapters(std::vector<int32_t>(together, adapter));
     std::vector<float> all;
@@ -181,6 +169,58 @@ TEST_CASE("An adapter changes long and short encodings alike") {
     INFO(WeightTypeName(type) << ": errors " << together << ", " << apart << "; change " << change);
     CHECK(together < 1.5 * apart);
     CHECK(together < 0.5 * change);
+  }
+}
+
+// Two adapters alternate, each for more calls than it takes to merge it into MergedWeights. Between
+// them, batches in which only some inputs have an adapter read the base weights, too. W + b a is
+// rounded, so the errors against f32 are compared with those of the factors.
+TEST_CASE("The copy of the weights with the adapter in use is as exact as its factors") {
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
+  ThreadPool pool(2);
+  const RecordedAdapter record("flan-all");
+  ScratchDirectory scratch;
+  const std::string half = scratch / "half";
+  WriteScaled(record, half, 0.5f);
+  LoadOptions options = {.device = device.get(), .limits = RecordedLimits()};
+  options.adapters = {{"whole", record.path}, {"half", half}};
+  const auto exact_model = MustLoad(record.base, &pool, options);
+  const auto exact = [&](const std::vector<int32_t>& adapters) {
+    return RunRecorded(record, exact_model.get(), adapters).logits;
+  };
+  const size_t rows = record.inputs.size();
+  std::vector<int32_t> mixed(rows, 1);
+  mixed[0] = -1;
+  for (const WeightType type : {WeightType::kF16, WeightType::kBF16}) {
+    options.weights = type;
+    options.merged_weights = false;
+    const auto apart = MustLoad(record.base, &pool, options);
+    options.merged_weights = true;
+    const auto model = MustLoad(record.base, &pool, options);
+    CHECK(apart->memory().merged_weights == 0);
+    REQUIRE(model->memory().merged_weights > 0);
+    const std::vector<float> base = RunRecorded(record, apart.get()).logits;
+    for (int turn = 0; turn < 4; ++turn) {
+      const std::vector<int32_t> adapters(rows, turn % 2);
+      const std::vector<float> expected = exact(adapters);
+      const std::vector<float> factors = RunRecorded(record, apart.get(), adapters).logits;
+      const double error = MeanDifference(factors, expected);
+      const double change = MeanDifference(base, expected);
+      std::vector<float> first, last;
+      for (int64_t call = 0; call <= MergedWeights::kCallsToMerge; ++call) {
+        last = RunRecorded(record, model.get(), adapters).logits;
+        if (call == 0) first = last;
+        INFO(WeightTypeName(type) << ", turn " << turn << ", call " << call << ": " << error);
+        CHECK(MeanDifference(last, expected) < std::min(3 * error, 0.5 * change));
+      }
+      CHECK(first == factors);  // the adapter is not merged yet
+      CHECK(last != factors);
+      CHECK(RunRecorded(record, model.get()).logits == base);
+      const std::vector<float> both = RunRecorded(record, apart.get(), mixed).logits;
+      CHECK(MeanDifference(RunRecorded(record, model.get(), mixed).logits, exact(mixed)) <
+            3 * MeanDifference(both, exact(mixed)));
+    }
   }
 }
 

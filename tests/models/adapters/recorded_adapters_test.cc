@@ -1,4 +1,5 @@
-// Adapters that PEFT wrote, merged into their base models, give the outputs that PEFT computed.
+// Adapters that PEFT wrote must give the outputs that PEFT computed, both merged into their base
+// models and unmerged.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/catch.h"
 #include "tests/models/adapters/recorded_adapter.h"
+#include "tests/models/must_load.h"
 #include "tests/models/scratch_directory.h"
 
 namespace quintet {
@@ -72,13 +74,47 @@ TEST_CASE("A merged adapter gives PEFT's outputs") {
     if (!record.states.empty()) {
       CHECK(RelativeDifference(merged.states, record.states) < 1e-4);
     }
+    // Merging while the base model is loaded gives the same weights.
+    LoadOptions options = {.limits = RecordedLimits()};
+    options.adapters = {{"a", record.path}};
+    options.merge_adapter = true;
+    const auto loaded = MustLoad(record.base, &pool, options);
+    CHECK(loaded->adapters().empty());
+    const ForwardOutputs outputs = RunRecorded(record, loaded.get());
+    CHECK(outputs.logits == merged.logits);
+    CHECK(outputs.states == merged.states);
+    const absl::StatusOr<ModelMemory> measured = Model::Measure(record.base, options, &pool);
+    REQUIRE(measured.ok());
+    CHECK(measured->weights == loaded->memory().weights);
+    CHECK(measured->adapters == 0);
     // Without the adapter the outputs differ; hence the checks above fail if it is not merged.
     const ForwardOutputs plain = RunModel(record, record.base, &pool);
     CHECK(RelativeDifference(plain.logits, record.logits) > 0.03);
   }
 }
 
-// Whether adapter `name` changes no LM or classifier head. (One that does must be merged.)
+TEST_CASE("An adapter is not merged into quantised matrices") {
+  ThreadPool pool(2);
+  const RecordedAdapter record("flan-all");
+  ScratchDirectory scratch;
+  ConvertOptions convert;
+  convert.source = record.base;
+  convert.target = scratch / "int8";
+  convert.dtype = DType::kI8;
+  REQUIRE(Convert(convert).ok());
+  LoadOptions options = {.weights = WeightType::kI8, .limits = RecordedLimits()};
+  options.adapters = {{"a", record.path}};
+  const auto expected = MustLoad(convert.target, &pool, options);
+  options.merge_adapter = true;
+  const auto model = MustLoad(convert.target, &pool, options);
+  REQUIRE(model->adapters().size() == 1);
+  const std::vector<int32_t> first(record.inputs.size(), 0);
+  CHECK(RunRecorded(record, model.get(), first).logits ==
+        RunRecorded(record, expected.get(), first).logits);
+}
+
+// Returns whether adapter `name` changes neither an LM head nor a classifier head. An adapter that
+// changes a head must be merged.
 bool RunsUnmerged(const std::string& name) {
   return name == "flan-all" || name == "kohya" || name == "t5-qv" || name == "umt5-regex";
 }
@@ -144,7 +180,8 @@ TEST_CASE("An adapter that is not merged gives PEFT's outputs, other rows those 
     if (!record.states.empty()) CHECK(RelativeDifference(adapted.states, record.states) < 1e-4);
     CHECK(base.logits == RunModel(record, record.base, &pool).logits);
     CHECK(RelativeDifference(base.logits, record.logits) > 0.03);
-    // In a mixed batch a row has the same bits as if all rows had, or all lacked, the adapter.
+    // Each row of a mixed batch must have the same bits as in a batch in which all rows have the
+    // adapter, or none has.
     std::vector<int32_t> mixed(rows);
     for (size_t r = 0; r < rows; ++r) mixed[r] = static_cast<int32_t>(r % 3) - 1;
     const ForwardOutputs both = RunRecorded(record, model->get(), mixed);
@@ -179,7 +216,7 @@ TEST_CASE("An adapter that is not merged is as exact as the merged one, for each
       const double error = RelativeDifference(outputs.states, record.states);
       const double of_merged =
           RelativeDifference(RunRecorded(record, merged->get()).states, record.states);
-      CHECK(error < 2 * of_merged + 1e-5);
+      CHECK(error < 2 * of_merged + 2e-5);
       const double of_base =
           RelativeDifference(RunRecorded(record, model->get()).states, record.states);
       CHECK(error < 0.5 * of_base);
