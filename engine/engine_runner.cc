@@ -1,6 +1,7 @@
 #include "engine/engine_runner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "kernels/base/out_of_memory.h"
+#include "kernels/runtime/cores.h"
 
 namespace quintet {
 namespace {
@@ -29,7 +31,8 @@ struct Entry {
   bool by_caller = false;
   // The members below are guarded by Shared::mutex.
   std::vector<TokenChunk> chunks;
-  RequestId id = 0;  // valid if `submitted`
+  Engine* engine = nullptr;  // valid, as is the id, if `submitted`
+  RequestId id = 0;
   bool submitted = false, cancelled = false, done = false;
   // True if EngineRunner has ended `item` early, with an error. When the engine's destructor later
   // ends the request, the sink must then not touch `item`: Pop may already have returned it.
@@ -55,11 +58,10 @@ void Finish(Entry* entry) {
 // State that an EngineRunner and its Call objects share; it lives as long as any of them.
 struct Shared {
   std::mutex mutex;
-  std::condition_variable wake_engine, wake_workers;
+  std::condition_variable wake_engines, wake_workers;
   std::deque<EntryPtr> to_prepare, to_submit, to_finish;
   std::set<Call*> calls;
-  int64_t in_flight = 0;  // requests in the engine
-  Engine* engine = nullptr;
+  int64_t in_flight = 0;  // requests in all engines
   bool stopped = false;
   absl::Status stop_status = absl::UnavailableError("the model has been closed");
 };
@@ -97,7 +99,7 @@ class Call : public std::enable_shared_from_this<Call> {
       for (EntryPtr& entry : entries) Add(std::move(entry));
     }
     if (by_caller) {
-      shared_->wake_engine.notify_one();
+      shared_->wake_engines.notify_all();
     } else {
       shared_->wake_workers.notify_all();
     }
@@ -139,7 +141,7 @@ class Call : public std::enable_shared_from_this<Call> {
     for (const EntryPtr& entry : entries_) {
       if (entry->done || entry->cancelled) continue;
       entry->cancelled = true;
-      if (entry->submitted && !shared_->stopped) shared_->engine->Cancel(entry->id);
+      if (entry->submitted && !shared_->stopped) entry->engine->Cancel(entry->id);
     }
   }
 
@@ -261,17 +263,23 @@ class EntrySink : public ResponseSink {
 
 class Runner : public EngineRunner {
  public:
-  Runner(Session* session, int workers)
-      : session_(session),
-        most_in_flight_(RequestsInFlight(session->model->limits().max_step_sequences)) {
-    shared_->engine = session_->engine.get();
-    finished_->reserve(static_cast<size_t>(most_in_flight_));
+  Runner(Session* session, int workers) {
+    const std::vector<Session*> sessions = session->all();
+    for (Session* const one : sessions) {
+      engines_.push_back(std::make_unique<EngineThread>(one));
+      EngineThread& engine = *engines_.back();
+      engine.load.most = MostRequests(one->model->limits().max_step_sequences, sessions.size());
+      engine.finished->reserve(static_cast<size_t>(engine.load.most));
+    }
+    running_ = usable_ = static_cast<int64_t>(engines_.size());
     for (int i = 0; i < workers; ++i) {
       workers_.emplace_back([this, workers, finish_first = i % 2 == 1] {
         RunWorker(static_cast<size_t>(workers), finish_first);
       });
     }
-    engine_thread_ = std::thread([this] { RunEngine(); });
+    for (const auto& engine : engines_) {
+      engine->thread = std::thread([this, at = engine.get()] { RunEngine(at); });
+    }
   }
   ~Runner() override { Close(); }
 
@@ -282,86 +290,121 @@ class Runner : public EngineRunner {
   void Close() override {
     const std::lock_guard closing(close_mutex_);
     Stop(absl::OkStatus());
-    if (engine_thread_.joinable()) engine_thread_.join();
+    for (const auto& engine : engines_) {
+      if (engine->thread.joinable()) engine->thread.join();
+    }
   }
 
-  EngineCounters counters() const override { return session_->engine->counters(); }
-
  private:
+  // One engine of the session, and the thread that runs it.
+  struct EngineThread {
+    explicit EngineThread(Session* s) : session(s) {}
+    Engine& engine() const { return *session->engine; }
+
+    Session* const session;
+    EngineLoad load;  // guarded by Shared::mutex
+    const std::shared_ptr<FinishedEntries> finished = std::make_shared<FinishedEntries>();
+    std::thread thread;
+  };
+
   // Tells all threads to end. Unfinished inputs then end with the error `status`. An OK `status`
   // says that the model was closed; unfinished inputs then end with UNAVAILABLE.
   void Stop(const absl::Status& status) {
     const std::lock_guard lock(shared_->mutex);
     if (!status.ok()) shared_->stop_status = status;
     shared_->stopped = true;
-    shared_->wake_engine.notify_all();
+    shared_->wake_engines.notify_all();
     shared_->wake_workers.notify_all();
   }
 
-  void RunEngine() {
-    const absl::Status status = CatchOutOfMemory([this] {
+  void RunEngine(EngineThread* engine) {
+    RunOnCpus(engine->session->cpus);
+    const absl::Status status = CatchOutOfMemory([this, engine] {
       std::vector<EntryPtr> batch;
-      for (bool busy = false; TakePrepared(busy, &batch);) {
-        SubmitAll(batch);
-        busy = session_->engine->Step();
-        HandOver();
+      for (bool busy = false; TakePrepared(engine, busy, &batch);) {
+        SubmitAll(engine, batch);
+        busy = engine->engine().Step();
+        HandOver(engine);
+        if (engine->engine().status().ok()) continue;
+        while (engine->engine().Step()) HandOver(engine);  // ends what it still has
+        HandOver(engine);
+        busy = false;
+        if (Retire()) break;
       }
       return absl::OkStatus();
     });
     if (!status.ok()) Stop(status);
+    if (--running_ > 0) return;
     for (std::thread& worker : workers_) worker.join();
     FailUnfinished();
   }
 
-  // Moves to *batch the entries (inputs of calls) whose requests are ready to submit, as many as
-  // the engine has room for. If there are none and the engine is not busy, waits for one. Returns
-  // false after Stop.
-  bool TakePrepared(bool busy, std::vector<EntryPtr>* batch) {
-    batch->clear();
-    std::unique_lock lock(shared_->mutex);
-    shared_->wake_engine.wait(
-        lock, [&] { return busy || shared_->stopped || !shared_->to_submit.empty(); });
-    if (shared_->stopped) return false;
-    for (; !shared_->to_submit.empty() && shared_->in_flight < most_in_flight_;
-         shared_->to_submit.pop_front()) {
-      batch->push_back(std::move(shared_->to_submit.front()));
-      ++shared_->in_flight;
-    }
+  // Called when the device of an engine has failed. Returns true if another engine can take the
+  // remaining inputs. The last one goes on, so that each input ends with its error.
+  bool Retire() {
+    const std::lock_guard lock(shared_->mutex);
+    if (usable_ == 1) return false;
+    --usable_;
+    shared_->wake_engines.notify_all();
     return true;
   }
 
-  void SubmitAll(const std::vector<EntryPtr>& batch) {
+  // Moves to *batch the entries (inputs of calls) whose requests are ready to submit, as many as
+  // the engine should take. If there are none and the engine is not busy, waits for one. Returns
+  // false after Stop.
+  bool TakePrepared(EngineThread* engine, bool busy, std::vector<EntryPtr>* batch) {
+    batch->clear();
+    std::unique_lock lock(shared_->mutex);
+    const auto share = [&] {
+      return ShareOfQueue(engine->load, shared_->in_flight,
+                          static_cast<int64_t>(shared_->to_submit.size()), usable_);
+    };
+    shared_->wake_engines.wait(lock, [&] { return busy || shared_->stopped || share() > 0; });
+    if (shared_->stopped) return false;
+    const int64_t count = std::min(share(), static_cast<int64_t>(shared_->to_submit.size()));
+    for (int64_t i = 0; i < count; ++i, shared_->to_submit.pop_front()) {
+      batch->push_back(std::move(shared_->to_submit.front()));
+    }
+    engine->load.own += count;
+    shared_->in_flight += count;
+    return true;
+  }
+
+  void SubmitAll(EngineThread* engine, const std::vector<EntryPtr>& batch) {
     std::vector<std::pair<Entry*, RequestId>> submitted;
     submitted.reserve(batch.size());
     for (const EntryPtr& entry : batch) {
-      entry->request.sink = std::make_shared<EntrySink>(entry, shared_, finished_);
-      absl::StatusOr<RequestId> id = session_->engine->Submit(std::move(entry->request));
+      entry->request.sink = std::make_shared<EntrySink>(entry, shared_, engine->finished);
+      absl::StatusOr<RequestId> id = engine->engine().Submit(std::move(entry->request));
       if (id.ok()) {
         submitted.emplace_back(entry.get(), *id);
       } else {
         entry->item->status = id.status();
-        finished_->push_back(entry);
+        engine->finished->push_back(entry);
       }
     }
     if (submitted.empty()) return;
     const std::lock_guard lock(shared_->mutex);
     for (const auto& [entry, id] : submitted) {
+      entry->engine = &engine->engine();
       entry->id = id;
       entry->submitted = true;
-      if (entry->cancelled) session_->engine->Cancel(id);
+      if (entry->cancelled) entry->engine->Cancel(id);
     }
   }
 
   // Passes on the entries that the engine has finished in this step: to the workers or, if the
   // caller finishes the entry itself (by_caller), to the entry's call.
-  void HandOver() {
-    if (finished_->empty()) return;
+  void HandOver(EngineThread* engine) {
+    FinishedEntries& finished = *engine->finished;
+    if (finished.empty()) return;
     std::vector<std::shared_ptr<Call>> ready;
     bool for_workers = false;
     {
       const std::lock_guard lock(shared_->mutex);
-      shared_->in_flight -= static_cast<int64_t>(finished_->size());
-      for (EntryPtr& entry : *finished_) {
+      engine->load.own -= static_cast<int64_t>(finished.size());
+      shared_->in_flight -= static_cast<int64_t>(finished.size());
+      for (EntryPtr& entry : finished) {
         if (!entry->by_caller) {
           shared_->to_finish.push_back(std::move(entry));
           for_workers = true;
@@ -370,7 +413,7 @@ class Runner : public EngineRunner {
           ready.push_back(std::move(call));
         }
       }
-      finished_->clear();
+      finished.clear();
     }
     if (for_workers) shared_->wake_workers.notify_all();
     for (const std::shared_ptr<Call>& call : ready) call->Notify();
@@ -401,7 +444,7 @@ class Runner : public EngineRunner {
       lock.lock();
       const bool idle = shared_->to_submit.empty();
       for (EntryPtr& entry : entries) Pass(std::move(entry), finish);
-      if (idle && !shared_->to_submit.empty()) shared_->wake_engine.notify_one();
+      if (idle && !shared_->to_submit.empty()) shared_->wake_engines.notify_all();
       entries.clear();
     }
   }
@@ -427,12 +470,11 @@ class Runner : public EngineRunner {
     for (Call* call : shared_->calls) call->FailUnfinished(shared_->stop_status);
   }
 
-  Session* const session_;
-  const int64_t most_in_flight_;
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-  const std::shared_ptr<FinishedEntries> finished_ = std::make_shared<FinishedEntries>();
   std::mutex close_mutex_;
-  std::thread engine_thread_;
+  std::vector<std::unique_ptr<EngineThread>> engines_;
+  std::atomic<int64_t> running_{0};  // engine threads that have not ended
+  int64_t usable_ = 0;  // engines whose device has not failed; guarded by Shared::mutex
   std::vector<std::thread> workers_;
 };
 

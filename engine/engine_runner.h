@@ -74,7 +74,6 @@ class EngineRunner {
   virtual std::unique_ptr<EngineCall> Begin(std::shared_ptr<CallNotifier> notifier) = 0;
   // Ends all threads of this object. Unfinished items get the error UNAVAILABLE. Thread safe.
   virtual void Close() = 0;
-  virtual EngineCounters counters() const = 0;
 };
 
 }  // namespace quintet

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
@@ -41,6 +42,28 @@ bool RunsOn(const Placement& placement, WeightType type) {
   return DeviceOrdinal(placement) >= 0 || WeightTypeSupported(type, nullptr);
 }
 
+// Returns the ordinals of `device`, which is cuda, cuda:N, cuda:N,M,... or cuda:all; nullopt if it
+// is none of these.
+std::optional<std::vector<int>> OrdinalsOf(absl::string_view device) {
+  constexpr int kMostOrdinals = 1024;
+  std::vector<int> ordinals;
+  if (device == kGpu) return std::vector<int>{0};
+  if (!absl::ConsumePrefix(&device, "cuda:")) return std::nullopt;
+  if (device == "all") {
+    for (int i = 0; i < std::max(Device::Count(), 1); ++i) ordinals.push_back(i);
+    return ordinals;
+  }
+  for (const absl::string_view number : absl::StrSplit(device, ',')) {
+    int ordinal = 0;
+    if (!absl::SimpleAtoi(number, &ordinal) || ordinal < 0 || ordinal >= kMostOrdinals ||
+        std::count(ordinals.begin(), ordinals.end(), ordinal) > 0) {
+      return std::nullopt;
+    }
+    ordinals.push_back(ordinal);
+  }
+  return ordinals;
+}
+
 }  // namespace
 
 std::string CanonicalDevice(const std::string& device) {
@@ -50,15 +73,9 @@ std::string CanonicalDevice(const std::string& device) {
 }
 
 absl::Status CheckDeviceName(const std::string& device) {
-  absl::string_view number = device;
-  int ordinal = 0;
-  if (device == kAutoPlacement || device == "cpu" || device == kGpu) return absl::OkStatus();
-  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0 &&
-      ordinal < 1024) {
-    return absl::OkStatus();
-  }
+  if (device == kAutoPlacement || device == "cpu" || OrdinalsOf(device)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("expected auto, cpu, cuda or cuda:N, got ", device));
+      absl::StrCat("expected auto, cpu, cuda, cuda:N, cuda:N,M or cuda:all, got ", device));
 }
 
 absl::Status CheckDtypeName(const std::string& dtype) {
@@ -82,11 +99,16 @@ std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& co
 
 int DeviceOrdinal(const Placement& placement) {
   QT_CHECK(placement.device != kAutoPlacement);
-  if (placement.device == "cpu") return -1;
-  absl::string_view number = placement.device;
-  int ordinal = 0;
-  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal)) return ordinal;
-  return 0;
+  const std::optional<std::vector<int>> ordinals = OrdinalsOf(placement.device);
+  return ordinals ? ordinals->front() : -1;
+}
+
+bool ShareDevice(const Placement& a, const Placement& b) {
+  const std::optional<std::vector<int>> first = OrdinalsOf(a.device), second = OrdinalsOf(b.device);
+  if (!first || !second) return !first && !second;
+  return std::any_of(first->begin(), first->end(), [&](int ordinal) {
+    return std::find(second->begin(), second->end(), ordinal) != second->end();
+  });
 }
 
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config) {
@@ -113,21 +135,35 @@ std::string DtypeWarning(const Placement& placement, const ModelConfig& config) 
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
-  std::unique_ptr<Device> device;
-  if (const int ordinal = DeviceOrdinal(placement); ordinal >= 0) {
+  QT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
+                      OpenDevices(placement, /*several=*/false));
+  return std::move(devices[0]);
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Placement& placement,
+                                                                 bool several) {
+  std::vector<std::unique_ptr<Device>> devices;
+  const std::optional<std::vector<int>> ordinals = OrdinalsOf(placement.device);
+  if (!ordinals) devices.push_back(nullptr);
+  if (!several && ordinals && ordinals->size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", placement.device,
+        ": only serve, generate, encode, score, classify and quintet.Model use several GPUs"));
+  }
+  for (const int ordinal : ordinals.value_or(std::vector<int>())) {
     absl::StatusOr<std::unique_ptr<Device>> opened = Device::Open(ordinal);
     if (!opened.ok()) {
       return absl::Status(opened.status().code(),
                           absl::StrCat("--device ", placement.device, ": ",
                                        opened.status().message(), "; use --device cpu"));
     }
-    device = *std::move(opened);
+    devices.push_back(*std::move(opened));
   }
   if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--dtype: ", placement.dtype, " is not supported on this CPU; use f32, int8 or auto"));
   }
-  return device;
+  return devices;
 }
 
 }  // namespace quintet

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/linear/linear.h"
@@ -13,7 +14,8 @@
 namespace quintet {
 
 struct Placement {
-  std::string device = "cpu";  // cpu, cuda or cuda:N; auto until ResolveAutoDevice
+  // cpu, cuda, cuda:N, or several GPUs: cuda:N,M,... or cuda:all; auto until ResolveAutoDevice.
+  std::string device = "cpu";
   std::string dtype = "auto";  // weight type: auto or one of kDtypes
   // Set by ResolveAutoDevice: the name of the GPU, or the reason why the CPU was chosen. Empty if
   // the user named the device instead of `auto`.
@@ -27,7 +29,8 @@ inline constexpr const char* kDtypes[] = {"f32", "int8",      "bf16",    "f16",
 
 // Returns cuda for gpu and cuda:N for gpu:N. Other names are returned unchanged.
 std::string CanonicalDevice(const std::string& device);
-// Returns INVALID_ARGUMENT unless `device` is auto, cpu, cuda or cuda:N with N in [0, 1024).
+// Returns INVALID_ARGUMENT unless `device` is auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all,
+// with different numbers in [0, 1024).
 absl::Status CheckDeviceName(const std::string& device);
 // Returns INVALID_ARGUMENT unless `dtype` is auto or one of kDtypes.
 absl::Status CheckDtypeName(const std::string& dtype);
@@ -41,8 +44,10 @@ std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& co
 
 // Before the functions below are called, the device "auto" must have been replaced.
 //
-// Returns the GPU's ordinal, or -1 for the CPU.
+// Returns the GPU's ordinal (the first one's if there are several), or -1 for the CPU.
 int DeviceOrdinal(const Placement& placement);
+// Whether both have a GPU in common, or both are on the CPU.
+bool ShareDevice(const Placement& a, const Placement& b);
 // Returns the weight type that placement.dtype selects. For auto this is the type of a converted
 // model directory if the device supports that type, otherwise f32 on a CPU and bf16 on a GPU.
 WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
@@ -52,7 +57,10 @@ WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config);
 // has too few inputs for this.
 std::string DtypeWarning(const Placement& placement, const ModelConfig& config);
 // Opens the device of `placement`; returns null for the CPU. Returns the errors of Device::Open,
-// and INVALID_ARGUMENT if the device does not support the weight type.
+// and INVALID_ARGUMENT if there are several devices or the device does not support the weight type.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement);
+// Opens all devices of `placement`: one, or with `several` also more GPUs. Errors: as OpenDevice.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Placement& placement,
+                                                                 bool several);
 
 }  // namespace quintet

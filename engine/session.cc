@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,9 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   if (const std::string warning = DtypeWarning(flags.placement, config); !warning.empty()) {
     log.warn(warning);
   }
-  QT_RETURN_IF_ERROR(ReadTokenizer(config, needs.tokenizer, session));
+  if (session->tokenizer == nullptr) {
+    QT_RETURN_IF_ERROR(ReadTokenizer(config, needs.tokenizer, session));
+  }
   if (needs.kind == RequestKind::kEncode || needs.encodes) {
     QT_ASSIGN_OR_RETURN(session->modules,
                         ReadSentenceModules(flags.model, config, flags.follow_symlinks));
@@ -66,6 +69,8 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   options.follow_symlinks = flags.follow_symlinks;
   options.adapters = flags.adapters;
   options.adapter_slots = flags.adapter_slots;
+  options.merge_adapter = flags.merge_adapter;
+  options.replica_of = session->replica_of;
   if (options.device != nullptr) session->free_bytes_before = options.device->free_bytes();
   LimitRequest limits = LimitRequestOf(flags);
   limits.decodes = needs.kind != RequestKind::kEncode;
@@ -96,6 +101,37 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
   return absl::OkStatus();
 }
 
+absl::Status LoadEngine(Session* session, const SessionNeeds& needs, const SessionLog& log) {
+  const auto begin = std::chrono::steady_clock::now();
+  QT_RETURN_IF_ERROR(CatchOutOfMemory([&] { return LoadModel(session, needs, log); }));
+  session->load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  QT_RETURN_IF_ERROR(CreateEngine(session, needs));
+  log.debug(absl::StrFormat("loaded %d M parameters in %.2f s, %d threads",
+                            session->model->parameters() / 1000000, session->load_seconds,
+                            session->flags.threads));
+  return absl::OkStatus();
+}
+
+// Loads several engines at the same time, each in a thread of its own, which runs on the engine's
+// CPUs and uses its GPU, so that the threads and the memory of the engine do as well.
+absl::Status LoadEngines(const std::vector<Session*>& sessions, const SessionNeeds& needs,
+                         const SessionLog& log) {
+  std::vector<absl::Status> statuses(sessions.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    threads.emplace_back([&, i] {
+      RunOnCpus(sessions[i]->cpus);
+      if (sessions[i]->device != nullptr) sessions[i]->device->Use();
+      statuses[i] = LoadEngine(sessions[i], needs, log);
+    });
+  }
+  absl::Status first;
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) first.Update(status);
+  return first;
+}
+
 }  // namespace
 
 LimitRequest LimitRequestOf(const SessionOptions& options) {
@@ -103,8 +139,9 @@ LimitRequest LimitRequestOf(const SessionOptions& options) {
           .max_running = options.max_running,
           .max_batch_tokens = options.max_batch_tokens,
           .cache_bytes = options.cache_mib << 20,
-          .max_bytes = options.max_memory_mib << 20,
-          .max_input_tokens = options.max_input_tokens};
+          .max_bytes = (options.max_memory_mib << 20) / options.engines,
+          .max_input_tokens = options.max_input_tokens,
+          .models = options.engines};
 }
 
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device) {
@@ -117,22 +154,62 @@ LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config,
 
 absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& options,
                                                      const SessionNeeds& needs,
-                                                     std::unique_ptr<Device> device,
+                                                     std::vector<std::unique_ptr<Device>> devices,
                                                      const SessionLog& log) {
-  auto session = std::make_unique<Session>();
-  session->device = std::move(device);
-  session->flags = options;
-  if (options.threads == 0) session->flags.threads = DefaultThreads(session->device != nullptr);
-  const auto begin = std::chrono::steady_clock::now();
-  QT_RETURN_IF_ERROR(
-      CatchOutOfMemory([&]() -> absl::Status { return LoadModel(session.get(), needs, log); }));
-  session->load_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  QT_RETURN_IF_ERROR(CreateEngine(session.get(), needs));
-  log.debug(absl::StrFormat("loaded %d M parameters in %.2f s, %d threads",
-                            session->model->parameters() / 1000000, session->load_seconds,
-                            session->flags.threads));
+  const bool on_gpu = devices.front() != nullptr;
+  if (on_gpu && options.engines > 1) {
+    return absl::InvalidArgumentError(
+        "--engines: only a CPU runs several engines; on GPUs there is one for each of --device");
+  }
+  const int engines = on_gpu ? static_cast<int>(devices.size()) : options.engines;
+  devices.resize(static_cast<size_t>(engines));
+  const int threads = options.threads > 0 ? options.threads : DefaultThreads(on_gpu);
+  const auto make = [&](int part) {
+    auto session = std::make_unique<Session>();
+    session->device = std::move(devices[static_cast<size_t>(part)]);
+    session->flags = options;
+    session->flags.threads = std::max(1, threads / engines);
+    if (!on_gpu && engines > 1) session->cpus = CpusOfPart(part, engines);
+    return session;
+  };
+  std::unique_ptr<Session> session = make(0);
+  if (engines == 1) {
+    QT_RETURN_IF_ERROR(LoadEngine(session.get(), needs, log));
+    return session;
+  }
+  QT_RETURN_IF_ERROR(LoadEngines({session.get()}, needs, log));
+  std::vector<Session*> replicas;
+  for (int part = 1; part < engines; ++part) {
+    session->replicas.push_back(make(part));
+    replicas.push_back(session->replicas.back().get());
+    replicas.back()->tokenizer = session->tokenizer;
+    replicas.back()->modules = session->modules;
+    replicas.back()->replica_of = session->model.get();
+  }
+  const auto ignore = [](absl::string_view) {};  // the messages would be those of the first engine
+  QT_RETURN_IF_ERROR(LoadEngines(replicas, needs, {ignore, ignore, ignore}));
   return session;
+}
+
+std::vector<Session*> Session::all() {
+  std::vector<Session*> sessions = {this};
+  for (const std::unique_ptr<Session>& replica : replicas) sessions.push_back(replica.get());
+  return sessions;
+}
+
+int64_t Session::max_running() {
+  int64_t sequences = 0;
+  for (const Session* session : all()) sequences += session->model->limits().max_step_sequences;
+  return sequences;
+}
+
+int64_t MostRequests(int64_t max_running, size_t engines) {
+  return engines == 1 ? RequestsInFlight(max_running) : max_running + max_running / 4 + 1;
+}
+
+int64_t ShareOfQueue(const EngineLoad& load, int64_t all, int64_t queued, int64_t engines) {
+  const int64_t equal = (all + queued + engines - 1) / engines;
+  return std::max<int64_t>(0, std::min(equal, load.most) - load.own);
 }
 
 int64_t RequestsInFlight(int64_t max_running) {

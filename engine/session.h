@@ -31,8 +31,11 @@ struct SessionOptions {
   bool follow_symlinks = false;         // read model files that are symbolic links to anywhere
   std::vector<AdapterSource> adapters;  // LoRA adapters to load with the model
   int64_t adapter_slots = 0;            // adapters used at the same time; 0: as many as `adapters`
+  bool merge_adapter = false;           // for all requests (LoadOptions::merge_adapter)
   Placement placement;
-  int threads = 0;                        // compute threads; 0: DefaultThreads
+  // Compute threads of all engines together; 0: DefaultThreads. On a CPU `engines` of them run,
+  // each on its own part of the cores.
+  int threads = 0, engines = 1;
   int64_t max_running = 0;                // sequences decoded concurrently; 0: automatic
   int64_t max_input_tokens = 4096;        // limit of each input
   int64_t max_batch_tokens = 0;           // limit of tokens encoded in one batch; 0: automatic
@@ -51,13 +54,23 @@ struct Session {
   GenerationDefaults defaults;
   std::unique_ptr<Device> device;  // null: the CPU
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<const Tokenizer> tokenizer;      // null if not requested or absent
-  std::unique_ptr<const SentenceModules> modules;  // null without modules.json
+  std::shared_ptr<const Tokenizer> tokenizer;      // null if not requested or absent
+  std::shared_ptr<const SentenceModules> modules;  // null without modules.json
   std::unique_ptr<Model> model;
   AdapterRegistry adapters;  // first those that were loaded with the model
   std::unique_ptr<Engine> engine;
   double load_seconds = 0;
-  int64_t free_bytes_before = 0;  // bytes of device memory free before loading
+  int64_t free_bytes_before = 0;      // bytes of device memory free before loading
+  std::vector<int> cpus;              // of the threads of this engine; empty: any
+  const Model* replica_of = nullptr;  // LoadOptions::replica_of
+  // The same model on further devices, or on further parts of a CPU's cores. They share tokenizer,
+  // modules and adapters with this one, and have no replicas.
+  std::vector<std::unique_ptr<Session>> replicas;
+
+  // This session and its replicas.
+  std::vector<Session*> all();
+  // Maximum number of sequences that all engines together decode concurrently.
+  int64_t max_running();
 };
 
 enum class TokenizerNeed : uint8_t { kNone, kIfThere, kRequired };
@@ -67,8 +80,9 @@ struct SessionNeeds {
   TokenizerNeed tokenizer = TokenizerNeed::kRequired;
   int64_t queue = 0;  // maximum number of queued requests; 0: RequestsInFlight
   WarmUpShapes warm_up = WarmUpShapes::kLargest;
-  bool decodes = false;  // the session generates: use generation_config.json
-  bool encodes = false;  // the session makes embeddings: read modules.json
+  bool decodes = false;   // the session generates: use generation_config.json
+  bool encodes = false;   // the session makes embeddings: read modules.json
+  bool replicas = false;  // the caller uses all engines (Session::all)
 };
 
 // Receives messages for the log: warnings, the device chosen for "auto", and debugging details.
@@ -76,17 +90,31 @@ struct SessionLog {
   absl::FunctionRef<void(absl::string_view)> warn, info, debug;
 };
 
-// Loads the model onto `device` (null: the CPU) and creates its engine. On failure the status says
-// what is wrong with the model's files, or that memory is short.
+// Loads the model onto each of `devices` (null: the CPU) and creates their engines: the first is
+// the session's own, the others are replicas. On failure the status says what is wrong with the
+// model's files, or that memory is short.
 absl::StatusOr<std::unique_ptr<Session>> LoadSession(const SessionOptions& options,
                                                      const SessionNeeds& needs,
-                                                     std::unique_ptr<Device> device,
+                                                     std::vector<std::unique_ptr<Device>> devices,
                                                      const SessionLog& log);
 
 // Number of inputs that a caller should have in flight for an engine with `max_running` sequences.
 // Results have the order of the inputs, so a long input at the front delays them; four inputs per
 // running sequence keep the engine's queue filled meanwhile.
 int64_t RequestsInFlight(int64_t max_running);
+
+// Several engines take their requests from one queue, each when it has room.
+struct EngineLoad {
+  int64_t most = 0;  // maximum number of requests that the engine may have
+  int64_t own = 0;   // number that it has
+};
+// Returns the most requests that one engine may have at a time: with several engines fewer than
+// RequestsInFlight, so that at the end of a job none of them has a long queue when others have
+// none.
+int64_t MostRequests(int64_t max_running, size_t engines);
+// Returns how many of the `queued` requests an engine should take now so that all `engines`, which
+// have `all` requests together, get the same number.
+int64_t ShareOfQueue(const EngineLoad& load, int64_t all, int64_t queued, int64_t engines);
 
 // Refuses options with which every input would fail, so that a job with them fails once, before its
 // first input, and not again for each input.

@@ -1,8 +1,7 @@
 #include "server/model_host.h"
 
-#include <pthread.h>
-
 #include <algorithm>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "engine/warm_up.h"
 #include "kernels/base/out_of_memory.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/runtime/cores.h"
 #include "models/adapter_pool.h"
 #include "models/checkpoint/find_model.h"
 #include "models/checkpoint/foreign_files.h"
@@ -23,8 +23,9 @@
 namespace quintet {
 namespace {
 
-// The longest time that an idle engine thread waits before its next heartbeat.
-constexpr int64_t kIdleWaitUs = 100'000;
+std::string DeviceOf(const Device* device) {
+  return device == nullptr ? "cpu" : absl::StrCat("cuda:", device->ordinal());
+}
 
 }  // namespace
 
@@ -34,10 +35,10 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const EngineLimits& engine = host.engine;
     const DecodingLimits& decoding = host.decoding;
     const TextTemplates& text = host.templates;
-    const auto model =
-        std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
-                 host.placement.device, host.placement.dtype, host.ignore_generation_fields,
-                 host.prompts, host.default_prompt, host.idle_unload_us, host.load.adapter_slots);
+    const auto model = std::tie(
+        host.name, host.directory, host.load.weights, host.load.follow_symlinks,
+        host.placement.device, host.placement.dtype, host.ignore_generation_fields, host.prompts,
+        host.default_prompt, host.idle_unload_us, host.load.adapter_slots, host.engines);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
@@ -51,14 +52,10 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
 }
 
 ModelHost::ModelHost(HostOptions options, ThreadPool* pool, std::shared_ptr<ModelMetrics> metrics)
-    : options_(std::move(options)),
-      pool_(pool),
-      metrics_(std::move(metrics)),
-      step_metrics_(metrics_.get()) {}
+    : options_(std::move(options)), pool_(pool), metrics_(std::move(metrics)) {}
 
 ModelHost::~ModelHost() {
-  stop_ = true;
-  if (thread_.joinable()) thread_.join();
+  if (engines_ != nullptr) engines_->Stop();
   EngineCounters last;
   CollectMetrics(&last);
 }
@@ -75,7 +72,7 @@ absl::StatusOr<std::vector<AdapterHandle>> ModelHost::ReadAdapters(
   std::vector<AdapterHandle> adapters = adapters_.Unchanged(sources);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (adapters[i] != nullptr) continue;
-    QT_ASSIGN_OR_RETURN(adapters[i], model_->ReadAdapter(sources[i]));
+    QT_ASSIGN_OR_RETURN(adapters[i], model().ReadAdapter(sources[i]));
   }
   return adapters;
 }
@@ -93,19 +90,40 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   QT_RETURN_IF_ERROR(AddPrompts(config));
   QT_RETURN_IF_ERROR(CheckAdapterNames(options_.load.adapters));
-  load_ = options_.load;
-  QT_ASSIGN_OR_RETURN(device_, OpenDevice(options_.placement));
-  load_.device = device_.get();
+  QT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
+                      OpenDevices(options_.placement, /*several=*/true));
+  LimitRequest limits = options_.limits;
+  if (devices[0] == nullptr) {
+    devices.resize(static_cast<size_t>(options_.engines));
+    limits.models *= options_.engines;
+    limits.max_bytes /= options_.engines;
+  } else if (options_.engines > 1) {
+    return absl::InvalidArgumentError(
+        "--engines: only a CPU runs several engines; on GPUs there is one for each of --device");
+  }
+  for (std::unique_ptr<Device>& device : devices) {
+    Replica& replica = *replicas_.emplace_back(std::make_unique<Replica>(metrics_.get()));
+    replica.device = std::move(device);
+    replica.load = options_.load;
+    replica.load.device = replica.device.get();
+    if (options_.engines > 1) {
+      replica.cpus = CpusOfPart(static_cast<int>(engines()) - 1, options_.engines);
+    }
+  }
   if (const std::string choice = DescribeAutoDevice(options_.placement, config); !choice.empty()) {
     spdlog::info("model {}: {}", options_.name, choice);
   }
-  QT_RETURN_IF_ERROR(PlanMemory(options_.directory, options_.limits, &load_, pool_));
-  QT_ASSIGN_OR_RETURN(plan_, MeasureMemory(options_.directory, load_, pool_));
-  spdlog::info("model {}: {}", options_.name, DescribeLimits(options_.limits, load_, config));
+  for (const auto& replica : replicas_) {
+    if (replica->device != nullptr) replica->device->Use();
+    QT_RETURN_IF_ERROR(PlanMemory(options_.directory, limits, &replica->load, pool_));
+  }
+  const LoadOptions& load = replicas_[0]->load;
+  QT_ASSIGN_OR_RETURN(plan_, MeasureMemory(options_.directory, load, pool_));
+  spdlog::info("model {}: {}", options_.name, DescribeLimits(limits, load, config));
   ModelHostMemory memory;
   memory.weights_bytes = plan_.host_weights;
-  memory.cache_bytes = plan_.host_cache;
-  memory.workspace_bytes = plan_.host_workspace;
+  memory.cache_bytes = plan_.host_cache * engines();
+  memory.workspace_bytes = plan_.host_workspace * engines();
   memory.loading_bytes = plan_.host_loading;
   memory.encoder_cache_bytes = options_.engine.encoder_cache_bytes;
   return memory;
@@ -141,18 +159,21 @@ absl::Status ModelHost::AddPrompts(const ModelConfig& config) {
 
 absl::Status ModelHost::Load(int64_t encoder_cache_bytes) {
   const int64_t begin_us = MonotonicMicros();
-  QT_RETURN_IF_ERROR(CatchOutOfMemory([&] { return LoadEngine(encoder_cache_bytes); }));
+  QT_RETURN_IF_ERROR(CatchOutOfMemory([&] { return LoadEngines(encoder_cache_bytes); }));
   load_seconds_ = static_cast<double>(MonotonicMicros() - begin_us) / 1e6;
   return absl::OkStatus();
 }
 
 std::string ModelHost::Summary() const {
   constexpr double kMib = 1 << 20;
-  const ModelLimits& limits = model_->limits();
+  const ModelLimits& limits = model().limits();
   std::string device = options_.placement.device;
-  if (device_ != nullptr) absl::StrAppend(&device, " (", device_->name(), ")");
+  if (replicas_[0]->device != nullptr) {
+    absl::StrAppend(&device, " (", engines() > 1 ? absl::StrCat(engines(), " x ") : "",
+                    replicas_[0]->device->name(), ")");
+  }
   std::string text = absl::StrFormat("loaded in %.1f s: device %s, dtype %s; weights %.1f MiB, ",
-                                     load_seconds_, device, WeightTypeName(load_.weights),
+                                     load_seconds_, device, WeightTypeName(options_.load.weights),
                                      static_cast<double>(plan_.model.weights) / kMib);
   if (config().has_decoder()) {
     absl::StrAppend(
@@ -177,22 +198,24 @@ absl::Status ModelHost::CheckDefaults() const {
   return absl::OkStatus();
 }
 
-absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
-  QT_ASSIGN_OR_RETURN(model_, options_.load_model(options_.directory, load_, pool_));
-  adapters_.Set(model_->TakeAdapters());
-  if (!config().logit_scale_warning.empty()) {
-    spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
+absl::Status ModelHost::LoadReplica(int64_t encoder_cache_bytes, Replica* replica) {
+  if (replica->device != nullptr) replica->device->Use();
+  if (replica != replicas_[0].get()) replica->load.replica_of = &model();
+  ThreadPool* pool = pool_;
+  if (!replica->cpus.empty()) {
+    RunOnCpus(replica->cpus);  // also the threads that the pool starts
+    const int threads = std::max(1, pool_->threads() / options_.engines);
+    replica->pool = std::make_unique<ThreadPool>(threads);
+    pool = replica->pool.get();
   }
-  for (const std::string& unused : UnusedFileWarnings(options_.directory)) {
-    spdlog::warn("model {}: {}", options_.name, unused);
-  }
-  QT_RETURN_IF_ERROR(WarmUp(model_.get(), WarmUpShapes::kAll, [](absl::string_view problem) {
-    spdlog::warn("{}", std::string(problem));
-  }));
+  QT_ASSIGN_OR_RETURN(replica->model, options_.load_model(options_.directory, replica->load, pool));
+  QT_RETURN_IF_ERROR(
+      WarmUp(replica->model.get(), WarmUpShapes::kAll,
+             [](absl::string_view problem) { spdlog::warn("{}", std::string(problem)); }));
   EngineLimits limits = options_.engine;
-  limits.encoder_cache_bytes = encoder_cache_bytes;
-  limits.max_running_sequences = model_->limits().max_step_sequences;
-  if (load_.device != nullptr) {
+  limits.encoder_cache_bytes = encoder_cache_bytes / engines();
+  limits.max_running_sequences = replica->model->limits().max_step_sequences;
+  if (replica->device != nullptr) {
     constexpr int64_t kAdmissions = 16;  // admissions in which all sequences are replaced once
     limits.admission_sequences = std::max<int64_t>(1, limits.max_running_sequences / kAdmissions);
     limits.max_admission_delay_steps = 4;
@@ -201,33 +224,58 @@ absl::Status ModelHost::LoadEngine(int64_t encoder_cache_bytes) {
   // numbers that admission control lets in, so that the engine never rejects an admitted request.
   limits.max_queue_requests = Admission::WithShares(limits.max_queue_requests);
   limits.max_queue_tokens = Admission::WithShares(limits.max_queue_tokens);
-  QT_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), tokenizer_.get(), limits,
-                                              MonotonicMicros, &step_metrics_));
-  weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
-  thread_ = std::thread([this] { RunEngine(); });
-  pthread_setname_np(thread_.native_handle(), "engine");
+  QT_ASSIGN_OR_RETURN(replica->engine,
+                      Engine::Create(replica->model.get(), tokenizer_.get(), limits,
+                                     MonotonicMicros, &replica->step_metrics));
   return absl::OkStatus();
 }
 
-void ModelHost::RunEngine() {
-  while (!stop_.load(std::memory_order_relaxed)) {
-    heartbeats_.fetch_add(1, std::memory_order_relaxed);
-    if (!engine_->Step()) engine_->WaitForWork(kIdleWaitUs);
-    // After a failure of the engine this thread ends. The heartbeat counter then stops, and the
-    // watchdog ends the process as it does after a stall.
-    if (!engine_->status().ok()) return;
+absl::Status ModelHost::LoadEngines(int64_t encoder_cache_bytes) {
+  const auto load = [&](size_t first, size_t last) -> absl::Status {
+    std::vector<absl::Status> statuses(replicas_.size());
+    std::vector<std::thread> threads;
+    for (size_t i = first; i < last; ++i) {
+      threads.emplace_back([&, i] {
+        statuses[i] =
+            CatchOutOfMemory([&] { return LoadReplica(encoder_cache_bytes, replicas_[i].get()); });
+      });
+    }
+    absl::Status all;
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& status : statuses) all.Update(status);
+    return all;
+  };
+  QT_RETURN_IF_ERROR(load(0, 1));
+  adapters_.Set(replicas_[0]->model->TakeAdapters());
+  if (!config().logit_scale_warning.empty()) {
+    spdlog::warn("model {}: {}", options_.name, config().logit_scale_warning);
   }
+  for (const std::string& unused : UnusedFileWarnings(options_.directory)) {
+    spdlog::warn("model {}: {}", options_.name, unused);
+  }
+  QT_RETURN_IF_ERROR(load(1, replicas_.size()));  // they share parts of the first
+  std::vector<EngineGroup::Member> engines;
+  for (const auto& replica : replicas_) engines.push_back({replica->engine.get(), replica->cpus});
+  weights_hash_ = std::make_unique<WeightsHash>(options_.directory, options_.load.follow_symlinks);
+  // If the only device fails, the heartbeats stop, and the watchdog ends the process as it does
+  // after a stall.
+  const auto on_failure = [this](size_t index, const absl::Status& status) {
+    spdlog::critical("model {}: {} failed: {}", options_.name,
+                     DeviceOf(replicas_[index]->device.get()), std::string(status.message()));
+  };
+  engines_ = std::make_unique<EngineGroup>(std::move(engines), on_failure);
+  return absl::OkStatus();
 }
 
-std::optional<uint64_t> ModelHost::heartbeats() const {
-  const uint64_t heartbeats = heartbeats_.load(std::memory_order_relaxed);
-  return heartbeats > 0 ? std::optional<uint64_t>(heartbeats) : std::nullopt;
+std::vector<std::optional<uint64_t>> ModelHost::heartbeats() const {
+  if (engines_ == nullptr) return {std::nullopt};
+  return engines_->heartbeats();
 }
 
 void ModelHost::CollectMetrics(EngineCounters* sum) {
-  if (engine_ == nullptr) return;
+  if (engines_ == nullptr) return;
   std::lock_guard<std::mutex> lock(collect_mutex_);
-  const EngineCounters now = engine_->counters();
+  const EngineCounters now = engines_->counters();
   metrics_->Count(now, collected_);
   collected_ = now;
   sum->running += now.running;

@@ -1,4 +1,5 @@
-// One version of a served model, that is, one load: weights, tokenizer, engine and engine thread. A
+// One version of a served model, that is, one load: tokenizer, and for each of its devices weights,
+// engine and engine thread. A
 // call runs on one version from its admission to its end. Versions come and go while the server
 // runs (model_loader.h); what they share is in ServedModel (served_model.h).
 #pragma once
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "engine/adapter_registry.h"
 #include "engine/engine.h"
+#include "engine/engine_group.h"
 #include "engine/memory_plan.h"
 #include "engine/placement.h"
 #include "models/config/sentence_modules.h"
@@ -57,6 +59,7 @@ struct HostOptions {
   std::string version;        // version of this program, for the metric build_info
   // After this time without a call the model is unloaded; the next call loads it again. 0: never.
   int64_t idle_unload_us = 0;
+  int engines = 1;  // on a CPU, each with an equal part of the cores and of the pool's threads
 };
 
 // Whether two configurations of a model are equal except for its adapters, so that the model need
@@ -91,17 +94,19 @@ class ModelHost {
   void set_version(uint64_t version) { version_ = version; }
   // What Prepare has planned: memory, and the limits of batches and of the KV cache.
   const MemoryPlan& plan() const { return plan_; }
-  const ModelLimits& planned_limits() const { return load_.limits; }
+  const ModelLimits& planned_limits() const { return replicas_[0]->load.limits; }
   double load_seconds() const { return load_seconds_; }
 
   // The functions below must not be called before Load has succeeded. For thread safety see the
   // classes that they return.
-  Engine& engine() { return *engine_; }
-  const Engine& engine() const { return *engine_; }
+  EngineGroup& engine() { return *engines_; }
+  const EngineGroup& engine() const { return *engines_; }
+  // Number of engines. Each has the limits of model().
+  int64_t engines() const { return static_cast<int64_t>(replicas_.size()); }
   // Returns null if the model directory has no tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  const ModelConfig& config() const { return model_->config(); }
-  const Model& model() const { return *model_; }
+  const ModelConfig& config() const { return model().config(); }
+  const Model& model() const { return *replicas_[0]->model; }
   const GenerationDefaults& defaults() const { return defaults_; }
   // The pooling and later modules of a sentence-transformers directory. Null if the model directory
   // has no modules.json.
@@ -123,11 +128,22 @@ class ModelHost {
   // Adds to the metrics what the engine has counted since the last CollectMetrics. Adds the
   // engine's gauges (running requests, KV cache pages) to *sum.
   void CollectMetrics(EngineCounters* sum);
-  // Number of iterations of the engine thread. It grows at least every 100 ms unless a step takes
-  // longer. Unset until the thread has started.
-  std::optional<uint64_t> heartbeats() const;
+  // Those of EngineGroup; one unset value before the engines have started.
+  std::vector<std::optional<uint64_t>> heartbeats() const;
 
  private:
+  // The model on one device.
+  struct Replica {
+    explicit Replica(ModelMetrics* metrics) : step_metrics(metrics) {}
+    std::unique_ptr<Device> device;    // null: the CPU
+    std::vector<int> cpus;             // of the engine's threads; empty: any
+    LoadOptions load;                  // options_.load, completed for this device
+    std::unique_ptr<ThreadPool> pool;  // null: the pool of all models
+    StepMetrics step_metrics;
+    std::unique_ptr<Model> model;
+    std::unique_ptr<Engine> engine;
+  };
+  absl::Status LoadReplica(int64_t encoder_cache_bytes, Replica* replica);
   // Checks generation_config.json for fields that Quintet does not support. Returns an error if
   // there are any, or only logs warnings if options_.ignore_generation_fields is set. Skips models
   // without a language-model head, which do not use that file.
@@ -138,30 +154,23 @@ class ModelHost {
   // Adds options_.prompts to the prompts of the model directory, which are in modules_, and sets
   // the default prompt.
   absl::Status AddPrompts(const ModelConfig& config);
-  absl::Status LoadEngine(int64_t encoder_cache_bytes);
-  void RunEngine();
+  absl::Status LoadEngines(int64_t encoder_cache_bytes);
 
   const HostOptions options_;
-  LoadOptions load_;  // options_.load, completed by Prepare
-  MemoryPlan plan_;   // set by Prepare
+  MemoryPlan plan_;  // of one replica; set by Prepare
   double load_seconds_ = 0;
   uint64_t version_ = 0;
   ThreadPool* const pool_;
-  std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> heartbeats_{0};
   const std::shared_ptr<ModelMetrics> metrics_;
-  StepMetrics step_metrics_;
   std::mutex collect_mutex_;
   EngineCounters collected_;  // values that the metrics already include; guarded by collect_mutex_
-  std::unique_ptr<Device> device_;  // null: the model runs on the CPU
-  std::unique_ptr<Model> model_;
-  AdapterRegistry adapters_;
+  AdapterRegistry adapters_;  // every replica takes these
   std::unique_ptr<const Tokenizer> tokenizer_;
   GenerationDefaults defaults_;
   std::unique_ptr<const SentenceModules> modules_;
-  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Replica>> replicas_;  // one for each device
   std::unique_ptr<WeightsHash> weights_hash_;
-  std::thread thread_;
+  std::unique_ptr<EngineGroup> engines_;
 };
 
 }  // namespace quintet

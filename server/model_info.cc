@@ -56,7 +56,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
   limits->set_max_queue_requests(static_cast<uint32_t>(options.engine.max_queue_requests));
   limits->set_max_queue_tokens(static_cast<uint32_t>(options.engine.max_queue_tokens));
   limits->set_max_running_sequences(
-      static_cast<uint32_t>(host.model().limits().max_step_sequences));
+      static_cast<uint32_t>(host.model().limits().max_step_sequences * host.engines()));
   limits->set_max_input_tokens(options.decoding.max_input_tokens);
   limits->set_max_new_tokens(options.decoding.max_new_tokens);
   limits->set_max_beams(options.decoding.max_beams);

@@ -498,14 +498,13 @@ absl::StatusOr<ServerMemoryPlan> ModelLoader::PlanBeside(const Version& next,
 }
 
 int64_t ModelLoader::ModelsToShareWith(const ServedModel& model, const HostOptions& options) const {
-  const int device = DeviceOrdinal(options.placement);
-  if (device < 0) return options.limits.models;
+  if (DeviceOrdinal(options.placement) < 0) return options.limits.models;
   // The free memory of the GPU must be shared with idle models, which will be loaded again.
   int64_t models = 1;
   for (const auto& other : options_.directory->models()) {
     const ServedModel::View view = other->view();
     if (other.get() != &model && view.state == ModelState::kIdle &&
-        DeviceOrdinal(view.options->placement) == device) {
+        ShareDevice(view.options->placement, options.placement)) {
       ++models;
     }
   }
@@ -576,7 +575,9 @@ std::vector<std::optional<uint64_t>> ModelLoader::heartbeats() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::optional<uint64_t>> heartbeats;
   for (const auto& version : versions_) {
-    heartbeats.push_back(version == nullptr ? std::nullopt : version->host->heartbeats());
+    std::vector<std::optional<uint64_t>> own = {std::nullopt};
+    if (version != nullptr) own = version->host->heartbeats();
+    heartbeats.insert(heartbeats.end(), own.begin(), own.end());
   }
   return heartbeats;
 }

@@ -102,7 +102,8 @@ class ModelLoader {
   // `done` may be null.
   void ReloadConfiguration(ConfigurationDone done);
 
-  // Heartbeats of the engine of each model version. A version keeps its index until it is freed.
+  // Heartbeats of the engines of all model versions; one unset value for a version that was freed,
+  // until another one takes its place.
   std::vector<std::optional<uint64_t>> heartbeats() const;
   // Updates the metrics of all models.
   void CollectMetrics() const;

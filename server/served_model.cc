@@ -185,7 +185,7 @@ void ServedModel::Loaded(std::shared_ptr<ModelHost> host, bool on_gpu) {
     ModelMetrics::LoadedVersion loaded;
     loaded.version = host->version();
     loaded.page_size = host->planned_limits().page_size;
-    loaded.pages = host->planned_limits().cache_pages;
+    loaded.pages = host->planned_limits().cache_pages * host->engines();
     loaded.seconds = host->load_seconds();
     if (on_gpu) loaded.gpu = &host->plan();
     metrics_->Loaded(loaded);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/answer_spans.h"
 #include "kernels/base/status_macros.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -175,12 +176,9 @@ int Run(const ClassifyFlags& flags) {
   const SessionNeeds needs = NeedsOf(RequestKind::kClassify, flags.lines);
   std::unique_ptr<Session> session = OpenSession(flags.model, needs, &exit_code);
   if (session == nullptr) return exit_code;
-  LineCommand command;
-  command.parse = [&](int64_t number, const std::string& line) {
+  return RunLines(*session, flags.lines, [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);
-  };
-  command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, flags.lines, command);
+  });
 }
 
 }  // namespace
@@ -198,16 +196,11 @@ void AddClassifyCommand(CommandLine& line) {
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"text", "json"});
-  command->add_option("--top-k", flags->top_k, "Number of answers per question. Range [1, 20].")
-      ->check(InRange(1, 20))
-      ->type_name("ANSWERS")
-      ->group("Question answering");
-  command
-      ->add_option("--max-answer-tokens", flags->max_answer_tokens,
-                   "Maximum answer length. Range [1, 4096].")
-      ->check(InRange(1, 4096))
-      ->type_name("TOKENS")
-      ->group("Question answering");
+  FlagGroup answers(command, "Question answering");
+  answers.Add("--top-k", &flags->top_k, "ANSWERS", "Number of answers per question. Range [1, 20].",
+              InRange(1, 20));
+  answers.Add("--max-answer-tokens", &flags->max_answer_tokens, "TOKENS",
+              "Maximum answer length. Range [1, 4096].", InRange(1, 4096));
 }
 
 }  // namespace quintet

@@ -6,6 +6,7 @@
 #include "kernels/base/status_macros.h"
 #include "tools/decoding_flags.h"
 #include "tools/decoding_json.h"
+#include "tools/flag_group.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
 
@@ -125,12 +126,9 @@ int Run(const GenerateFlags& given) {
       !status.ok()) {
     return Fail(kExitUsage, status);
   }
-  LineCommand command;
-  command.parse = [&](int64_t number, const std::string& line) {
+  return RunLines(*session, flags.lines, [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, *decoding, number, line);
-  };
-  command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, flags.lines, command);
+  });
 }
 
 }  // namespace
@@ -154,12 +152,11 @@ void AddGenerateCommand(CommandLine& line) {
   AddIgnoreGenerationFieldsFlag(command, &flags->model.ignore_generation_fields);
   AddLineFlags(command, &flags->lines, {"text", "json"});
   AddDecodingFlags(command, &flags->decoding);
-  command
-      ->add_option("--skip-special-tokens", flags->skip_special_tokens,
-                   "Omit special tokens from the text.")
-      ->type_name("BOOL")
-      ->default_str("true")
-      ->group("Results");
+  FlagGroup results(command, "Results");
+  results
+      .Add("--skip-special-tokens", &flags->skip_special_tokens, "BOOL",
+           "Omit special tokens from the text.")
+      ->default_str("true");
 }
 
 }  // namespace quintet

@@ -101,7 +101,8 @@ SessionNeeds NeedsOf(RequestKind kind, const LineFlags& lines) {
       lines.input == "text" || (kind == RequestKind::kGenerate && lines.output == "text");
   return {.kind = kind,
           .tokenizer = text ? TokenizerNeed::kRequired : TokenizerNeed::kIfThere,
-          .decodes = kind == RequestKind::kGenerate};
+          .decodes = kind == RequestKind::kGenerate,
+          .replicas = true};
 }
 
 absl::StatusOr<std::vector<int32_t>> IdsFromJson(const nlohmann::json& value,

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -106,16 +107,25 @@ class LineRunner {
  public:
   LineRunner(Session& session, const LineFlags& flags, const LineCommand& command,
              LineOutput* output, LineOutput* side)
-      : session_(session),
-        adapter_(session.flags.adapters.empty() ? nullptr : session.adapters.handles().front()),
+      : adapter_(AdapterOf(session)),
         command_(command),
         output_(output),
         side_(side),
         json_input_(flags.input == "json"),
         json_output_(flags.output == "json"),
-        most_lines_(RequestsInFlight(session.model->limits().max_step_sequences)),
+        most_lines_(RequestsInFlight(session.max_running())),
         reader_(STDIN_FILENO, kMaxLineBytes),
-        progress_(flags.quiet) {}
+        progress_(flags.quiet) {
+    const std::vector<Session*> sessions = session.all();
+    for (Session* const one : sessions) {
+      const int64_t running = one->model->limits().max_step_sequences;
+      engines_.push_back(
+          {.session = one, .load = {.most = MostRequests(running, sessions.size())}});
+      // So that OnDone does not allocate.
+      engines_.back().finished->reserve(static_cast<size_t>(engines_.back().load.most));
+    }
+    running_ = usable_ = static_cast<int64_t>(engines_.size());
+  }
 
   int Run() {
     if (reader_.total_bytes() >= 0) {
@@ -134,9 +144,11 @@ class LineRunner {
       Start([this] { FormatLines(); });
     }
     Start([this] { WriteLines(); });
-    finished_->reserve(static_cast<size_t>(most_lines_));  // so that OnDone does not allocate
+    for (size_t i = 1; i < engines_.size(); ++i) {
+      Start([this, i] { RunEngine(&engines_[i]); });
+    }
     const absl::Status status = CatchOutOfMemory([&] {
-      RunEngine();
+      RunEngine(&engines_[0]);
       return absl::OkStatus();
     });
     if (!status.ok()) Stop(status);
@@ -146,6 +158,19 @@ class LineRunner {
   }
 
  private:
+  // One engine of the session.
+  struct EngineQueue {
+    Session* session;
+    EngineLoad load;  // lines in this engine; guarded by mutex_
+    // Lines that the engine has finished; LineSink adds them. Used only by the engine's thread.
+    std::shared_ptr<FinishedLines> finished = std::make_shared<FinishedLines>();
+  };
+
+  static AdapterHandle AdapterOf(const Session& session) {
+    const std::vector<AdapterHandle> adapters = session.adapters.handles();
+    return adapters.empty() ? nullptr : adapters.front();
+  }
+
   // Starts a thread that runs `work`. If `work` runs out of memory, the command ends with an error
   // instead of a crash. (If parsing or formatting a line runs out of memory, only that line fails.)
   template <typename Work>
@@ -165,7 +190,7 @@ class LineRunner {
     error_.Update(status);
     stopped_ = true;
     for (std::condition_variable* wake :
-         {&wake_reader_, &wake_parsers_, &wake_engine_, &wake_formatters_, &wake_writer_}) {
+         {&wake_reader_, &wake_parsers_, &wake_engines_, &wake_formatters_, &wake_writer_}) {
       wake->notify_all();
     }
   }
@@ -258,7 +283,7 @@ class LineRunner {
     compressed_input_ = reader_.compressed();
     if (!end) return wake_parsers_.notify_one();
     wake_parsers_.notify_all();
-    wake_engine_.notify_one();
+    wake_engines_.notify_all();
     wake_writer_.notify_one();
   }
 
@@ -275,7 +300,7 @@ class LineRunner {
       }
       lock.lock();
       chunk->parsed = true;
-      if (chunk == to_submit_.front()) wake_engine_.notify_one();
+      if (chunk == to_submit_.front()) wake_engines_.notify_all();
     }
   }
 
@@ -292,56 +317,89 @@ class LineRunner {
     });
   }
 
-  // Runs in the engine's thread: submits parsed lines and runs engine steps until all lines are
+  // Runs in an engine's thread: submits parsed lines and runs engine steps until all lines are
   // done.
-  void RunEngine() {
+  void RunEngine(EngineQueue* engine) {
+    RunOnCpus(engine->session->cpus);
     std::vector<std::shared_ptr<Chunk>> parsed;
-    for (bool busy = false;;) {
-      if (Interrupted()) return Stop(absl::OkStatus());
-      if (!TakeParsed(busy, &parsed)) return;
+    for (bool busy = false; TakeParsed(engine, busy, &parsed);) {
       for (const std::shared_ptr<Chunk>& chunk : parsed) {
-        for (const LinePtr& line : chunk->lines) Submit(line);
+        for (const LinePtr& line : chunk->lines) Submit(engine, line);
       }
-      busy = session_.engine->Step();
-      HandOver();
+      busy = engine->session->engine->Step();
+      HandOver(engine);
+      if (engine->session->engine->status().ok()) continue;
+      while (engine->session->engine->Step()) HandOver(engine);  // ends what it still has
+      HandOver(engine);
+      busy = false;
+      if (Retire()) break;
     }
+    const std::lock_guard lock(mutex_);
+    if (--running_ > 0) return;
+    submitted_all_ = true;
+    wake_formatters_.notify_all();
+  }
+
+  // Called when the device of an engine has failed. Returns true if another engine can take the
+  // remaining lines. The last one goes on, so that each line ends with its error.
+  bool Retire() {
+    const std::lock_guard lock(mutex_);
+    if (usable_ == 1) return false;
+    --usable_;
+    return true;
   }
 
   // Moves chunks of lines to *parsed, in the order of the input, up to the first chunk that is not
-  // parsed yet. If `busy` is false (the engine has no work), waits until there is a parsed chunk.
-  // Returns false after Stop, or when all lines have been submitted and finished.
-  bool TakeParsed(bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
+  // parsed yet, and as many as the engine should take. If `busy` is false (the engine has no work),
+  // waits until there is a parsed chunk. Returns false after Stop or an interrupt, or when all
+  // lines have been submitted and those of this engine are finished.
+  bool TakeParsed(EngineQueue* engine, bool busy, std::vector<std::shared_ptr<Chunk>>* parsed) {
     parsed->clear();
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return !to_submit_.empty() && to_submit_.front()->parsed; };
+    const auto ready = [&] {
+      if (to_submit_.empty() || !to_submit_.front()->parsed) return false;
+      const auto queued = static_cast<int64_t>(to_submit_.size() * kChunkLines);
+      return ShareOfQueue(engine->load, lines_in_engines_, queued, usable_) > 0;
+    };
     const auto end = [this] { return read_all_ && to_submit_.empty(); };
     while (!busy && !stopped_ && !ready() && !end() && !Interrupted()) {
-      wake_engine_.wait_for(lock, kTick);
+      wake_engines_.wait_for(lock, kTick);
     }
-    for (; ready(); to_submit_.pop_front()) parsed->push_back(std::move(to_submit_.front()));
-    if (!stopped_ && (busy || !parsed->empty() || !end())) return true;
-    submitted_all_ = true;
-    wake_formatters_.notify_all();
-    return false;
+    for (; ready(); to_submit_.pop_front()) {
+      parsed->push_back(std::move(to_submit_.front()));
+      const auto lines = static_cast<int64_t>(parsed->back()->lines.size());
+      engine->load.own += lines;
+      lines_in_engines_ += lines;
+    }
+    if (end()) wake_engines_.notify_all();
+    if (Interrupted()) {
+      lock.unlock();
+      Stop(absl::OkStatus());
+      return false;
+    }
+    return !stopped_ && (busy || !parsed->empty() || !end());
   }
 
-  void Submit(const LinePtr& line) {
+  void Submit(EngineQueue* engine, const LinePtr& line) {
     if (line->error.ok()) {
       line->job->request.adapter = adapter_;
-      line->job->request.sink = std::make_shared<LineSink>(line, finished_);
-      line->error = session_.engine->Submit(std::move(line->job->request)).status();
+      line->job->request.sink = std::make_shared<LineSink>(line, engine->finished);
+      line->error = engine->session->engine->Submit(std::move(line->job->request)).status();
       if (line->error.ok()) return;
     }
-    finished_->push_back(line);
+    engine->finished->push_back(line);
   }
 
   // Passes the lines that finished in the last engine step to the formatting threads.
-  void HandOver() {
-    if (finished_->empty()) return;
+  void HandOver(EngineQueue* engine) {
+    FinishedLines& finished = *engine->finished;
+    if (finished.empty()) return;
     const std::lock_guard lock(mutex_);
-    to_format_.insert(to_format_.end(), std::make_move_iterator(finished_->begin()),
-                      std::make_move_iterator(finished_->end()));
-    finished_->clear();
+    engine->load.own -= static_cast<int64_t>(finished.size());
+    lines_in_engines_ -= static_cast<int64_t>(finished.size());
+    to_format_.insert(to_format_.end(), std::make_move_iterator(finished.begin()),
+                      std::make_move_iterator(finished.end()));
+    finished.clear();
     wake_formatters_.notify_all();
   }
 
@@ -474,19 +532,20 @@ class LineRunner {
     return state_.failed > 0 ? kExitFailed : kExitDone;
   }
 
-  Session& session_;
-  const AdapterHandle adapter_;  // that of --adapter; null: none
+  const AdapterHandle adapter_;  // of all lines; null: none, or it was merged into the weights
   const LineCommand& command_;
   LineOutput* const output_;
   LineOutput* const side_;  // null without command_.side
   const bool json_input_, json_output_;
   bool warned_of_fields_ = false;  // that id and meta are not written; used by the writing thread
   const int64_t most_lines_;
+  std::vector<EngineQueue> engines_;
   std::vector<std::thread> threads_;
   LineReader reader_;  // used by the reading thread; total_bytes() by all
 
   std::mutex mutex_;
-  std::condition_variable wake_reader_, wake_parsers_, wake_engine_, wake_formatters_, wake_writer_;
+  std::condition_variable wake_reader_, wake_parsers_, wake_engines_, wake_formatters_,
+      wake_writer_;
   // Queues that pass chunks and lines from one thread to the next. mutex_ guards the queues and the
   // members after them, up to and including error_.
   std::deque<std::shared_ptr<Chunk>> to_parse_;   // read, not parsed
@@ -494,13 +553,14 @@ class LineRunner {
   std::deque<LinePtr> to_format_;                 // finished by the engine, or failed
   std::deque<LinePtr> to_write_;                  // all lines in flight, in input order
   int64_t lines_in_flight_ = 0, bytes_in_flight_ = 0, bytes_read_ = 0;
+  int64_t lines_in_engines_ = 0;
+  int64_t running_ = 0;  // engine threads that have not ended
+  int64_t usable_ = 0;   // engines whose device has not failed
   bool read_all_ = false, submitted_all_ = false, stopped_ = false, compressed_input_ = false;
   absl::Status error_;
 
   std::atomic<int64_t> total_lines_{-1};  // lines of the input; -1: unknown
   std::atomic<bool> counting_ends_{false};
-  // Lines that the engine has finished; LineSink adds them. Used only by the engine's thread.
-  std::shared_ptr<FinishedLines> finished_ = std::make_shared<FinishedLines>();
   // While the threads run, only the writing thread uses progress_ and state_.
   Progress progress_;
   Progress::State state_;
@@ -525,6 +585,13 @@ int RunLines(Session& session, const LineFlags& flags, const LineCommand& comman
     if (absl::Status status = side->Write(command.side->begin); !status.ok()) return fail(status);
   }
   return LineRunner(session, flags, command, output->get(), side.get()).Run();
+}
+
+int RunLines(Session& session, const LineFlags& flags, ParseLine parse) {
+  LineCommand command;
+  command.parse = std::move(parse);
+  command.format_error = ErrorFormat(flags);
+  return RunLines(session, flags, command);
 }
 
 }  // namespace quintet

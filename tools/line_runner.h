@@ -34,10 +34,12 @@ struct SideOutput {
   std::function<std::string(const std::string& output)> of;
 };
 
+// Converts line `number` of the input (counted from 1) to a job, or returns INVALID_ARGUMENT.
+// Several threads call it at the same time.
+using ParseLine = std::function<absl::StatusOr<LineJob>(int64_t number, const std::string& line)>;
+
 struct LineCommand {
-  // Converts line `number` of the input (counted from 1) to a job, or returns INVALID_ARGUMENT.
-  // Several threads call it at the same time.
-  std::function<absl::StatusOr<LineJob>(int64_t number, const std::string& line)> parse;
+  ParseLine parse;
   // Returns the output for a line that failed with `error`. (RunLines logs the error, too.) Several
   // threads call it at the same time.
   std::function<std::string(int64_t number, const absl::Status& error)> format_error;
@@ -51,5 +53,8 @@ struct LineCommand {
 // kExitInterrupted after SIGINT, SIGTERM or SIGHUP. After an interrupt the output contains the
 // records of the first lines only.
 int RunLines(Session& session, const LineFlags& flags, const LineCommand& command);
+// Does the same for a command whose output is text or JSON. A failed line gets the output of
+// ErrorFormat.
+int RunLines(Session& session, const LineFlags& flags, ParseLine parse);
 
 }  // namespace quintet

@@ -27,10 +27,12 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
   constexpr char kGroup[] = "Model";
   placement->device = kAutoPlacement;
   command
-      ->add_option("--device", placement->device,
-                   "Device to run the model on: cpu, cuda (or gpu, the first GPU) or cuda:N. auto: "
-                   "the first GPU if there is one and this build has CUDA, otherwise the CPU; the "
-                   "log says which.")
+      ->add_option(
+          "--device", placement->device,
+          "Device to run the model on: cpu, cuda (or gpu, the first GPU) or cuda:N; "
+          "serve, generate, encode, score and classify also run on several GPUs: cuda:N,M,... "
+          "or cuda:all. auto: the first GPU if there is one and this build has CUDA, "
+          "otherwise the CPU; the log says which.")
       ->transform(KnownDevice())
       ->type_name("DEVICE")
       ->group(kGroup);

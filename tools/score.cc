@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "kernels/base/status_macros.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 #include "tools/line_format.h"
 #include "tools/line_runner.h"
@@ -119,12 +120,9 @@ int Run(const ScoreFlags& flags) {
   if (absl::Status status = CheckAttentionScope(sight, session->config); !status.ok()) {
     return Fail(kExitUsage, status);
   }
-  LineCommand command;
-  command.parse = [&](int64_t number, const std::string& line) {
+  return RunLines(*session, flags.lines, [&](int64_t number, const std::string& line) {
     return MakeJob(*session, flags, number, line);
-  };
-  command.format_error = ErrorFormat(flags.lines);
-  return RunLines(*session, flags.lines, command);
+  });
 }
 
 }  // namespace
@@ -142,32 +140,23 @@ void AddScoreCommand(CommandLine& line) {
       [flags] { return Run(*flags); });
   AddModelFlags(line, command, &flags->model);
   AddLineFlags(command, &flags->lines, {"text", "json"});
-  command
-      ->add_option("--target-special-tokens", flags->add_eos,
-                   "Also add special tokens to text targets (T5: the end-of-sequence id).")
-      ->type_name("BOOL")
-      ->default_str("true")
-      ->group("Scoring");
-  command
-      ->add_option("--top-logprobs", flags->top_logprobs,
-                   "Return the K most likely alternatives of each token (--output json). Range "
-                   "[0, 20].")
-      ->check(InRange(0, 20))
-      ->type_name("TOKENS")
-      ->group("Scoring");
-  command
-      ->add_option("--sliding-window", flags->sliding_window,
-                   "Attention window in tokens, including the current one; 0 = unlimited. GPT-2 "
-                   "only.")
-      ->check(InRange(int64_t{0}, int64_t{1} << 31))
-      ->type_name("TOKENS")
-      ->group("Scoring");
-  command
-      ->add_flag(
-          "--prefix-lm", flags->prefix_lm,
-          "Prefix-LM attention: bidirectional within the input, causal in the targets. GPT-2 "
-          "only.")
-      ->group("Scoring");
+  FlagGroup scoring(command, "Scoring");
+  scoring
+      .Add("--target-special-tokens", &flags->add_eos, "BOOL",
+           "Also add special tokens to text targets (T5: the end-of-sequence id).")
+      ->default_str("true");
+  scoring.Add("--top-logprobs", &flags->top_logprobs, "TOKENS",
+              "Return the K most likely alternatives of each token (--output json). Range "
+              "[0, 20].",
+              InRange(0, 20));
+  scoring.Add("--sliding-window", &flags->sliding_window, "TOKENS",
+              "Attention window in tokens, including the current one; 0 = unlimited. GPT-2 "
+              "only.",
+              InRange(int64_t{0}, int64_t{1} << 31));
+  scoring.AddSwitch(
+      "--prefix-lm", &flags->prefix_lm,
+      "Prefix-LM attention: bidirectional within the input, causal in the targets. GPT-2 "
+      "only.");
 }
 
 }  // namespace quintet

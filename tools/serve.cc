@@ -109,7 +109,8 @@ int Run(const ServeFlags& flags, const CommandLine& line) {
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
   for (const HostOptions& model : options.models) {
-    if (absl::Status status = OpenDevice(model.placement).status(); !status.ok()) {
+    if (absl::Status status = OpenDevices(model.placement, /*several=*/true).status();
+        !status.ok()) {
       return Fail(kExitUsage, status);
     }
   }

@@ -12,6 +12,7 @@
 #include "kernels/runtime/cores.h"
 #include "models/adapter_pool.h"
 #include "models/checkpoint/find_model.h"
+#include "tools/flag_group.h"
 #include "tools/flag_values.h"
 #include "tools/session.h"
 #include "tools/version.h"
@@ -79,6 +80,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
   host.ignore_generation_fields = flags.ignore_generation_fields;
   host.placement = flags.placement;
+  host.engines = flags.engines;
   host.limits = LimitsOf(flags);
   host.engine = flags.engine;
   host.engine.encoder_cache_bytes =
@@ -122,10 +124,7 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ServeFlags* flags) {
 template <typename T>
 void AddLimit(CLI::App* command, const char* name, T* value, T least, T most, const char* unit,
               const char* help) {
-  command->add_option(name, *value, help)
-      ->check(InRange(least, most))
-      ->type_name(unit)
-      ->group(kLimits);
+  FlagGroup(command, kLimits).Add(name, value, unit, help, InRange(least, most));
 }
 
 constexpr int64_t kMany = int64_t{1} << 30;
@@ -151,6 +150,7 @@ void AddEncoderCacheFlag(CLI::App* command, ServeFlags* flags) {
 // Adds the flags that a section [models.NAME] may set for one model.
 void AddPerModelFlags(CLI::App* command, ServeFlags* flags) {
   AddPlacementFlags(command, &flags->placement);
+  AddEnginesFlag(command, &flags->engines)->group(kModel);
   AddTokenizerFlag(command, &flags->tokenizer);
   AddAutomaticFlag(command, "--cache-memory", &flags->cache_mib, int64_t{1} << 24,
                    "KV cache size per model. auto: room for --max-running sequences of usual "
@@ -222,7 +222,8 @@ absl::StatusOr<int64_t> ParseAdapterSlots(const ModelSetting& setting) {
 
 enum class Settings : uint8_t { kAll, kInEffect };
 
-// Sets `flags` from `section`; kInEffect leaves out what a flag or environment variable overrides.
+// Sets `flags` from `section`. With kInEffect, skips each setting that a flag or an environment
+// variable overrides.
 absl::Status ApplySection(const ModelSection& section, Settings which, ServeFlags* flags) {
   const Placement placement = flags->placement;
   CLI::App command;
@@ -290,67 +291,58 @@ absl::StatusOr<std::vector<HostOptions>> HostsOf(const ServeFlags& flags) {
   }
   for (HostOptions& host : hosts) {
     host.limits.models = std::count_if(hosts.begin(), hosts.end(), [&](const HostOptions& other) {
-      return DeviceOrdinal(other.placement) == DeviceOrdinal(host.placement);
+      return ShareDevice(other.placement, host.placement);
     });
   }
   return hosts;
 }
 
 void AddNetworkFlags(CLI::App* command, ServeFlags* flags) {
-  constexpr char kGroup[] = "Network";
   ServerOptions* server = &flags->server;
-  const auto add = [&](const char* name, std::string* value, const char* unit, const char* help) {
-    command->add_option(name, *value, help)->type_name(unit)->group(kGroup);
-  };
-  add("--listen", &server->listen, "HOST:PORT",
+  FlagGroup network(command, "Network");
+  network.Add(
+      "--listen", &server->listen, "HOST:PORT",
       "Address of the gRPC server. Any address except loopback needs TLS or --allow-plaintext.");
-  add("--http-api-listen", &server->http_api_listen, "HOST:PORT",
+  network.Add(
+      "--http-api-listen", &server->http_api_listen, "HOST:PORT",
       "Address of the HTTP API (OpenAI, TEI, TGI and vLLM clients; server/HTTP.md); empty = off. "
       "Any "
       "address except loopback needs TLS or --allow-plaintext.");
-  command
-      ->add_flag("--http-api-page", server->http_api_page,
-                 "Serve a page at / of the HTTP API: the models and a playground for browsers.")
-      ->group(kGroup);
-  add("--http-listen", &server->http_listen, "HOST:PORT",
-      "Address of the HTTP endpoints /metrics, /healthz and /readyz; empty = off.");
-  add("--tls-cert", &server->tls_cert, "FILE",
-      "TLS certificate chain (PEM); reloaded when the file changes.");
-  add("--tls-key", &server->tls_key, "FILE", "TLS private key (PEM).");
-  add("--tls-client-ca", &server->tls_client_ca, "FILE",
+  network.AddSwitch("--http-api-page", &server->http_api_page,
+                    "Serve a page at / of the HTTP API: the models and a playground for browsers.");
+  network.Add("--http-listen", &server->http_listen, "HOST:PORT",
+              "Address of the HTTP endpoints /metrics, /healthz and /readyz; empty = off.");
+  network.Add("--tls-cert", &server->tls_cert, "FILE",
+              "TLS certificate chain (PEM); reloaded when the file changes.");
+  network.Add("--tls-key", &server->tls_key, "FILE", "TLS private key (PEM).");
+  network.Add(
+      "--tls-client-ca", &server->tls_client_ca, "FILE",
       "CA certificates (PEM) for mutual TLS: clients must present a certificate signed by one.");
-  add("--api-key-file", &server->api_key_file, "FILE",
+  network.Add(
+      "--api-key-file", &server->api_key_file, "FILE",
       "API keys; the file mode must be 0600. Reloaded on SIGHUP. Each line holds the SHA-256 "
       "digest of a key in hexadecimal and optionally the highest priority of its calls: low, "
       "normal or high (default).");
-  add("--admin-listen", &server->admin_listen, "HOST:PORT",
+  network.Add(
+      "--admin-listen", &server->admin_listen, "HOST:PORT",
       "Address of the administration service, which loads, replaces and unloads models (server/"
       "ADMIN.md); empty = off. Needs --admin-api-key-file; any address except loopback needs TLS.");
-  add("--admin-api-key-file", &server->admin_api_key_file, "FILE",
-      "API keys of administrators, in the format of --api-key-file. Reloaded on SIGHUP.");
-  command
-      ->add_flag("--allow-plaintext", server->allow_plaintext,
-                 "Allow listening without TLS on addresses other than loopback.")
-      ->group(kGroup);
-  command
-      ->add_option("--metrics-compat", flags->metrics_compat,
-                   "Also export metrics under the names of another server: vllm, or empty.")
-      ->check(CLI::IsMember({"", "vllm"}))
-      ->type_name("NAMES")
-      ->group(kGroup);
-  command
-      ->add_flag("--access-log", flags->access_log,
-                 "Log one JSON object per call that has ended: request id, model, method, code, "
-                 "tokens and times, without text of inputs or outputs.")
-      ->group(kGroup);
+  network.Add("--admin-api-key-file", &server->admin_api_key_file, "FILE",
+              "API keys of administrators, in the format of --api-key-file. Reloaded on SIGHUP.");
+  network.AddSwitch("--allow-plaintext", &server->allow_plaintext,
+                    "Allow listening without TLS on addresses other than loopback.");
+  network.Add("--metrics-compat", &flags->metrics_compat, "NAMES",
+              "Also export metrics under the names of another server: vllm, or empty.",
+              CLI::IsMember({"", "vllm"}));
+  network.AddSwitch("--access-log", &flags->access_log,
+                    "Log one JSON object per call that has ended: request id, model, method, code, "
+                    "tokens and times, without text of inputs or outputs.");
 }
 
 void AddLifecycleFlags(CLI::App* command, ServeFlags* flags) {
+  FlagGroup lifecycle(command, "Lifecycle");
   const auto seconds = [&](const char* name, double* value, double least, const char* help) {
-    command->add_option(name, *value, help)
-        ->check(InRange(least, 1e6))
-        ->type_name("SECONDS")
-        ->group("Lifecycle");
+    lifecycle.Add(name, value, "SECONDS", help, InRange(least, 1e6));
   };
   seconds("--drain-delay", &flags->drain_delay_s, 0.0,
           "Time after SIGTERM in which new calls are still accepted, so that load balancers can "

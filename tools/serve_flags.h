@@ -19,6 +19,7 @@ struct ServeFlags {
   std::string tokenizer;            // empty: that of the model
   bool follow_symlinks = false;
   Placement placement;
+  int engines = 1;  // on a CPU
   int threads = 0;
   ServerOptions server;
   EngineLimits engine = {.prefill_share = 0.75};

@@ -40,18 +40,21 @@ std::string LimitsNote(const std::string& model, Placement placement, const Limi
                       DescribeLimits(request, options, *config));
 }
 
-// Adapters are named by the position of their flags, so that the same path may be given twice.
-static void AddAdapterFlag(CLI::App* command, std::vector<AdapterSource>* adapters) {
+// The flag's adapters are named 0, 1, 2, ... in the order of the command line. Paths would not be
+// unique names, because the same path may be given twice.
+static void AddAdapterFlag(CLI::App* command, ModelFlags* flags) {
   const bool bench = command->get_name() == "bench";
-  const auto set = [adapters](const std::vector<std::string>& paths) {
+  const auto set = [bench, flags](const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
-      adapters->push_back({absl::StrCat(adapters->size()), path});
+      flags->adapters.push_back({absl::StrCat(flags->adapters.size()), path});
     }
+    flags->merge_adapter = !bench;
   };
   command
       ->add_option_function<std::vector<std::string>>(
           "--adapter", set,
-          bench ? "LoRA adapter, as of generate. Repeat the flag to use several adapters in turn."
+          bench ? "LoRA adapter, in PEFT's or kohya's format, applied as by a server: not added to "
+                  "the weights. Repeat the flag to use several adapters in turn."
                 : "LoRA adapter for all inputs: a directory of PEFT, or a safetensors file of "
                   "kohya's format.")
       ->allow_extra_args(false)
@@ -66,9 +69,10 @@ void AddModelFlags(CommandLine& line, CLI::App* command, ModelFlags* flags) {
   AddModelArgument(line, command, &flags->model);
   AddTokenizerFlag(command, &flags->tokenizer);
   AddFollowSymlinksFlag(command, &flags->follow_symlinks);
-  AddAdapterFlag(command, &flags->adapters);
+  AddAdapterFlag(command, flags);
   AddPlacementFlags(command, &flags->placement);
   AddThreadsFlag(command, &flags->threads)->group(kGroup);
+  AddEnginesFlag(command, &flags->engines)->group(kGroup);
   AddAutomaticFlag(command, "--max-running,--max-num-seqs", &flags->max_running, 4096,
                    "Maximum number of sequences decoded concurrently; each beam counts. auto: 4096 "
                    "on a GPU (GPT-2 2048, and fewer if memory is short), 64 on a CPU. Range "
@@ -151,6 +155,16 @@ CLI::Option* AddThreadsFlag(CLI::App* command, int* threads) {
       ->type_name("THREADS");
 }
 
+CLI::Option* AddEnginesFlag(CLI::App* command, int* engines) {
+  return command
+      ->add_option("--engines", *engines,
+                   "Number of engines on a CPU, each with an equal part of the cores and of "
+                   "--threads: faster where one engine cannot use all cores. They share the "
+                   "weights. Range [1, 256].")
+      ->check(InRange(1, 256))
+      ->type_name("ENGINES");
+}
+
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore) {
   command
       ->add_flag(kIgnoreGenerationFields, *ignore,
@@ -172,13 +186,18 @@ std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds
                                      int* exit_code) {
   ModelFlags resolved = flags;
   ResolveAutoDevice(&resolved.placement);
-  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(resolved.placement);
-  if (!device.ok()) {
-    *exit_code = Fail(kExitUsage, device.status());
+  if (flags.engines > 1 && !needs.replicas) {
+    *exit_code = Fail(kExitUsage, absl::InvalidArgumentError("--engines: bench runs one engine"));
+    return nullptr;
+  }
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices =
+      OpenDevices(resolved.placement, needs.replicas);
+  if (!devices.ok()) {
+    *exit_code = Fail(kExitUsage, devices.status());
     return nullptr;
   }
   absl::StatusOr<std::unique_ptr<Session>> session = LoadSession(
-      resolved, needs, *std::move(device),
+      resolved, needs, *std::move(devices),
       {.warn = [](absl::string_view text) { spdlog::warn("{}", std::string(text)); },
        .info = [](absl::string_view text) { spdlog::info("{}", std::string(text)); },
        .debug = [](absl::string_view text) { spdlog::debug("{}", std::string(text)); }});

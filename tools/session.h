@@ -24,6 +24,7 @@ CLI::Option* AddFollowSymlinksFlag(CLI::App* command, bool* follow);
 CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib);
 void AddIgnoreGenerationFieldsFlag(CLI::App* command, bool* ignore);
 CLI::Option* AddThreadsFlag(CLI::App* command, int* threads);  // 0: DefaultThreads
+CLI::Option* AddEnginesFlag(CLI::App* command, int* engines);
 // Returns a text for --print-config: the limits (running sequences, tokens, KV cache, ...) that a
 // process with these flags would have, including those that it would choose automatically. Returns
 // "" if they cannot be determined, for example because the model cannot be opened.

@@ -41,6 +41,27 @@ int AvailableCores() {
   return std::max(1, std::min(static_cast<int>(cores.size()), QuotaCores()));
 }
 
+std::vector<int> CpusOfPart(int part, int parts) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  }
+  const int count = static_cast<int>(cpus.size());
+  if (count < parts) return cpus;
+  const auto at = [&](int i) { return cpus.begin() + count * i / parts; };
+  return std::vector<int>(at(part), at(part + 1));
+}
+
+void RunOnCpus(const std::vector<int>& cpus) {
+  cpu_set_t wanted;
+  CPU_ZERO(&wanted);
+  for (const int cpu : cpus) CPU_SET(cpu, &wanted);
+  if (!cpus.empty()) sched_setaffinity(0, sizeof(wanted), &wanted);
+}
+
 int DefaultThreads(bool on_gpu) {
   constexpr int kBesideGpu = 8;
   const int cores = AvailableCores();

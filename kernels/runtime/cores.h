@@ -1,5 +1,7 @@
-// Default number of compute threads.
+// The cores of the machine: how many compute threads are useful, and where they run.
 #pragma once
+
+#include <vector>
 
 namespace quintet {
 
@@ -13,5 +15,12 @@ int AvailableCores();
 // waking more threads would take longer than it saves, and other threads of the process (gRPC, or
 // the input and output of a batch job) need the remaining cores.
 int DefaultThreads(bool on_gpu);
+
+// Returns the CPUs of part `part` of `parts`: the CPUs on which this process may run, divided into
+// ranges of consecutive numbers of about the same size. If there are fewer CPUs than parts, every
+// part has all of them.
+std::vector<int> CpusOfPart(int part, int parts);
+// Restricts the calling thread, and threads that it starts later, to these CPUs.
+void RunOnCpus(const std::vector<int>& cpus);
 
 }  // namespace quintet

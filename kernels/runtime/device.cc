@@ -6,7 +6,8 @@ namespace quintet {
 
 namespace cuda {
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);  // device.cu
-}
+int DeviceCount();
+}  // namespace cuda
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
   if constexpr (kCudaBuilt) {
@@ -15,6 +16,11 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal) {
     return absl::UnavailableError(
         "this build has no CUDA: nvcc was not found when it was configured");
   }
+}
+
+int Device::Count() {
+  if constexpr (kCudaBuilt) return cuda::DeviceCount();
+  return 0;
 }
 
 void Device::RecordError(const char* error) {

@@ -117,6 +117,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
   return CudaDevice::Open(ordinal);
 }
 
+int DeviceCount() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
   std::unique_ptr<CudaDevice> device(new CudaDevice);
   QT_RETURN_IF_ERROR(device->Start(ordinal));

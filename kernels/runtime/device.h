@@ -33,6 +33,8 @@ class Device : public CudaStream {
   // Opens CUDA device `ordinal`. Returns UNAVAILABLE if this build has no CUDA, there is no such
   // device, its compute capability is below 8.0, or cuBLASLt cannot be loaded.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal);
+  // Number of CUDA devices that this process sees; 0 without CUDA or a driver.
+  static int Count();
   ~Device() override = default;
 
   const std::string& name() const { return name_; }

@@ -40,14 +40,48 @@ class TestItem : public WorkItem {
   const DecodingOptions options_;
 };
 
+void LoadFakeModel(Session* session) {
+  session->pool = std::make_unique<ThreadPool>(1);
+  session->model = std::make_unique<FakeModel>(FakeOptions(), session->pool.get());
+  EngineLimits limits;
+  limits.max_running_sequences = 32;
+  limits.max_queue_requests = RequestsInFlight(32);
+  session->engine = *Engine::Create(session->model.get(), nullptr, limits);
+}
+
+// An engine whose device fails in its first step that has requests.
+class FailingEngine : public Engine {
+ public:
+  absl::StatusOr<RequestId> Submit(Request request) override {
+    if (!status_.ok()) return absl::UnavailableError("the device failed");
+    sinks_.push_back(request.sink);
+    return sinks_.size();
+  }
+  void Cancel(RequestId) override {}
+  EngineCounters counters() const override { return {}; }
+  absl::Status status() const override { return status_; }
+  bool Step() override {
+    if (!sinks_.empty()) status_ = absl::InternalError("illegal access");
+    for (const std::shared_ptr<ResponseSink>& sink : sinks_) sink->OnDone(status_);
+    sinks_.clear();
+    return false;
+  }
+  void WaitForWork(int64_t) override {}
+
+ private:
+  absl::Status status_;
+  std::vector<std::shared_ptr<ResponseSink>> sinks_;
+};
+
 struct RunnerTest {
-  RunnerTest() {
-    session.pool = std::make_unique<ThreadPool>(1);
-    session.model = std::make_unique<FakeModel>(FakeOptions(), session.pool.get());
-    EngineLimits limits;
-    limits.max_running_sequences = 32;
-    limits.max_queue_requests = RequestsInFlight(32);
-    session.engine = *Engine::Create(session.model.get(), nullptr, limits);
+  // `failing`: the last engine has a device that fails.
+  explicit RunnerTest(int engines = 1, bool failing = false) {
+    LoadFakeModel(&session);
+    for (int i = 1; i < engines; ++i) {
+      session.replicas.push_back(std::make_unique<Session>());
+      LoadFakeModel(session.replicas.back().get());
+    }
+    if (failing) session.all().back()->engine = std::make_unique<FailingEngine>();
     runner = EngineRunner::Create(&session, 2);
   }
   std::unique_ptr<WorkItem> Item(std::vector<int32_t> input, int32_t max_new_tokens = 6,
@@ -112,6 +146,67 @@ TEST_CASE("Results of a call have the order of its inputs, whatever fails betwee
       CHECK(ResultOf(item).sequences.size() == 1);
     }
   }
+}
+
+TEST_CASE("Several engines share the inputs of a call") {
+  RunnerTest test(3);
+  const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+  std::vector<std::unique_ptr<WorkItem>> list;
+  for (int32_t i = 0; i < 600; ++i) list.push_back(test.Item({2 + i % 30, 3}, 1 + i % 9));
+  call->Push(std::move(list));
+  const std::vector<std::unique_ptr<WorkItem>> items = TakeAll(call.get());
+  REQUIRE(items.size() == 600);
+  for (int32_t i = 0; i < 600; ++i) {
+    INFO(i);
+    REQUIRE(items[static_cast<size_t>(i)]->status.ok());
+    if (1 + i % 9 != 6) continue;
+    CHECK(ResultOf(*items[static_cast<size_t>(i)]).sequences[0].token_ids ==
+          test.Alone({2 + i % 30, 3}).sequences[0].token_ids);
+  }
+  for (Session* session : test.session.all()) CHECK(session->engine->counters().finished > 0);
+}
+
+TEST_CASE("An engine whose device fails gets no further inputs while another one works") {
+  RunnerTest test(2, /*failing=*/true);
+  int64_t failed = 0;
+  for (int round = 0; round < 20; ++round) {
+    const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+    std::vector<std::unique_ptr<WorkItem>> list;
+    for (int32_t i = 0; i < 50; ++i) list.push_back(test.Item({2 + i % 30, 3}));
+    call->Push(std::move(list));
+    for (const auto& item : TakeAll(call.get())) {
+      if (item->status.ok()) continue;
+      CHECK(absl::IsInternal(item->status));
+      ++failed;
+    }
+    if (failed > 0 && round > 0) CHECK(test.session.engine->counters().finished > 0);
+  }
+  CHECK(failed <= MostRequests(32, 2));  // only those that it had when it failed
+}
+
+TEST_CASE("If the device of the only engine has failed, its inputs end with an error") {
+  RunnerTest test(1, /*failing=*/true);
+  for (int round = 0; round < 3; ++round) {
+    const std::unique_ptr<EngineCall> call = test.runner->Begin(nullptr);
+    std::vector<std::unique_ptr<WorkItem>> list;
+    for (int32_t i = 0; i < 10; ++i) list.push_back(test.Item({2 + i, 3}));
+    call->Push(std::move(list));
+    for (const auto& item : TakeAll(call.get())) CHECK_FALSE(item->status.ok());
+  }
+}
+
+TEST_CASE("Engines take equal shares of a queue") {
+  const auto share = [](int64_t own, int64_t all, int64_t queued, int64_t engines) {
+    return ShareOfQueue({.most = 100, .own = own}, all, queued, engines);
+  };
+  CHECK(share(0, 0, 30, 1) == 30);
+  CHECK(share(90, 90, 30, 1) == 10);  // not more than `most`
+  CHECK(share(0, 0, 30, 2) == 15);
+  CHECK(share(0, 0, 1, 4) == 1);  // an idle engine always takes one
+  CHECK(share(0, 60, 2, 2) == 31);
+  CHECK(share(60, 60, 2, 2) == 0);
+  CHECK(share(100, 150, 500, 2) == 0);
+  CHECK(share(50, 150, 500, 2) == 50);
 }
 
 TEST_CASE("A single input is prepared and finished by the calling thread, a list by workers") {

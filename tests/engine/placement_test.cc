@@ -35,6 +35,31 @@ TEST_CASE("8-bit products that a model is too small for are warned of") {
   CHECK(WarningOf("auto", small).empty());
 }
 
+TEST_CASE("names of devices: one, or several different GPUs") {
+  for (const char* name :
+       {"auto", "cpu", "cuda", "cuda:0", "cuda:1023", "cuda:0,1", "cuda:3,1,2", "cuda:all"}) {
+    INFO(name);
+    CHECK(CheckDeviceName(name).ok());
+  }
+  for (const char* name : {"", "gpu", "cuda:", "cuda:-1", "cuda:1024", "cuda:0,", "cuda:,1",
+                           "cuda:1,1", "cuda:0;1", "cuda:all,1", "cpu:0", "cuda:0 1x"}) {
+    INFO(name);
+    CHECK(absl::IsInvalidArgument(CheckDeviceName(name)));
+  }
+  CHECK(CanonicalDevice("gpu:1,2") == "cuda:1,2");
+  Placement placement;
+  placement.device = "cuda:2,0";
+  CHECK(DeviceOrdinal(placement) == 2);
+  const absl::Status refused = OpenDevice(placement).status();
+  CHECK_THAT(std::string(refused.message()),
+             Catch::Matchers::ContainsSubstring("--device cuda:2,0: only serve, generate"));
+  placement.device = "cpu";
+  const auto devices = OpenDevices(placement, /*several=*/true);
+  REQUIRE(devices.ok());
+  CHECK(devices->size() == 1);
+  CHECK(devices->front() == nullptr);
+}
+
 TEST_CASE("a converted type that the CPU does not support is warned of") {
   ModelConfig config = ConfigOf(256, 1016);
   config.converted_dtype = "fp8";

@@ -75,7 +75,9 @@ def test_names_of_devices():
     for name in ("tpu", "gpus", "cuda:", "cuda:-1", "gpu:x", ""):
         done = run("generate", *MODEL, "--device", name)
         assert done.returncode == 2, name
-        assert "--device: expected auto, cpu, cuda or cuda:N, got " in done.stderr, name
+        assert (
+            "--device: expected auto, cpu, cuda, cuda:N, cuda:N,M or cuda:all, got " in done.stderr
+        ), name
     shown = run("generate", *MODEL, "--print-config").stdout
     assert '# device = "auto"' in shown and " on cpu: max-running" in shown
     assert 'device = "cuda"' in run("generate", "--device", "gpu", "--print-config").stdout

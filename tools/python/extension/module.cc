@@ -291,13 +291,16 @@ class PythonModel {
     options.model = *std::move(directory);
     const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model);
     OkOrThrow(Named(options.model.c_str(), config.status()));
-    const SessionNeeds needs = {
-        .kind = MainKind(config->head), .tokenizer = TokenizerNeed::kIfThere, .encodes = true};
+    const SessionNeeds needs = {.kind = MainKind(config->head),
+                                .tokenizer = TokenizerNeed::kIfThere,
+                                .encodes = true,
+                                .replicas = true};
     const auto warn = [this](absl::string_view text) { messages_.emplace_back(kWarning, text); };
     const auto info = [this](absl::string_view text) { messages_.emplace_back(kInfo, text); };
     const auto debug = [this](absl::string_view text) { messages_.emplace_back(kDebug, text); };
     auto loaded = std::make_shared<Loaded>();
-    absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options.placement);
+    absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened =
+        OpenDevices(options.placement, needs.replicas);
     OkOrThrow(opened.status());
     absl::StatusOr<std::unique_ptr<Session>> session = LoadSession(
         options, needs, *std::move(opened), {.warn = warn, .info = info, .debug = debug});
@@ -423,7 +426,7 @@ class PythonModel {
     info["labels"] = session.config.label_names;
     info["eos_token_ids"] = std::vector<int32_t>(session.config.eos_ids);
     info["max_input_tokens"] = session.flags.max_input_tokens;
-    info["max_num_seqs"] = session.model->limits().max_step_sequences;
+    info["max_num_seqs"] = loaded->session->max_running();
     info["prompt_names"] = PromptNames(session);
     info["adapters"] = AdapterNames(session);
     info["max_num_batched_tokens"] = session.model->limits().max_encode_tokens;
@@ -433,9 +436,7 @@ class PythonModel {
   }
 
   // Returns the number of inputs that one call should keep in flight.
-  int64_t window() const {
-    return RequestsInFlight(Get()->session->model->limits().max_step_sequences);
-  }
+  int64_t window() const { return RequestsInFlight(Get()->session->max_running()); }
   // Messages that loading the model logged, each with a level of Python's logging module.
   const std::vector<std::pair<int, std::string>>& messages() const { return messages_; }
   bool closed() const {
@@ -522,6 +523,7 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   Set(options, "tokenizer", &session.tokenizer);
   Set(options, "follow_symlinks", &session.follow_symlinks);
   Set(options, "threads", &session.threads);
+  Set(options, "engines", &session.engines);
   Set(options, "max_num_seqs", &session.max_running);
   Set(options, "max_input_tokens", &session.max_input_tokens);
   Set(options, "max_num_batched_tokens", &session.max_batch_tokens);

@@ -307,7 +307,8 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "auto",
             checks.text,
-            '"cpu", "cuda" (or "gpu"), "cuda:N", or "auto": the first GPU, otherwise the CPU',
+            '"cpu", "cuda" (or "gpu"), "cuda:N", several GPUs ("cuda:N,M" or "cuda:all"), or '
+            '"auto": the first GPU, otherwise the CPU',
         ),
     ]
     dtype: Annotated[
@@ -362,6 +363,14 @@ class LoadOptions(TypedDict, total=False):
             0,
             checks.in_range(0, 1024),
             "compute threads; 0: one for each physical core, with a GPU at most 8",
+        ),
+    ]
+    engines: Annotated[
+        int,
+        Option(
+            1,
+            checks.in_range(1, 256),
+            "engines on a CPU, each with an equal part of the cores and of the threads",
         ),
     ]
     max_num_seqs: Annotated[
