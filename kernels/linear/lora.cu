@@ -219,7 +219,7 @@ template <typename X, typename T, typename Y>
 void AddTiles(const AddLoraArgs& args, CudaStream& stream) {
   const LoraWeight& w = *args.weight;
   const ShrinkParams<X> a = ShrinkParamsOf<X>(args, stream);
-  Launch(stream, dim3(Blocks(a.rows, kTileRows)), dim3(kThreads), 0, ShrinkTiles<X, T>, a);
+  Launch(stream, dim3(Blocks(a.rows, kTileRows)), dim3(kShrinkThreads), 0, ShrinkTiles<X, T>, a);
   ExpandParams<Y> e{};
   e.t = a.t;
   e.table = w.table;

@@ -44,6 +44,10 @@ __device__ inline float2 LoadPair<__half>(const __half* from) {
   return __half22float2(*reinterpret_cast<const __half2*>(from));
 }
 
+// ShrinkTiles has more warps than ExpandTiles: with few rows, its time is that of a warp's part of
+// k.
+constexpr int kShrinkThreads = 256;
+constexpr int kShrinkWarps = kShrinkThreads / 32;
 constexpr int kShrinkTiles = 6;  // tiles of 8 columns of t that ShrinkTiles computes together
 constexpr int kShrinkColumns = 8 * kShrinkTiles;
 
@@ -55,14 +59,14 @@ struct RowPair {
 };
 
 // Adds the products of the rows and of kShrinkTiles tiles of a to `sums`, over this warp's part of
-// k: every kWarps-th group of 16 values. from[j]: address of tile j's values for this lane.
+// k: every kShrinkWarps-th group of 16 values. from[j]: address of tile j's values for this lane.
 template <typename X, typename T>
 __device__ void MultiplyTiles(const ShrinkParams<X>& a, const RowPair<X>& rows,
                               const T* const (&from)[kShrinkTiles],
                               float (&sums)[kShrinkTiles][4]) {
   const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll 2
-  for (int k = static_cast<int>(threadIdx.x) / 32 * 16; k < a.k; k += 16 * kWarps) {
+#pragma unroll 3
+  for (int k = static_cast<int>(threadIdx.x) / 32 * 16; k < a.k; k += 16 * kShrinkWarps) {
     const auto load = [&](int row, int c) {
       const float2 v = LoadPair(rows.x[row] + c);
       const RowNorm& norm = rows.norm[row];
@@ -114,15 +118,15 @@ __device__ void FindTiles(const ShrinkParams<X>& a, int adapter, int begin, unsi
 // Bound: reading x; a comes from the L1 and L2 caches.
 // Tests: tests/kernels/linear/lora_test.cc.
 template <typename X, typename T>
-__global__ void __launch_bounds__(kThreads) ShrinkTiles(ShrinkParams<X> a) {
-  __shared__ float partial[kWarps][kTileRows][kShrinkColumns];
+__global__ void __launch_bounds__(kShrinkThreads) ShrinkTiles(ShrinkParams<X> a) {
+  __shared__ float partial[kShrinkWarps][kTileRows][kShrinkColumns];
   __shared__ RowNorm norms[kTileRows];
   WaitOnDependentGrids();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first = static_cast<int>(blockIdx.x) * kTileRows, g = lane / 4;
   // Rows past the last one are read as the last one; their results are dropped.
   const auto row_of = [&](int r) { return a.x + min(first + r, a.rows - 1) * a.x_stride; };
-  for (int r = warp; r < kTileRows; r += kWarps) {
+  for (int r = warp; r < kTileRows; r += kShrinkWarps) {
     const RowNorm norm = NormOfRow(a, row_of(r));
     if (lane == 0) norms[r] = norm;
   }
@@ -145,12 +149,13 @@ __global__ void __launch_bounds__(kThreads) ShrinkTiles(ShrinkParams<X> a) {
         }
       }
       __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kShrinkColumns; i += kThreads) {
+      for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kShrinkColumns;
+           i += kShrinkThreads) {
         const int r = i / kShrinkColumns, c = i % kShrinkColumns;
         if ((rows >> r & 1) == 0 || (used >> (c / 8) & 1) == 0) continue;
         float sum = 0.0f;
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w) sum += partial[w][r][c];
+        for (int w = 0; w < kShrinkWarps; ++w) sum += partial[w][r][c];
         a.t[int64_t{first + r} * elements + begin + c] = sum;
       }
       __syncthreads();
