@@ -118,7 +118,7 @@ absl::Status LoadEngine(Session* session, const SessionNeeds& needs, const Sessi
 absl::Status LoadEngines(const std::vector<Session*>& sessions, const SessionNeeds& needs,
                          const SessionLog& log) {
   std::vector<absl::Status> statuses(sessions.size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined even if one of them cannot be started
   for (size_t i = 0; i < sessions.size(); ++i) {
     threads.emplace_back([&, i] {
       RunOnCpus(sessions[i]->cpus);
@@ -126,8 +126,8 @@ absl::Status LoadEngines(const std::vector<Session*>& sessions, const SessionNee
       statuses[i] = LoadEngine(sessions[i], needs, log);
     });
   }
+  threads.clear();
   absl::Status first;
-  for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : statuses) first.Update(status);
   return first;
 }

@@ -233,15 +233,15 @@ absl::Status ModelHost::LoadReplica(int64_t encoder_cache_bytes, Replica* replic
 absl::Status ModelHost::LoadEngines(int64_t encoder_cache_bytes) {
   const auto load = [&](size_t first, size_t last) -> absl::Status {
     std::vector<absl::Status> statuses(replicas_.size());
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;  // joined even if one of them cannot be started
     for (size_t i = first; i < last; ++i) {
       threads.emplace_back([&, i] {
         statuses[i] =
             CatchOutOfMemory([&] { return LoadReplica(encoder_cache_bytes, replicas_[i].get()); });
       });
     }
+    threads.clear();
     absl::Status all;
-    for (std::thread& thread : threads) thread.join();
     for (const absl::Status& status : statuses) all.Update(status);
     return all;
   };
