@@ -28,7 +28,10 @@ absl::StatusOr<std::unique_ptr<MergedWeights>> MergedWeights::Allocate(AdapterPo
 }
 
 bool MergedWeights::Use(int32_t slot, int64_t calls) {
-  if (Holds(slot)) return true;
+  if (Holds(slot)) {
+    candidate_ = 0;
+    return true;
+  }
   const uint64_t id = pool_->slots().Id(slot);
   calls_ = id == candidate_ ? calls_ + calls : calls;
   candidate_ = id;

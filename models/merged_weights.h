@@ -2,9 +2,9 @@
 // (W + b a). Calls in which every row has this adapter read the copy and take no longer than
 // without an adapter. Only on a GPU, with 16-bit weights.
 //
-// The copy holds the adapter that calls have used most recently. Because merging reads and writes
-// all these weights, an adapter is merged only after several calls with it and no other one.
-// Only the engine thread calls member functions.
+// Merging reads and writes all these weights. Therefore an adapter replaces the one in the copy
+// only after several calls with it, and none with the adapter in the copy. Only the engine thread
+// calls member functions.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class MergedWeights {
   static absl::StatusOr<std::unique_ptr<MergedWeights>> Allocate(AdapterPool* pool,
                                                                  const Stream& stream);
 
-  // Returns whether the copy holds the adapter in `slot` (AdapterSlots). `calls` says how many
-  // calls this use counts as. When there have been kCallsToMerge calls with this adapter and no
-  // other one, enqueues the merge and returns true.
+  // Must be called once for each call in which every row has the adapter in `slot` (AdapterSlots);
+  // `calls` says how many calls it counts as. Returns whether the copy holds the adapter. After
+  // kCallsToMerge such calls with the same adapter, enqueues its merge and returns true.
   bool Use(int32_t slot, int64_t calls);
   // Whether the copy holds the adapter in `slot`.
   bool Holds(int32_t slot) const { return merged_ != 0 && pool_->slots().Id(slot) == merged_; }

@@ -44,8 +44,7 @@ __device__ inline float2 LoadPair<__half>(const __half* from) {
   return __half22float2(*reinterpret_cast<const __half2*>(from));
 }
 
-// ShrinkTiles has more warps than ExpandTiles: with few rows, its time is that of a warp's part of
-// k.
+// More than in ExpandTiles: with few rows, the time of ShrinkTiles is that of a warp's part of k.
 constexpr int kShrinkThreads = 256;
 constexpr int kShrinkWarps = kShrinkThreads / 32;
 constexpr int kShrinkTiles = 6;  // tiles of 8 columns of t that ShrinkTiles computes together
