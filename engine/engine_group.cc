@@ -70,17 +70,24 @@ void EngineGroup::Cancel(RequestId id) {
   runners_[id % runners_.size()]->engine().Cancel(id / runners_.size());
 }
 
-EngineCounters EngineGroup::counters() const {
-  EngineCounters sum;
+std::vector<EngineGroup::State> EngineGroup::states() const {
+  std::vector<State> states;
   for (const auto& runner : runners_) {
-    const EngineCounters one = runner->engine().counters();
+    states.push_back({runner->engine().status().ok(), runner->engine().counters()});
+  }
+  return states;
+}
+
+EngineCounters EngineGroup::Sum(const std::vector<State>& states) {
+  EngineCounters sum;
+  for (const State& state : states) {
     for (int64_t EngineCounters::*const field :
          {&EngineCounters::accepted, &EngineCounters::running, &EngineCounters::waiting,
           &EngineCounters::finished, &EngineCounters::cancelled, &EngineCounters::failed,
           &EngineCounters::prompt_tokens, &EngineCounters::generated_tokens, &EngineCounters::steps,
           &EngineCounters::pages_used, &EngineCounters::pages_total,
           &EngineCounters::encoder_cache_queries, &EngineCounters::encoder_cache_hits}) {
-      sum.*field += one.*field;
+      sum.*field += state.counters.*field;
     }
   }
   return sum;

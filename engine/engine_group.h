@@ -36,8 +36,14 @@ class EngineGroup {
   // As Engine::Submit and Cancel. Thread safe.
   absl::StatusOr<RequestId> Submit(Request request);
   void Cancel(RequestId id);
-  // The sums over all engines. Thread safe.
-  EngineCounters counters() const;
+  struct State {
+    bool works = true;  // false after its device has failed
+    EngineCounters counters;
+  };
+  // One for each engine. Thread safe.
+  std::vector<State> states() const;
+  // Returns the sums over all engines of `states`.
+  static EngineCounters Sum(const std::vector<State>& states);
   // For each engine the number of iterations of its thread, which grows at least every 100 ms
   // unless a step takes longer. Unset before the thread's first iteration, and after a failure of
   // the device while another engine works. Thread safe.

@@ -25,9 +25,15 @@ const std::vector<double> kTokenBuckets = {1,   2,    5,    10,   20,    50,    
 const std::vector<double> kLoadBuckets = {.1, .25, .5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640};
 const std::vector<double> kBatchBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
+// Returns `labels` and `more`; of a label that both have, the value in `more`.
 prometheus::Labels Merged(prometheus::Labels labels, const prometheus::Labels& more) {
-  labels.insert(more.begin(), more.end());
+  for (const auto& [name, value] : more) labels[name] = value;
   return labels;
+}
+
+double CacheUsage(const EngineCounters& counters) {
+  if (counters.pages_total == 0) return 0.0;
+  return static_cast<double>(counters.pages_used) / static_cast<double>(counters.pages_total);
 }
 
 double Seconds(int64_t us) { return static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6; }
@@ -237,7 +243,9 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
   Observe(load_seconds_, loaded.seconds);
   Set(version_, static_cast<double>(loaded.version));
   std::lock_guard<std::mutex> lock(mutex_);
+  engines_.clear();
   serving_.reset();  // before metrics with perhaps the same labels are made
+  serving_version_ = loaded.version;
   serving_ = std::make_unique<MetricFactory>(options_.model_name, options_.vllm_names, registry_);
   Set(serving_->Gauge("cache_config_info",
                       "Always 1. KV cache: number of pages and tokens per page, as labels.",
@@ -286,6 +294,7 @@ void ModelMetrics::Unloaded() { Increment(unloads_); }
 void ModelMetrics::NotServing() {
   Set(version_, 0);
   std::lock_guard<std::mutex> lock(mutex_);
+  engines_.clear();
   serving_.reset();
 }
 
@@ -391,13 +400,40 @@ void ModelMetrics::Count(const EngineCounters& now, const EngineCounters& before
   raise(cache_hits_, now.encoder_cache_hits - before.encoder_cache_hits);
 }
 
+void ModelMetrics::SetEngines(uint64_t version, std::span<const EngineGroup::State> engines) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (serving_ == nullptr || version != serving_version_) return;
+  while (engines_.size() < engines.size()) {
+    const prometheus::Labels label = {{"engine", std::to_string(engines_.size())}};
+    engines_.push_back(
+        {serving_->Gauge("engine_up", "1 while the engine works, 0 after its device has failed.",
+                         {}, label),
+         serving_->Gauge("engine_requests_running", "Requests that the engine encodes or decodes.",
+                         {}, label),
+         serving_->Gauge("engine_requests_waiting",
+                         "Requests that the engine has and has not started.", {}, label),
+         serving_->Gauge("engine_kv_cache_usage_ratio",
+                         "Used fraction of the engine's KV cache pages, in [0, 1].", {}, label),
+         serving_->Counter("engine_generation_tokens_total",
+                           "Tokens that the engine has generated.", {}, label)});
+  }
+  for (size_t i = 0; i < engines.size(); ++i) {
+    const EngineCounters& counters = engines[i].counters;
+    Set(engines_[i].works, engines[i].works ? 1 : 0);
+    Set(engines_[i].running, static_cast<double>(counters.running));
+    Set(engines_[i].waiting, static_cast<double>(counters.waiting));
+    Set(engines_[i].cache_usage, CacheUsage(counters));
+    engines_[i].generation_tokens.Each([&](auto& counter) {
+      counter.Increment(static_cast<double>(counters.generated_tokens) - counter.Value());
+    });
+  }
+}
+
 void ModelMetrics::SetGauges(const EngineCounters& sum, int64_t waiting, int64_t queue_tokens) {
   Set(running_, static_cast<double>(sum.running));
   Set(waiting_, static_cast<double>(waiting));
   Set(queue_tokens_, static_cast<double>(queue_tokens));
-  Set(cache_usage_, sum.pages_total == 0 ? 0.0
-                                         : static_cast<double>(sum.pages_used) /
-                                               static_cast<double>(sum.pages_total));
+  Set(cache_usage_, CacheUsage(sum));
 }
 
 }  // namespace quintet

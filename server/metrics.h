@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/engine_group.h"
 #include "engine/memory_plan.h"
 #include "engine/request.h"
 #include "models/model.h"
@@ -177,6 +178,9 @@ class ModelMetrics {
   Totals totals() const;
   // Adds to the metrics what an engine has counted between the snapshots `before` and `now`.
   void Count(const EngineCounters& now, const EngineCounters& before);
+  // Sets the metrics of each engine of the model version `version`. Ignored unless that version is
+  // the last one of Loaded. Called before each scrape.
+  void SetEngines(uint64_t version, std::span<const EngineGroup::State> engines);
   // Sets the gauges. `sum`: running requests and KV cache pages of all model versions; `waiting`
   // and `queue_tokens`: the requests that wait in the queue of admission control, and their input
   // tokens. Called before each scrape.
@@ -194,8 +198,15 @@ class ModelMetrics {
   RefusalMetrics refusals_;
   const Options options_;
   prometheus::Registry* const registry_;
-  std::mutex mutex_;                        // guards serving_ and adapters_
+  // Metrics of one engine of the version that serves.
+  struct EngineSeries {
+    Gauges works, running, waiting, cache_usage;
+    Counters generation_tokens;
+  };
+  std::mutex mutex_;  // guards serving_, serving_version_, engines_ and adapters_
   std::unique_ptr<MetricFactory> serving_;  // metrics of the version that serves; may be null
+  uint64_t serving_version_ = 0;            // which version that is
+  std::vector<EngineSeries> engines_;       // its engines
   std::atomic<int64_t> last_finished_ms_{0};
 
   Gauges running_, waiting_, cache_usage_, queue_tokens_, ready_, version_, retired_;

@@ -275,8 +275,10 @@ std::vector<std::optional<uint64_t>> ModelHost::heartbeats() const {
 void ModelHost::CollectMetrics(EngineCounters* sum) {
   if (engines_ == nullptr) return;
   std::lock_guard<std::mutex> lock(collect_mutex_);
-  const EngineCounters now = engines_->counters();
+  const std::vector<EngineGroup::State> states = engines_->states();
+  const EngineCounters now = EngineGroup::Sum(states);
   metrics_->Count(now, collected_);
+  metrics_->SetEngines(version_, states);
   collected_ = now;
   sum->running += now.running;
   sum->pages_used += now.pages_used;

@@ -89,7 +89,7 @@ class ModelHost {
   const HostOptions& options() const { return options_; }
   // The options that load what serves now.
   HostOptions current_options() const;
-  // The number of this version (model_state.h). Set before any call uses the version.
+  // The number of this version (model_state.h). Set before any call uses the version; 0 until then.
   uint64_t version() const { return version_; }
   void set_version(uint64_t version) { version_ = version; }
   // What Prepare has planned: memory, and the limits of batches and of the KV cache.
@@ -125,8 +125,8 @@ class ModelHost {
   // computed.
   std::string weights_sha256() const { return weights_hash_->value(); }
 
-  // Adds to the metrics what the engine has counted since the last CollectMetrics. Adds the
-  // engine's gauges (running requests, KV cache pages) to *sum.
+  // Adds to the metrics what the engines have counted since the last CollectMetrics, and sets the
+  // metrics of each engine. Adds their gauges (running requests, KV cache pages) to *sum.
   void CollectMetrics(EngineCounters* sum);
   // Those of EngineGroup; one unset value before the engines have started.
   std::vector<std::optional<uint64_t>> heartbeats() const;
@@ -159,7 +159,7 @@ class ModelHost {
   const HostOptions options_;
   MemoryPlan plan_;  // of one replica; set by Prepare
   double load_seconds_ = 0;
-  uint64_t version_ = 0;
+  std::atomic<uint64_t> version_{0};  // atomic: CollectMetrics may run before it is set
   ThreadPool* const pool_;
   const std::shared_ptr<ModelMetrics> metrics_;
   std::mutex collect_mutex_;

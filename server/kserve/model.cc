@@ -270,7 +270,7 @@ void WriteStatistics(const ModelHost& host, kserve::ModelStatistics* statistics)
       {totals.e2e.count, totals.e2e.seconds - totals.queue.seconds - totals.inference.seconds},
       inference->mutable_compute_input());
   WriteDuration(totals.inference, inference->mutable_compute_infer());
-  const EngineCounters counters = host.engine().counters();
+  const EngineCounters counters = EngineGroup::Sum(host.engine().states());
   const int64_t misses = counters.encoder_cache_queries - counters.encoder_cache_hits;
   inference->mutable_cache_hit()->set_count(static_cast<uint64_t>(counters.encoder_cache_hits));
   inference->mutable_cache_miss()->set_count(static_cast<uint64_t>(misses));

@@ -97,8 +97,9 @@ TEST_CASE("A group gives a request to the engine with the fewest, and cancels it
   test.engines[1].finish = false;
   for (int i = 0; i < 10; ++i) test.Submit();
   for (const ScriptedEngine& engine : test.engines) CHECK(engine.counters().waiting == 10);
-  CHECK(test.group->counters().accepted == 40);
-  CHECK(test.group->counters().finished == 10);
+  const EngineCounters sum = EngineGroup::Sum(test.group->states());
+  CHECK(sum.accepted == 40);
+  CHECK(sum.finished == 10);
   REQUIRE(test.id.ok());
   test.group->Cancel(*test.id);
   CHECK(test.engines[1].cancelled == std::vector<RequestId>{20});
@@ -118,6 +119,11 @@ TEST_CASE("If a device fails, its requests end and the other engines get the nex
     CHECK(test.id.ok());
   }
   CHECK(test.engines[1].counters().waiting == 6);
+  const std::vector<EngineGroup::State> states = test.group->states();
+  CHECK_FALSE(states[0].works);
+  CHECK(states[0].counters.waiting == 0);
+  CHECK(states[1].works);
+  CHECK(states[1].counters.waiting == 6);
   const std::vector<std::optional<uint64_t>> beats = test.group->heartbeats();
   REQUIRE(beats.size() == 2);
   CHECK_FALSE(beats[0].has_value());  // the watchdog must not see a stall
@@ -127,9 +133,8 @@ TEST_CASE("If a device fails, its requests end and the other engines get the nex
 TEST_CASE("If the last device fails, the heartbeats stop and requests are refused") {
   GroupTest test(2);
   for (ScriptedEngine& engine : test.engines) engine.fail = true;
-  REQUIRE(GroupTest::Eventually([&] {
-    return !test.engines[0].status().ok() && !test.engines[1].status().ok();
-  }));
+  REQUIRE(GroupTest::Eventually(
+      [&] { return !test.engines[0].status().ok() && !test.engines[1].status().ok(); }));
   test.Submit();
   CHECK(absl::IsUnavailable(test.id.status()));
   test.group->Stop();

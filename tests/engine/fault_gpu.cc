@@ -101,7 +101,10 @@ TEST_CASE("a fault of one of two GPUs ends all requests of the group", "[.][two_
   for (int i = 0; i < 100; ++i) CHECK(submit().ok());
   devices[1]->Use();
   QueueIllegalAccess(devices[1]->queue());
-  const auto ended = [&] { return group.counters().running == 0 && group.counters().waiting == 0; };
+  const auto ended = [&] {
+    const EngineCounters sum = EngineGroup::Sum(group.states());
+    return sum.running == 0 && sum.waiting == 0;
+  };
   REQUIRE(eventually([&] { return failures == 2 || (failures == 1 && ended()); }));
   for (int i = 0; i < 100; ++i) {
     const absl::Status status = submit();

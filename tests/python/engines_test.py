@@ -64,4 +64,6 @@ def test_a_server():
         assert client.info().limits.max_running_sequences == 16
         expected = [result.text for result in model.generate(words(300), num_beams=2)]
         assert [result.text for result in client.generate(words(300), num_beams=2)] == expected
-        assert server.metric("quintet_generation_tokens_total") > 300
+        tokens = server.metric("quintet_generation_tokens_total")
+        each = [server.metric("quintet_engine_generation_tokens_total", engine=i) for i in "01"]
+        assert tokens > 300 and min(each) > 0 and sum(each) == tokens

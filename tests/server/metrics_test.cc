@@ -64,6 +64,11 @@ TEST_CASE("Every metric is exported, and a call fills the histograms", "[metrics
   for (const char* name : {"requests_running",
                            "requests_waiting",
                            "kv_cache_usage_ratio",
+                           "engine_up",
+                           "engine_requests_running",
+                           "engine_requests_waiting",
+                           "engine_kv_cache_usage_ratio",
+                           "engine_generation_tokens_total",
                            "queue_tokens",
                            "ready",
                            "cache_config_info",
@@ -119,6 +124,52 @@ TEST_CASE("GPU memory is one gauge per use", "[metrics]") {
   CHECK(kinds()["search"] == 7);
   metrics.NotServing();
   CHECK(kinds().empty());
+}
+
+TEST_CASE("Each engine of the version that serves has metrics of its own", "[metrics]") {
+  prometheus::Registry registry;
+  ModelMetrics metrics({.model_name = "m"}, &registry);
+  // Values of the engines, in their order.
+  const auto values = [&](const std::string& name) {
+    std::map<std::string, double> found;
+    for (const prometheus::MetricFamily& family : registry.Collect()) {
+      if (family.name != "quintet_engine_" + name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        for (const auto& label : metric.label) {
+          if (label.name == "engine")
+            found[label.value] = metric.gauge.value + metric.counter.value;
+        }
+      }
+    }
+    return found;
+  };
+  using Values = std::map<std::string, double>;
+  std::vector<EngineGroup::State> engines(2);
+  metrics.SetEngines(0, engines);
+  CHECK(values("up").empty());  // nothing serves
+  metrics.Loaded({.version = 1, .page_size = 16, .pages = 8});
+  engines[0].counters = {
+      .running = 3, .waiting = 2, .generated_tokens = 40, .pages_used = 1, .pages_total = 4};
+  engines[1].works = false;
+  metrics.SetEngines(1, engines);
+  CHECK(values("up") == Values{{"0", 1}, {"1", 0}});
+  CHECK(values("requests_running") == Values{{"0", 3}, {"1", 0}});
+  CHECK(values("requests_waiting") == Values{{"0", 2}, {"1", 0}});
+  CHECK(values("kv_cache_usage_ratio") == Values{{"0", 0.25}, {"1", 0}});
+  CHECK(values("generation_tokens_total") == Values{{"0", 40}, {"1", 0}});
+  engines[0].counters.generated_tokens = 45;
+  metrics.SetEngines(1, engines);
+  CHECK(values("generation_tokens_total") == Values{{"0", 45}, {"1", 0}});
+
+  metrics.Loaded({.version = 2, .page_size = 16, .pages = 8});
+  CHECK(values("up").empty());
+  metrics.SetEngines(1, engines);  // the version that was replaced still works
+  CHECK(values("up").empty());
+  metrics.SetEngines(2, std::vector<EngineGroup::State>(1));
+  CHECK(values("up") == Values{{"0", 1}});
+  metrics.NotServing();
+  metrics.SetEngines(2, engines);
+  CHECK(values("up").empty());
 }
 
 TEST_CASE("Requests are counted by adapter, as long as there is one of the name", "[metrics]") {

@@ -97,7 +97,7 @@ TEST_CASE("A version is freed when nobody holds it any more", "[model_loader]") 
   CHECK_FALSE(outcome.drained_first);
   CHECK((*loader.model().Acquire())->version() == 2);
   CHECK(loader.model().view().retired == 1);
-  CHECK(first->engine().counters().running == 0);  // it is still there
+  CHECK(EngineGroup::Sum(first->engine().states()).running == 0);  // it is still there
   CHECK(loader.loader->heartbeats().size() == 2);
   first.reset();
   CHECK(Eventually([&] { return loader.model().view().retired == 0; }));
@@ -342,7 +342,7 @@ TEST_CASE("Calls and operations of many threads", "[model_loader]") {
         if (host == nullptr) continue;
         if (host->version() < last) ++wrong;  // versions only grow
         last = host->version();
-        (void)host->engine().counters();
+        (void)host->engine().states();
         ++used;
       }
     });

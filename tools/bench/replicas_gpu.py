@@ -5,8 +5,8 @@
 The model is the T5-base of job_models.py. A job repeats 4,000 lines; its time is that of its
 summary, from the first line to the last, so the start of the process does not count. Its output
 must not depend on the number of GPUs for the first 2,000 lines in f32. The load is a closed loop of
-unary calls with as many beams as the job, in which every GPU has the same number of requests. Server
-and client use one half of the machine's cores each.
+unary calls with as many beams as the job, in which every GPU has the same number of requests.
+Server and client use one half of the machine's cores each.
 
 usage: replicas_gpu.py --work DIR [--devices cuda:0,1] [--lines 400000] [--out DIR]
 QUINTET_BINARY: the program, build/quintet unless set.
