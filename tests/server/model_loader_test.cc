@@ -315,6 +315,7 @@ TEST_CASE("Metrics of a model vanish with it, and continue over its versions", "
     }
     return count;
   };
+  loader.loader->CollectMetrics();
   const int64_t before = series("a");
   REQUIRE(before > 30);
   loader.model().metrics()->Rejected("QUEUE_FULL");
@@ -322,7 +323,7 @@ TEST_CASE("Metrics of a model vanish with it, and continue over its versions", "
   loader.loader->CollectMetrics();
   CHECK(series("a") == before);
   REQUIRE(loader.Do(&ModelLoader::Unload).status.ok());
-  CHECK(series("a") == before - 1);  // cache_config_info describes the version that serves
+  CHECK(series("a") == before - 6);  // cache_config_info and the five of the engine
   loader.models.erase(loader.models.begin());
   loader.ReloadConfiguration();
   CHECK(Eventually([&] { return series("a") == 0; }));
