@@ -364,6 +364,7 @@ ModelMetrics::Totals ModelMetrics::totals() const {
     const bool failed = reason == FinishReason::kCancelled || reason == FinishReason::kDeadline ||
                         reason == FinishReason::kError;
     (failed ? totals.failed : totals.succeeded) += static_cast<uint64_t>(count);
+    if (reason == FinishReason::kError) totals.errors = static_cast<uint64_t>(count);
   }
   totals.steps = duration(batch_size_).count;
   totals.e2e = duration(e2e_);

@@ -172,6 +172,7 @@ class ModelMetrics {
       double seconds = 0;
     };
     uint64_t succeeded = 0, failed = 0, steps = 0;  // requests; decoder steps
+    uint64_t errors = 0;                            // failed requests, by FinishReason::kError
     Duration e2e, queue, inference;
     int64_t last_finished_ms = 0;  // when the last request succeeded, since 1970; 0: none yet
   };

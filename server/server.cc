@@ -30,6 +30,7 @@
 #include "server/http_endpoints.h"
 #include "server/kserve/methods.h"
 #include "server/listener.h"
+#include "server/load_reports.h"
 #include "server/model_loader.h"
 #include "server/process_metrics.h"
 #include "server/reflection.h"
@@ -105,11 +106,12 @@ class ServerProcess {
   MemoryBudget memory_{kLoadingBudgetBytes};  // until LoadModels sets the planned limit
   CallContext context_;
   HealthStatus health_;
-  std::mutex serving_mutex_;              // held by UpdateServing
-  std::atomic<bool> draining_{false};     // Drain has begun
-  std::atomic<bool> loaded_{false};       // the models of the start are loaded
-  std::atomic<bool> load_failed_{false};  // or one of them could not be loaded
-  std::unique_ptr<ModelLoader> loader_;   // uses directory_, memory_ and health_
+  std::mutex serving_mutex_;               // held by UpdateServing
+  std::atomic<bool> draining_{false};      // Drain has begun
+  std::atomic<bool> loaded_{false};        // the models of the start are loaded
+  std::atomic<bool> load_failed_{false};   // or one of them could not be loaded
+  std::unique_ptr<ModelLoader> loader_;    // uses directory_, memory_ and health_
+  std::unique_ptr<LoadMeter> load_meter_;  // uses directory_
   std::unique_ptr<RpcService> service_;
   Watchdog watchdog_;
   std::unique_ptr<HttpEndpoints> http_;  // reads health_ and watchdog_
@@ -172,6 +174,8 @@ absl::Status ServerProcess::Start() {
   service_ = std::make_unique<RpcService>(&context_, options_.client_timeouts);
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
+  load_meter_ = std::make_unique<LoadMeter>(&directory_);
+  service_->Add(LoadReportMethods(load_meter_.get()));
   service_->Add(KserveMethods(&context_, {.live = [this] { return Healthy(); },
                                           .ready = [this] { return health_.serving(); },
                                           .draining = [this] { return draining_.load(); },
@@ -239,7 +243,8 @@ absl::Status ServerProcess::ListenGrpc() {
   QT_RETURN_IF_ERROR(listener_.Bind("--listen", options_.listen));
   const absl::StatusOr<Address> address = ParseAddress("--listen", options_.listen);
   if (address.ok() && IsLoopback(*address)) {
-    service_->Add(ReflectionMethods({kServiceName, kKserveService, "grpc.health.v1.Health"}));
+    service_->Add(ReflectionMethods(
+        {kServiceName, kKserveService, "grpc.health.v1.Health", kLoadReportService}));
   }
   LogMalformedRequestsOnce();
   grpc::EnableDefaultHealthCheckService(false);
@@ -321,6 +326,7 @@ void ServerProcess::DoPeriodicWork() {
   if (paused_us >= kWatchIntervalUs) last_watch_us_ = now;
   if (now - last_watch_us_ < kWatchIntervalUs) return;
   last_watch_us_ = now;
+  load_meter_->Tick();
   context_.rpcs.Check(now);
   if (admin_ != nullptr) admin_->Check(now);
   heap_trimmer_.Tick(now);

@@ -377,7 +377,9 @@ def test_health(server):
 
 def test_reflection_tells_the_contract(client):
     database = ProtoReflectionDescriptorDatabase(client.channel)
-    assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
+    assert {SERVICE, "grpc.health.v1.Health", "xds.service.orca.v3.OpenRcaService"} <= set(
+        database.get_services()
+    )
     service = DescriptorPool(database).FindServiceByName(SERVICE)
     ours = POOL.FindServiceByName(SERVICE)
     assert [method.name for method in service.methods] == [method.name for method in ours.methods]

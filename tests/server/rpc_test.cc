@@ -28,6 +28,7 @@
 #include "tests/server/calls.h"
 #include "tests/server/failing_allocation.h"
 #include "tests/server/stub_host.h"
+#include "xds/service/orca/v3/orca.pb.h"
 
 namespace quintet {
 namespace {
@@ -308,6 +309,11 @@ ByteBuffer MessageOf(const std::string& path, std::mt19937_64* random) {
   if (EndsWith(path, "/ServerReflectionInfo")) {
     grpc::reflection::v1::ServerReflectionRequest request;
     if (kind > 0) request.set_list_services("*");
+    return ToBytes(request);
+  }
+  if (EndsWith(path, "/StreamCoreMetrics")) {
+    xds::service::orca::v3::OrcaLoadReportRequest request;
+    if (kind > 0) request.mutable_report_interval()->set_seconds(kind - 2);
     return ToBytes(request);
   }
   return ByteBuffer(ToBytes(grpc::health::v1::HealthCheckRequest()));

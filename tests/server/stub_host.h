@@ -7,6 +7,7 @@
 #include "server/call.h"
 #include "server/health.h"
 #include "server/kserve/methods.h"
+#include "server/load_reports.h"
 #include "server/methods.h"
 #include "server/reflection.h"
 #include "tests/catch.h"
@@ -24,6 +25,7 @@ struct StubHost {
   ModelDirectory directory;
   CallContext context;
   HealthStatus health;
+  LoadMeter load{&directory};
   std::vector<Method> methods;
   // The executors come last, so that they are destroyed first: their tasks use the members above.
   Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}};
@@ -47,7 +49,7 @@ struct StubHost {
     context.writer = &writer;
     context.memory = &memory;
     context.refusals = &refusals;
-    for (auto& some : {InferenceMethods(&context), HealthMethods(&health),
+    for (auto& some : {InferenceMethods(&context), HealthMethods(&health), LoadReportMethods(&load),
                        ReflectionMethods({"quintet.v1.Inference"}),
                        KserveMethods(&context, {.live = [] { return true; },
                                                .ready = [this] { return health.serving(); },
