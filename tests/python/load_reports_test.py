@@ -1,9 +1,11 @@
 """Load reports (ORCA), read by a stub and by gRPC's balancer weighted_round_robin."""
 
+import hashlib
 import json
 import threading
 
 import grpc
+import pytest
 import quintet
 from google.protobuf import message_factory
 from server_process import G2P, Server, eventually
@@ -60,6 +62,49 @@ def test_reports_have_the_load_of_the_server():
             "num_requests_running",
             "num_requests_waiting",
         }
+
+
+@pytest.mark.parametrize("messages", [[b"\xff\xff"], []])
+def test_a_bad_request_ends_its_stream_alone(server, messages):
+    with grpc.insecure_channel(server.target) as channel:
+        good = quintet.wire.Stub(channel, SERVICE).StreamCoreMetrics(REQUEST(), timeout=30)
+        next(good)
+        bad = channel.stream_stream(f"/{SERVICE}/StreamCoreMetrics")(iter(messages), timeout=10)
+        with pytest.raises(grpc.RpcError) as failure:
+            next(bad)
+        assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        next(good)
+
+
+@pytest.mark.parametrize("seconds", [-5, 0, 2**40])
+def test_an_interval_out_of_range_becomes_the_nearest(server, seconds):
+    with grpc.insecure_channel(server.target) as channel:
+        request = REQUEST(report_interval={"seconds": seconds})
+        timeout_s = 30 if seconds <= 0 else 3
+        reports = quintet.wire.Stub(channel, SERVICE).StreamCoreMetrics(request, timeout=timeout_s)
+        next(reports)
+        if seconds <= 0:
+            next(reports)
+        else:
+            with pytest.raises(grpc.RpcError) as failure:
+                next(reports)
+            assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_reports_need_a_key_where_calls_need_one(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text(hashlib.sha256(b"right-key").hexdigest() + "\n")
+    keys.chmod(0o600)
+    with (
+        Server(G2P, api_key_file=keys) as server,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        stub = quintet.wire.Stub(channel, SERVICE)
+        with pytest.raises(grpc.RpcError) as failure:
+            next(stub.StreamCoreMetrics(REQUEST(), timeout=10))
+        assert failure.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        key = [("authorization", "Bearer right-key")]
+        next(stub.StreamCoreMetrics(REQUEST(), timeout=10, metadata=key))
 
 
 def test_a_balancer_sends_a_loaded_server_less():
