@@ -16,9 +16,9 @@ namespace quintet {
 
 inline constexpr char kLoadReportService[] = "xds.service.orca.v3.OpenRcaService";
 
-// What a server has done until a point in time, and what it has to do then.
+// The load of a server at one time: totals since its start, and its current requests and memory.
 struct ServerLoad {
-  int64_t time_us = 0;     // MonotonicMicros
+  int64_t time_us = 0;     // of the sample, by MonotonicMicros
   double cpu_seconds = 0;  // CPU time of the process
   // Requests of all models that have ended, for whatever reason, and those of them that ended with
   // FinishReason::kError. They fall when a model is removed.

@@ -118,7 +118,7 @@ class HeaderStream {
   }
 
   // Reads a count of items; `what` names them in errors. Fails if the count exceeds `most`, or if
-  // so many items of at least `least_bytes` bytes each do not fit in the bytes that follow.
+  // the items, each of at least `least_bytes` bytes, need more bytes than follow.
   int64_t TakeCount(int64_t most, int64_t least_bytes, absl::string_view what) {
     const auto count = Take<uint64_t>();
     if (!ok()) return 0;
