@@ -64,6 +64,37 @@ std::optional<std::vector<int>> OrdinalsOf(absl::string_view device) {
   return ordinals;
 }
 
+// Opens the first GPU, or chooses the CPU (null) if that fails. Replaces the device "auto".
+std::unique_ptr<Device> OpenAutoDevice(Placement* placement) {
+  absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Open(0);
+  placement->device = gpu.ok() ? kGpu : "cpu";
+  placement->choice = gpu.ok() ? (*gpu)->name() : std::string(gpu.status().message());
+  return gpu.ok() ? *std::move(gpu) : nullptr;
+}
+
+// Opens the GPUs of `placement`, whose device is not "auto"; returns one null pointer for the CPU.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenNamedDevices(const Placement& placement,
+                                                                      bool several) {
+  std::vector<std::unique_ptr<Device>> devices;
+  const std::optional<std::vector<int>> ordinals = OrdinalsOf(placement.device);
+  if (!ordinals) devices.push_back(nullptr);
+  if (!several && ordinals && ordinals->size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", placement.device,
+        ": only serve, generate, encode, score, classify and quintet.Model use several GPUs"));
+  }
+  for (const int ordinal : ordinals.value_or(std::vector<int>())) {
+    absl::StatusOr<std::unique_ptr<Device>> opened = Device::Open(ordinal);
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(),
+                          absl::StrCat("--device ", placement.device, ": ",
+                                       opened.status().message(), "; use --device cpu"));
+    }
+    devices.push_back(*std::move(opened));
+  }
+  return devices;
+}
+
 }  // namespace
 
 std::string CanonicalDevice(const std::string& device) {
@@ -85,10 +116,7 @@ absl::Status CheckDtypeName(const std::string& dtype) {
 }
 
 void ResolveAutoDevice(Placement* placement) {
-  if (placement->device != kAutoPlacement) return;
-  const absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Open(0);
-  placement->device = gpu.ok() ? kGpu : "cpu";
-  placement->choice = gpu.ok() ? (*gpu)->name() : std::string(gpu.status().message());
+  if (placement->device == kAutoPlacement) OpenAutoDevice(placement);
 }
 
 std::string DescribeAutoDevice(const Placement& placement, const ModelConfig& config) {
@@ -134,34 +162,23 @@ std::string DtypeWarning(const Placement& placement, const ModelConfig& config) 
                       WeightTypeName(type), "; set --dtype to choose another type");
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Placement& placement) {
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Placement* placement) {
   QT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
                       OpenDevices(placement, /*several=*/false));
   return std::move(devices[0]);
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Placement& placement,
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(Placement* placement,
                                                                  bool several) {
   std::vector<std::unique_ptr<Device>> devices;
-  const std::optional<std::vector<int>> ordinals = OrdinalsOf(placement.device);
-  if (!ordinals) devices.push_back(nullptr);
-  if (!several && ordinals && ordinals->size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--device ", placement.device,
-        ": only serve, generate, encode, score, classify and quintet.Model use several GPUs"));
+  if (placement->device == kAutoPlacement) {
+    devices.push_back(OpenAutoDevice(placement));
+  } else {
+    QT_ASSIGN_OR_RETURN(devices, OpenNamedDevices(*placement, several));
   }
-  for (const int ordinal : ordinals.value_or(std::vector<int>())) {
-    absl::StatusOr<std::unique_ptr<Device>> opened = Device::Open(ordinal);
-    if (!opened.ok()) {
-      return absl::Status(opened.status().code(),
-                          absl::StrCat("--device ", placement.device, ": ",
-                                       opened.status().message(), "; use --device cpu"));
-    }
-    devices.push_back(*std::move(opened));
-  }
-  if (const auto given = TypeByName(placement.dtype); given && !RunsOn(placement, *given)) {
+  if (const auto given = TypeByName(placement->dtype); given && !RunsOn(*placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--dtype: ", placement.dtype, " is not supported on this CPU; use f32, int8 or auto"));
+        "--dtype: ", placement->dtype, " is not supported on this CPU; use f32, int8 or auto"));
   }
   return devices;
 }

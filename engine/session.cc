@@ -81,7 +81,7 @@ absl::Status LoadModel(Session* session, const SessionNeeds& needs, const Sessio
   session->adapters.Set(session->model->TakeAdapters());
   if (!session->config.logit_scale_warning.empty()) log.warn(session->config.logit_scale_warning);
   for (const std::string& unused : UnusedFileWarnings(flags.model)) log.warn(unused);
-  return WarmUp(session->model.get(), needs.warm_up, log.warn);
+  return absl::OkStatus();
 }
 
 absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
@@ -103,10 +103,15 @@ absl::Status CreateEngine(Session* session, const SessionNeeds& needs) {
 
 absl::Status LoadEngine(Session* session, const SessionNeeds& needs, const SessionLog& log) {
   const auto begin = std::chrono::steady_clock::now();
-  QT_RETURN_IF_ERROR(CatchOutOfMemory([&] { return LoadModel(session, needs, log); }));
+  QT_RETURN_IF_ERROR(CatchOutOfMemory([&]() -> absl::Status {
+    QT_RETURN_IF_ERROR(LoadModel(session, needs, log));
+    // Creating the engine allocates pinned memory. Meanwhile cuBLASLt, which the warm-up needs,
+    // initialises itself in a thread of its own.
+    QT_RETURN_IF_ERROR(CreateEngine(session, needs));
+    return WarmUp(session->model.get(), needs.warm_up, log.warn);
+  }));
   session->load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  QT_RETURN_IF_ERROR(CreateEngine(session, needs));
   log.debug(absl::StrFormat("loaded %d M parameters in %.2f s, %d threads",
                             session->model->parameters() / 1000000, session->load_seconds,
                             session->flags.threads));

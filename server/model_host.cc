@@ -90,8 +90,9 @@ absl::StatusOr<ModelHostMemory> ModelHost::ReadFiles() {
       modules_, ReadSentenceModules(options_.directory, config, options_.load.follow_symlinks));
   QT_RETURN_IF_ERROR(AddPrompts(config));
   QT_RETURN_IF_ERROR(CheckAdapterNames(options_.load.adapters));
+  Placement placement = options_.placement;
   QT_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
-                      OpenDevices(options_.placement, /*several=*/true));
+                      OpenDevices(&placement, /*several=*/true));
   LimitRequest limits = options_.limits;
   if (devices[0] == nullptr) {
     devices.resize(static_cast<size_t>(options_.engines));

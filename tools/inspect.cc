@@ -297,11 +297,10 @@ int Run(InspectFlags flags) {
         absl::StrCat("memory: ", flags.input_tokens, " + ", flags.output_tokens,
                      " tokens are beyond the model's ", positions, " positions"));
   }
-  ResolveAutoDevice(&flags.placement);
+  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(&flags.placement);
   if (const std::string choice = DescribeAutoDevice(flags.placement, config); !choice.empty()) {
     spdlog::info("{}", choice);
   }
-  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(flags.placement);
   if (!device.ok()) return Fail(kExitUsage, device.status());
   absl::StatusOr<MemoryPlan> memory = MeasureFor(flags, inspection->config, device->get());
   if (absl::IsUnimplemented(memory.status()) && !flags.adapter.empty()) {

@@ -108,8 +108,8 @@ int Run(const ServeFlags& flags, const CommandLine& line) {
   options.read_models = [&line, &options] { return ReadModels(line, options); };
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
-  for (const HostOptions& model : options.models) {
-    if (absl::Status status = OpenDevices(model.placement, /*several=*/true).status();
+  for (HostOptions& model : options.models) {
+    if (absl::Status status = OpenDevices(&model.placement, /*several=*/true).status();
         !status.ok()) {
       return Fail(kExitUsage, status);
     }

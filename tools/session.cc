@@ -27,11 +27,10 @@ void KeepFreedMemory() {
 }  // namespace
 
 std::string LimitsNote(const std::string& model, Placement placement, const LimitRequest& request) {
-  ResolveAutoDevice(&placement);
   const absl::StatusOr<std::string> directory = FindModel(model);
   if (!directory.ok()) return "";
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(*directory);
-  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(placement);
+  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(&placement);
   if (!config.ok() || !device.ok()) return "";
   LoadOptions options = LoadOptionsOf(placement, *config, device->get());
   ThreadPool pool(1);
@@ -185,13 +184,12 @@ CLI::Option* AddMaxMemoryFlag(CLI::App* command, int64_t* mib) {
 std::unique_ptr<Session> OpenSession(const ModelFlags& flags, const SessionNeeds& needs,
                                      int* exit_code) {
   ModelFlags resolved = flags;
-  ResolveAutoDevice(&resolved.placement);
   if (flags.engines > 1 && !needs.replicas) {
     *exit_code = Fail(kExitUsage, absl::InvalidArgumentError("--engines: bench runs one engine"));
     return nullptr;
   }
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices =
-      OpenDevices(resolved.placement, needs.replicas);
+      OpenDevices(&resolved.placement, needs.replicas);
   if (!devices.ok()) {
     *exit_code = Fail(kExitUsage, devices.status());
     return nullptr;

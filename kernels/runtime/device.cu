@@ -129,8 +129,6 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int ordinal) {
 }
 
 absl::Status CudaDevice::Start(int ordinal) {
-  // Loading cuBLASLt takes as long as creating the CUDA context: do both at the same time.
-  const std::jthread load([] { CublasLt::Get(); });
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   QT_RETURN_IF_ERROR(CheckDriver(error));
@@ -138,6 +136,9 @@ absl::Status CudaDevice::Start(int ordinal) {
     return absl::UnavailableError(
         absl::StrCat("CUDA device ", ordinal, ": not found (this machine has ", count, ")"));
   }
+  // Loading cuBLASLt takes about as long as creating the CUDA context: do both at the same time,
+  // but not before the driver has been loaded, because libraries are loaded one at a time.
+  const std::jthread load([] { CublasLt::Get(); });
   cudaDeviceProp properties{};
   if (error == cudaSuccess) error = cudaSetDevice(ordinal);
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);

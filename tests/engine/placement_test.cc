@@ -50,14 +50,29 @@ TEST_CASE("names of devices: one, or several different GPUs") {
   Placement placement;
   placement.device = "cuda:2,0";
   CHECK(DeviceOrdinal(placement) == 2);
-  const absl::Status refused = OpenDevice(placement).status();
+  const absl::Status refused = OpenDevice(&placement).status();
   CHECK_THAT(std::string(refused.message()),
              Catch::Matchers::ContainsSubstring("--device cuda:2,0: only serve, generate"));
   placement.device = "cpu";
-  const auto devices = OpenDevices(placement, /*several=*/true);
+  const auto devices = OpenDevices(&placement, /*several=*/true);
   REQUIRE(devices.ok());
   CHECK(devices->size() == 1);
   CHECK(devices->front() == nullptr);
+}
+
+TEST_CASE("opening the device auto replaces it by the device that was opened") {
+  Placement placement;
+  placement.device = "auto";
+  const auto devices = OpenDevices(&placement, /*several=*/true);
+  REQUIRE(devices.ok());
+  REQUIRE(devices->size() == 1);
+  CHECK(placement.device == (devices->front() == nullptr ? "cpu" : "cuda"));
+  CHECK_FALSE(placement.choice.empty());
+  Placement resolved;
+  resolved.device = "auto";
+  ResolveAutoDevice(&resolved);
+  CHECK(resolved.device == placement.device);
+  CHECK(resolved.choice == placement.choice);
 }
 
 TEST_CASE("a converted type that the CPU does not support is warned of") {

@@ -285,7 +285,6 @@ class PythonModel {
     const nb::gil_scoped_release release;
     OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
     OkOrThrow(Named("dtype", CheckDtypeName(options.placement.dtype)));
-    ResolveAutoDevice(&options.placement);
     absl::StatusOr<std::string> directory = FindModel(options.model, options.follow_symlinks);
     OkOrThrow(Named(options.model.c_str(), directory.status()));
     options.model = *std::move(directory);
@@ -300,7 +299,7 @@ class PythonModel {
     const auto debug = [this](absl::string_view text) { messages_.emplace_back(kDebug, text); };
     auto loaded = std::make_shared<Loaded>();
     absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened =
-        OpenDevices(options.placement, needs.replicas);
+        OpenDevices(&options.placement, needs.replicas);
     OkOrThrow(opened.status());
     absl::StatusOr<std::unique_ptr<Session>> session = LoadSession(
         options, needs, *std::move(opened), {.warn = warn, .info = info, .debug = debug});
