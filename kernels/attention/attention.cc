@@ -55,6 +55,7 @@ void CheckMask(const ColumnMask& mask, const AttentionArgs& args) {
     QT_CHECK(column.empty() || column.size() >= keys);
   }
   QT_CHECK_GE(static_cast<int64_t>(mask.tiles.size()), MaskTiles(args.kv_offsets));
+  QT_CHECK(mask.reach >= 0 && mask.reach <= kMaxMaskReach);
 }
 
 void CheckBias(const PositionBias& bias, int64_t heads) {
@@ -76,6 +77,24 @@ void CheckBias(const PositionBias& bias, int64_t heads) {
   }
 }
 
+void CheckGlobals(const GlobalKeys& globals, const AttentionArgs& args, size_t n) {
+  QT_CHECK(args.cache == nullptr);
+  QT_CHECK(args.bias == nullptr || args.bias->kind != BiasKind::kFire);
+  CheckHeads(globals.k, args.q);
+  CheckHeads(globals.v, args.q);
+  QT_CHECK_EQ(globals.k.dim[0], globals.v.dim[0]);
+  CheckOffsets(globals.offsets, n, globals.k.dim[0]);
+  QT_CHECK(globals.block >= 1 && globals.block <= INT32_MAX);
+  QT_CHECK(globals.bias != nullptr && globals.bias->kind == BiasKind::kTable);
+  CheckBias(*globals.bias, args.q.dim[1]);
+  for (size_t s = 0; s < n; ++s) {
+    QT_CHECK_GE(args.q_positions.empty() ? args.kv_offsets[s + 1] - args.kv_offsets[s] -
+                                               (args.q_offsets[s + 1] - args.q_offsets[s])
+                                         : args.q_positions[s],
+                0);
+  }
+}
+
 }  // namespace
 
 void Attention(const AttentionArgs& args, Stream& stream) {
@@ -92,6 +111,7 @@ void Attention(const AttentionArgs& args, Stream& stream) {
   QT_CHECK(args.q_positions.empty() || args.q_positions.size() == n);
   if (args.bias != nullptr) CheckBias(*args.bias, heads);
   if (args.mask != nullptr) CheckMask(*args.mask, args);
+  if (args.globals != nullptr) CheckGlobals(*args.globals, args, n);
   const int64_t packed_keys = args.cache == nullptr ? args.k.dim[0] : 0;
   QT_CHECK_GE(args.scratch.elements(),
               AttentionScratchBytes(std::max(args.q.dim[0], packed_keys), heads, head_dim, stream));

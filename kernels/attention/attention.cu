@@ -88,6 +88,29 @@ AttentionCall MakeCall(const AttentionArgs& args, CudaStream& stream) {
   return call;
 }
 
+// Adds to `call` what LocalAttentionCall has more. Neither a reach nor global keys: nothing
+// changes.
+LocalAttentionCall MakeLocalCall(const AttentionCall& call, const AttentionArgs& args,
+                                 CudaStream& stream) {
+  LocalAttentionCall local(call);
+  if (args.mask != nullptr && args.mask->reach > 0) {
+    local.reach = static_cast<int>(args.mask->reach);
+  }
+  if (args.globals == nullptr) return local;
+  const GlobalKeys& globals = *args.globals;
+  local.global_k = globals.k.data;
+  local.global_v = globals.v.data;
+  local.global_k_row = globals.k.stride[0];
+  local.global_k_head = globals.k.stride[1];
+  local.global_v_row = globals.v.stride[0];
+  local.global_v_head = globals.v.stride[1];
+  local.global_offsets = stream.DevicePtr(globals.offsets.data());
+  local.global_block = static_cast<int>(globals.block);
+  local.global_vectors = Aligned(globals.k) && Aligned(globals.v);
+  local.global_bias = BiasTables(globals.bias);
+  return local;
+}
+
 // Smallest non-zero q_len, largest q_len and largest kv_len of a call's sequences, in tokens, from
 // the host copies of the offsets and lengths.
 struct Lengths {
@@ -132,11 +155,22 @@ void Attention(const AttentionArgs& args, CudaStream& stream) {
   if (lengths.max_q == 0) return;
   AttentionCall call = MakeCall(args, stream);
   const int64_t rows_total = args.q_offsets.back() - args.q_offsets.front();
+  const bool has_reach = args.mask != nullptr && args.mask->reach > 0;
+  // The Hopper kernel has no global keys; it skips hidden tiles quickly without ColumnMask::reach.
+  const bool local_kernel =
+      args.globals != nullptr || (has_reach && call.bias.kind != BiasKind::kFire &&
+                                  (args.q.dtype == DType::kF32 || !HopperSupports(call, stream)));
   DispatchDType(args.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if constexpr (std::is_same_v<T, float>) {
+      if (local_kernel) {
+        return AttendF32Local(MakeLocalCall(call, args, stream), rows_total, stream);
+      }
       AttendF32(call, rows_total, lengths.max_q, stream);
     } else {
+      if (local_kernel) {
+        return AttendTiledLocal<T>(MakeLocalCall(call, args, stream), rows_total, stream);
+      }
       const bool any_length = !stream.long_attention();
       // few: whether AttendFewRows supports this call. If so, it handles every sequence of at most
       // kFewRows queries, and another kernel handles the sequences with more queries.

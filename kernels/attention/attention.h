@@ -39,6 +39,18 @@ enum class FreshKeys : uint8_t {
   kNone,
 };
 
+// Further keys of each sequence, in the same softmax as its own keys: the global tokens of LongT5
+// (Guo et al. 2022). Global key g stands for positions [g * block, (g + 1) * block) of its
+// sequence, the last one also for all later positions. Every query sees every global key of its
+// sequence. With b = min(position / block, number of global keys - 1), the block of the query, the
+// score of a query and global key g is scale * q k^T + bias(g - b).
+struct GlobalKeys {
+  Tensor k, v;                         // [global_total, heads, head_dim] as q, any row stride
+  std::span<const int32_t> offsets;    // [n + 1]; a sequence may have no global keys
+  int64_t block = 0;                   // at least 1
+  const PositionBias* bias = nullptr;  // of kind kTable
+};
+
 struct AttentionArgs {
   Tensor q;    // [q_total, heads, head_dim] f32|bf16|f16, any row stride
   Tensor out;  // [q_total, heads, head_dim] as q, any row stride; may alias q
@@ -62,6 +74,8 @@ struct AttentionArgs {
   FreshKeys fresh = FreshKeys::kAny;
   const PositionBias* bias = nullptr;  // null or kNone: no bias
   const ColumnMask* mask = nullptr;    // hides further pairs; packed rows only
+  // Null: none. Packed rows only, with queries at positions of at least 0, and no FIRE bias.
+  const GlobalKeys* globals = nullptr;
   float scale = 1.0f;
   Tensor scratch;  // AttentionScratchBytes(...) as [bytes] i8
 };

@@ -37,6 +37,11 @@ int64_t KvLen(const AttentionArgs& args, int64_t sequence) {
   return args.cache != nullptr ? args.kv_lens[s] : args.kv_offsets[s + 1] - args.kv_offsets[s];
 }
 
+int64_t GlobalCount(const AttentionArgs& args, int64_t sequence) {
+  const size_t s = static_cast<size_t>(sequence);
+  return args.globals == nullptr ? 0 : args.globals->offsets[s + 1] - args.globals->offsets[s];
+}
+
 // Maps block numbers to query blocks (up to block_rows queries of one sequence) by arithmetic
 // instead of a table. Sequence s owns the numbers First(s) to First(s + 1) - 1: at least one number
 // per block, sometimes more. For a surplus number, Find returns an empty block.
@@ -74,9 +79,10 @@ class BlockNumbers {
 // included.
 int64_t MultiplyAdds(const AttentionArgs& args) {
   int64_t pairs = 0;
-  for (size_t s = 0; s + 1 < args.q_offsets.size(); ++s) {
-    pairs +=
-        int64_t{args.q_offsets[s + 1] - args.q_offsets[s]} * KvLen(args, static_cast<int64_t>(s));
+  for (size_t i = 0; i + 1 < args.q_offsets.size(); ++i) {
+    const int64_t s = static_cast<int64_t>(i);
+    pairs += int64_t{args.q_offsets[i + 1] - args.q_offsets[i]} *
+             (KvLen(args, s) + GlobalCount(args, s));
   }
   return 2 * pairs * args.q.dim[1] * args.q.dim[2];
 }
@@ -115,7 +121,8 @@ void RunTask(const AttentionArgs& args, const Partition& partition, int64_t numb
                            args.q_offsets[i] + begin,
                            end - begin,
                            position + begin,
-                           kv_len};
+                           kv_len,
+                           GlobalCount(args, s)};
   HWY_DYNAMIC_DISPATCH(AttendTask)(task, scratch);
 }
 

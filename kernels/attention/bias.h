@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "kernels/attention/attention.h"
 #include "kernels/attention/position_bias.h"
 
 namespace quintet::cpu {
@@ -74,6 +75,32 @@ class DistanceBias {
   const float* table_ = nullptr;  // the table's entry for distance 0
   int64_t saturation_ = 0;
   float slope_ = 0.0f;
+};
+
+// The bias of one head for global keys (AttentionArgs::globals), as a function of the difference of
+// block numbers: global key minus block of the query.
+class GlobalBias {
+ public:
+  GlobalBias(const GlobalKeys& globals, int64_t global_keys, int64_t head)
+      : block_(globals.block),
+        last_(global_keys - 1),
+        saturation_(static_cast<int32_t>(globals.bias->saturation)),
+        table_(globals.bias->table.as<float>() + head * globals.bias->table.stride[0]) {}
+
+  int32_t BlockOf(int64_t position) const {
+    return static_cast<int32_t>(std::min(position / block_, last_));
+  }
+  int32_t saturation() const { return saturation_; }
+  // [2 * saturation + 1], element i: the bias for a difference of i - saturation.
+  const float* table() const { return table_; }
+  float At(int32_t difference) const {
+    return table_[std::clamp(difference, -saturation_, saturation_) + saturation_];
+  }
+
+ private:
+  int64_t block_, last_;
+  int32_t saturation_;
+  const float* table_;
 };
 
 // FIRE's bias is a small neural network of the input f = FireDistance(delta) / FireLength(query

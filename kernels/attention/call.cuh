@@ -81,6 +81,23 @@ struct AttentionCall {
   int64_t norm_tiles = 0;
 };
 
+// A call with ColumnMask::reach, with global keys (AttentionArgs::globals), or both. Kernels that
+// support these have instantiations of their own, so that other calls pay nothing for them.
+struct LocalAttentionCall : AttentionCall {
+  explicit LocalAttentionCall(const AttentionCall& call) : AttentionCall(call) {}
+
+  int reach = kMaxMaskReach;
+  // Row r of head h of the global keys starts at global_k + h * global_k_head + r * global_k_row,
+  // the values likewise.
+  const void* global_k = nullptr;
+  const void* global_v = nullptr;
+  int64_t global_k_row = 0, global_k_head = 0, global_v_row = 0, global_v_head = 0;
+  const int32_t* global_offsets = nullptr;  // [sequences + 1]; null: no global keys
+  int global_block = 1;
+  bool global_vectors = false;  // as kv_vectors
+  BiasTables global_bias;
+};
+
 // Lengths and positions of one sequence. A kernel may construct this before it calls
 // WaitOnDependentGrids: the constructor's loads bypass the L1 cache, as all loads before that call
 // must.
@@ -171,6 +188,41 @@ struct KeyRange {
     if (bias.hide_after()) end = min(end, first_position + rows);
     if (bias.hide_before()) begin = max(0, first_position) / tile * tile;
   }
+
+  // Narrows the range to keys at a distance of at most `reach` from one of the queries at positions
+  // [first_position, first_position + rows).
+  __device__ void Limit(int first_position, int rows, int reach, int tile) {
+    begin = max(begin, max(0, first_position - reach) / tile * tile);
+    end = min(end, first_position + rows + reach);
+  }
+};
+
+// The global keys of one sequence, and their bias in one head.
+class SequenceGlobals {
+ public:
+  __device__ SequenceGlobals(const LocalAttentionCall& call, int sequence, int head)
+      : bias_(call.global_bias, false, head, call.heads), block_(call.global_block) {
+    if (call.global_offsets == nullptr) return;
+    first_ = call.global_offsets[sequence];
+    count_ = call.global_offsets[sequence + 1] - first_;
+  }
+
+  __device__ int first() const { return first_; }  // row of the first one
+  __device__ int count() const { return count_; }
+  // Block of the query at `position`. Requires count() > 0.
+  __device__ int BlockOf(int position) const { return min(position / block_, count_ - 1); }
+  // Bias in log2 units of global key `key` for queries in block `block`.
+  __device__ float At(int key, int block) const { return bias_.At(key - block); }
+  // Returns true only if all queries at positions [first_position, last_position] have the same
+  // bias, At(begin, BlockOf(first_position)), for all global keys [begin, end).
+  __device__ bool Constant(int begin, int end, int first_position, int last_position) const {
+    return bias_.Constant(begin - BlockOf(last_position), end - 1 - BlockOf(first_position));
+  }
+
+ private:
+  const HeadBias bias_;
+  const int block_;
+  int first_ = 0, count_ = 0;
 };
 
 // The mask of one sequence (kernels/attention/mask.h): for each key, ranges of queries that do not
@@ -211,8 +263,12 @@ inline int64_t MaxQueryTiles(int64_t rows_total, int64_t sequences, int64_t rows
 // Kernel launchers. rows_total, max_q_len and max_kv_len are upper bounds of the values that the
 // kernels read from device memory.
 void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, CudaStream& stream);
+void AttendF32Local(const LocalAttentionCall& call, int64_t rows_total, CudaStream& stream);
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
+// AttendTiledLocal requires that the bias is not FIRE.
+template <typename T>
+void AttendTiledLocal(const LocalAttentionCall& call, int64_t rows_total, CudaStream& stream);
 // AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
 // and scale > 0. head_dim, the saturation distance of a bias table and the number of FIRE's knots
 // must not exceed the kHopper limits at the top of this file.

@@ -27,14 +27,16 @@ struct F32Memory {
   float probs[kRows][kKeys + 4];
 };
 
-template <int kRows, int kDim>
+// Call is AttentionCall or LocalAttentionCall.
+template <int kRows, int kDim, typename Call>
 class F32Block {
   using S = F32Sizes<kRows>;
   static constexpr int kThreadDims = kDim / S::kLanes;
+  static constexpr bool kLocal = std::is_same_v<Call, LocalAttentionCall>;
 
  public:
-  __device__ F32Block(const AttentionCall& call, F32Memory<kRows, kDim>& memory,
-                      const QueryTile& query_tile, int head)
+  __device__ F32Block(const Call& call, F32Memory<kRows, kDim>& memory, const QueryTile& query_tile,
+                      int head)
       : call_(call),
         memory_(memory),
         sequence_(call, query_tile.sequence),
@@ -47,7 +49,8 @@ class F32Block {
         position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
-    const KeyRange range(bias_, position_, rows_, sequence_.kv_len, kKeys);
+    KeyRange range(bias_, position_, rows_, sequence_.kv_len, kKeys);
+    if constexpr (kLocal) range.Limit(position_, rows_, call_.reach, kKeys);
     LoadQueries();
 #pragma unroll
     for (int r = 0; r < S::kThreadRows; ++r) max_[r] = -INFINITY;
@@ -59,12 +62,18 @@ class F32Block {
       __syncthreads();  // all threads have read the previous V tile
       LoadTile(k, call_.k_row, begin);
       __syncthreads();
-      ComputeProbs(begin, view == TileVisibility::kSome);
+      const bool masked = view == TileVisibility::kSome;
+      ComputeProbs([&](int j, int position) {
+        const int key = begin + j;
+        const bool seen = key < sequence_.kv_len && !(masked && Hidden(key, position));
+        return seen ? bias_.Pair(position, key) : -INFINITY;
+      });
       __syncthreads();
       LoadTile(v, call_.v_row, begin);
       __syncthreads();
       AddValues();
     }
+    if constexpr (kLocal) AttendGlobals();
     StoreOutput();
   }
 
@@ -97,10 +106,41 @@ class F32Block {
     }
   }
 
-  // One step of the online softmax: writes P of the K tile that starts at key `begin` to
-  // memory_.probs, and rescales out_ (P V) and sum_ (row sums), which hold the sums over earlier
-  // tiles. `masked`: whether the mask hides some pairs of the tile.
-  __device__ void ComputeProbs(int begin, bool masked) {
+  // Adds the tiles of the sequence's global keys.
+  __device__ void AttendGlobals() {
+    const SequenceGlobals globals(call_, sequence_.index, static_cast<int>(head_));
+    const float* k = static_cast<const float*>(call_.global_k) + head_ * call_.global_k_head;
+    const float* v = static_cast<const float*>(call_.global_v) + head_ * call_.global_v_head;
+    for (int begin = 0; begin < globals.count(); begin += kKeys) {
+      __syncthreads();  // all threads have read the previous V tile
+      LoadGlobalTile(k, call_.global_k_row, globals, begin);
+      __syncthreads();
+      ComputeProbs([&](int j, int position) {
+        const int key = begin + j;
+        return key < globals.count() ? globals.At(key, globals.BlockOf(position)) : -INFINITY;
+      });
+      __syncthreads();
+      LoadGlobalTile(v, call_.global_v_row, globals, begin);
+      __syncthreads();
+      AddValues();
+    }
+  }
+
+  __device__ void LoadGlobalTile(const float* base, int64_t stride, const SequenceGlobals& globals,
+                                 int begin) {
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kDim; i += kThreads) {
+      const int j = i / kDim, c = i % kDim;
+      const bool valid = begin + j < globals.count() && c < call_.head_dim;
+      memory_.kv[j][c] = valid ? base[int64_t{globals.first() + begin + j} * stride + c] : 0.0f;
+    }
+  }
+
+  // One step of the online softmax: writes P of the K tile in memory_.kv to memory_.probs, and
+  // rescales out_ (P V) and sum_ (row sums), which hold the sums over earlier tiles. bias(j,
+  // position): what is added to the score of key j of the tile and the query at `position`, in log2
+  // units; -inf if the key is hidden or does not exist.
+  template <typename Bias>
+  __device__ __forceinline__ void ComputeProbs(const Bias& bias) {
     float scores[S::kThreadRows][S::kThreadKeys] = {};
 #pragma unroll 4
     for (int c = 0; c < kDim; c += 4) {
@@ -128,10 +168,7 @@ class F32Block {
       float most = max_[r];
 #pragma unroll
       for (int j = 0; j < S::kThreadKeys; ++j) {
-        const int key = begin + Lane() + j * S::kLanes;
-        const bool seen = key < sequence_.kv_len && !(masked && Hidden(key, position));
-        const float bias = seen ? bias_.Pair(position, key) : -INFINITY;
-        scores[r][j] = fmaf(scores[r][j], scale, bias);
+        scores[r][j] = fmaf(scores[r][j], scale, bias(Lane() + j * S::kLanes, position));
         most = fmaxf(most, scores[r][j]);
       }
 #pragma unroll
@@ -199,7 +236,7 @@ class F32Block {
 
   __device__ static float4 Vector(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
-  const AttentionCall& call_;
+  const Call& call_;
   F32Memory<kRows, kDim>& memory_;
   const Sequence sequence_;
   const HeadBias bias_;
@@ -224,25 +261,24 @@ class F32Block {
 // CTAs on the same SM hide the load latency.
 // Bound: 4 * rows * kv_len * head_dim FLOP at 67 TFLOP/s (H200); for kRows = 8, reading K and V
 // once.
-// Test: tests/kernels/attention/attention_test.cc.
-template <int kRows, int kDim>
-__global__ void __launch_bounds__(kThreads)
-    AttendF32Kernel(const __grid_constant__ AttentionCall call) {
+// Test: tests/kernels/attention/attention_test.cc, tests/kernels/attention/global_keys_test.cc.
+template <int kRows, int kDim, typename Call>
+__global__ void __launch_bounds__(kThreads) AttendF32Kernel(const __grid_constant__ Call call) {
   extern __shared__ __align__(16) unsigned char shared[];
   WaitOnDependentGrids();
   const QueryTile query_tile(call, static_cast<int>(blockIdx.x), kRows);
   if (query_tile.sequence < 0) return;
-  F32Block<kRows, kDim>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), query_tile,
-                        static_cast<int>(blockIdx.y))
+  F32Block<kRows, kDim, Call>(call, *reinterpret_cast<F32Memory<kRows, kDim>*>(shared), query_tile,
+                              static_cast<int>(blockIdx.y))
       .Run();
 }
 
-template <int kRows, int kDim>
-void LaunchF32(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
+template <int kRows, int kDim, typename Call>
+void LaunchF32(const Call& call, int64_t rows_total, CudaStream& stream) {
   constexpr int kSharedBytes = sizeof(F32Memory<kRows, kDim>);
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(kThreads), kSharedBytes, AttendF32Kernel<kRows, kDim>, call);
+         dim3(kThreads), kSharedBytes, AttendF32Kernel<kRows, kDim, Call>, call);
 }
 
 }  // namespace
@@ -258,6 +294,12 @@ void AttendF32(const AttentionCall& call, int64_t rows_total, int max_q_len, Cud
     few ? LaunchF32<8, 256>(call, rows_total, stream)
         : LaunchF32<64, 256>(call, rows_total, stream);
   }
+}
+
+void AttendF32Local(const LocalAttentionCall& call, int64_t rows_total, CudaStream& stream) {
+  if (call.head_dim <= 64) return LaunchF32<64, 64>(call, rows_total, stream);
+  if (call.head_dim <= 128) return LaunchF32<64, 128>(call, rows_total, stream);
+  LaunchF32<64, 256>(call, rows_total, stream);
 }
 
 }  // namespace quintet::cuda

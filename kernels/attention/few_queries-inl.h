@@ -101,6 +101,13 @@ void FillBiasFew(const AttentionTask& task, const DistanceBias& bias, int64_t i,
   for (int64_t j = keys; j % kN != 0; ++j) s[j] = kMinusInf;
 }
 
+// s += the bias of query row `i` and the global keys from `begin` on.
+void AddGlobalBiasFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t keys, float* s) {
+  const GlobalBias bias(*task.args->globals, task.global_keys, task.head);
+  const int32_t first = static_cast<int32_t>(begin) - bias.BlockOf(task.position + i);
+  for (int64_t j = 0; j < keys; ++j) s[j] += bias.At(first + static_cast<int32_t>(j));
+}
+
 void AddFireFew(const AttentionTask& task, int64_t i, int64_t begin, int64_t keys, float* s) {
   const F32 d;
   const PositionBias& bias = *task.args->bias;
@@ -144,10 +151,12 @@ void AddValueRowsFew(const float* s, const float* const* v, int64_t keys, const 
   for (; c < padded_dim; c += kN) AddValuesFew<kRows, 1>(s, v, keys, correction, c, o, stride);
 }
 
-// Adds one K/V tile to the softmax statistics and outputs of all query rows of the task. Keys are
-// channel-major in scratch; value rows are padded to whole SIMD vectors.
-void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
-                   const DistanceBias& bias, const TaskMask& mask, const KeyTile& tile) {
+// Adds one K/V tile, that of the iterator, to the softmax statistics and outputs of all query rows
+// of the task. Keys are channel-major in scratch; value rows are padded to whole SIMD vectors.
+void AttendTileFew(const TileIterator& iterator, const AttentionScratch& scratch,
+                   const TaskMask& mask, const KeyTile& tile) {
+  const AttentionTask& task = iterator.task;
+  const DistanceBias bias = iterator.bias();
   // Number of query rows processed together: their accumulators (rows x 4 SIMD vectors) fit into
   // the registers.
   constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
@@ -159,7 +168,12 @@ void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
   float* s = scratch.p;
   for (int64_t i = 0; i < task.rows; ++i) {
     q[i] = QueryRow(task, i);
-    FillBiasFew(task, bias, i, tile.begin, keys, s + i * kKeyTile);
+    if (iterator.global) {
+      std::fill_n(s + i * kKeyTile, kKeyTile, kMinusInf);
+      std::fill_n(s + i * kKeyTile, keys, 0.0f);
+    } else {
+      FillBiasFew(task, bias, i, tile.begin, keys, s + i * kKeyTile);
+    }
   }
   const float scale = task.args->scale;
   int64_t i = 0;
@@ -170,9 +184,13 @@ void AttendTileFew(const AttentionTask& task, const AttentionScratch& scratch,
     ScoreRowsFew<1>(q + i, scratch.k, head_dim, scale, keys, s + i * kKeyTile);
   }
   for (i = 0; i < task.rows; ++i) {
-    if (HasFire(*task.args)) AddFireFew(task, i, tile.begin, keys, s + i * kKeyTile);
-    if (mask.View(tile.begin, i, 1) != TileVisibility::kAll) {
-      HideMaskedFew(mask, i, tile.begin, keys, s + i * kKeyTile);
+    if (iterator.global) {
+      AddGlobalBiasFew(task, i, tile.begin, keys, s + i * kKeyTile);
+    } else {
+      if (HasFire(*task.args)) AddFireFew(task, i, tile.begin, keys, s + i * kKeyTile);
+      if (mask.View(tile.begin, i, 1) != TileVisibility::kAll) {
+        HideMaskedFew(mask, i, tile.begin, keys, s + i * kKeyTile);
+      }
     }
     SoftmaxRow(keys, s + i * kKeyTile, scratch.row_max + i, scratch.row_sum + i, correction + i);
   }
@@ -229,9 +247,9 @@ void AttendFew(const AttentionTask& whole, const AttentionScratch& s) {
       std::fill_n(s.row_sum, whole.rows, 0.0f);
     }
     if (tiles[turn].count > 0 &&
-        mask.View(tiles[turn].begin, 0, whole.rows) != TileVisibility::kNone) {
+        (iterator.global || mask.View(tiles[turn].begin, 0, whole.rows) != TileVisibility::kNone)) {
       LoadKeysFew(s, head_dim, &tiles[turn], ahead.done() ? nullptr : &tiles[turn ^ 1]);
-      AttendTileFew(iterator.task, s, iterator.bias(), mask, tiles[turn]);
+      AttendTileFew(iterator, s, mask, tiles[turn]);
     }
     if (iterator.last()) EndFew(iterator.task, s);
     iterator = ahead;

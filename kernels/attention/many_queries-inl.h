@@ -134,6 +134,7 @@ struct WideTile {
   const DistanceBias* bias;
   const AttentionScratch* scratch;
   int64_t first, rows;  // first query of the group within the task, number of queries
+  bool global;          // the tile is one of the global keys
   int64_t begin, keys;  // first key of the tile within the sequence, number of keys
 };
 
@@ -160,6 +161,42 @@ void AddFireWide(const WideTile& t) {
       const auto f = hn::Div(distance, hn::LoadU(d, length + u * kN));
       float* score = t.scratch->p + j * kGroup + u * kN;
       hn::StoreU(hn::Add(hn::LoadU(d, score), segments.Bias(f)), d, score);
+    }
+  }
+}
+
+// p += the bias of global keys.
+template <int kVectors>
+void AddGlobalBiasWide(const WideTile& t) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const GlobalBias bias(*t.task->args->globals, t.task->global_keys, t.task->head);
+  HWY_ALIGN int32_t blocks[kGroup];
+  for (int64_t i = 0; i < kVectors * kN; ++i) {
+    blocks[i] = bias.BlockOf(t.task->position + t.first + i);
+  }
+  const auto add = [&](int64_t j, int u, V32 value) HWY_ATTR {
+    float* score = t.scratch->p + j * kGroup + u * kN;
+    hn::StoreU(hn::Add(hn::LoadU(d, score), value), d, score);
+  };
+  // Most tiles of a long input are so far from the queries' blocks that all have the same bias.
+  const auto [first_block, last_block] = std::minmax_element(blocks, blocks + kVectors * kN);
+  const int32_t lowest = static_cast<int32_t>(t.begin) - *last_block;
+  const int32_t highest = static_cast<int32_t>(t.begin + t.keys - 1) - *first_block;
+  if (lowest >= bias.saturation() || highest <= -bias.saturation()) {
+    const auto value = hn::Set(d, bias.At(lowest));
+    for (int64_t j = 0; j < t.keys; ++j) {
+      for (int u = 0; u < kVectors; ++u) add(j, u, value);
+    }
+    return;
+  }
+  const auto limit = hn::Set(di, bias.saturation()), least = hn::Neg(limit);
+  for (int64_t j = 0; j < t.keys; ++j) {
+    const auto key = hn::Set(di, static_cast<int32_t>(t.begin + j));
+    for (int u = 0; u < kVectors; ++u) {
+      const auto difference = hn::Sub(key, hn::Load(di, blocks + u * kN));
+      const auto index = hn::Add(hn::Max(hn::Min(difference, limit), least), limit);
+      add(j, u, hn::GatherIndex(d, bias.table(), index));
     }
   }
 }
@@ -192,13 +229,21 @@ void AttendTileWide(const WideTile& t, const TaskMask& mask) {
   const int64_t head_dim = t.task->args->q.dim[2], stride = PaddedDim(head_dim);
   const int64_t position = t.task->position + t.first;
   HWY_ALIGN float strip[kKeyTile + kGroup];
-  t.bias->FillStrip(t.begin - position + kKeyTile - 1, -1, kKeyTile - 1 + kGroup, strip);
+  if (t.global) {
+    std::fill_n(strip, kKeyTile - 1 + kGroup, 0.0f);
+  } else {
+    t.bias->FillStrip(t.begin - position + kKeyTile - 1, -1, kKeyTile - 1 + kGroup, strip);
+  }
   const float* q_t = s.q_t + t.first * head_dim;
   float* o_t = s.o_t + t.first * head_dim;
   ScoreTile<kVectors>(q_t, s.k, stride, head_dim, t.task->args->scale, strip, t.keys, s.p);
-  if (HasFire(*t.task->args)) AddFireWide<kVectors>(t);
-  if (mask.View(t.begin, t.first, t.rows) == TileVisibility::kSome)
-    HideMaskedWide<kVectors>(t, mask);
+  if (t.global) {
+    AddGlobalBiasWide<kVectors>(t);
+  } else {
+    if (HasFire(*t.task->args)) AddFireWide<kVectors>(t);
+    if (mask.View(t.begin, t.first, t.rows) == TileVisibility::kSome)
+      HideMaskedWide<kVectors>(t, mask);
+  }
   V32 correction[kVectors];
   SoftmaxTile<kVectors>(t.keys, s.p, s.row_max + t.first, s.row_sum + t.first, correction);
   AddValueTile<kVectors>(s.p, s.v, stride, t.keys, correction, head_dim, o_t);
@@ -269,11 +314,13 @@ void AttendGroupsWide(const TileIterator& iterator, const TaskMask& mask, const 
   for (int64_t first = 0; first < iterator.task.rows; first += kGroup) {
     const int64_t rows = std::min(kGroup, iterator.task.rows - first);
     const int64_t position = iterator.task.position + first;
-    if (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
-        mask.View(keys.begin, first, rows) == TileVisibility::kNone) {
+    if (!iterator.global &&
+        (bias.Hidden(keys.begin - (position + rows - 1), keys.begin + keys.count - 1 - position) ||
+         mask.View(keys.begin, first, rows) == TileVisibility::kNone)) {
       continue;
     }
-    const WideTile tile{&iterator.task, &bias, &s, first, rows, keys.begin, keys.count};
+    const WideTile tile{&iterator.task, &bias,           &s,         first,
+                        rows,           iterator.global, keys.begin, keys.count};
     rows > kN ? AttendTileWide<2>(tile, mask) : AttendTileWide<1>(tile, mask);
   }
 }
@@ -289,7 +336,8 @@ void AttendWide(const AttentionTask& whole, const AttentionScratch& s) {
     if (!ahead.done()) tiles[turn ^ 1].Point(ahead);
     if (iterator.first()) BeginWide(iterator.task, s);
     const KeyTile& now = tiles[turn];
-    if (now.count > 0 && mask.View(now.begin, 0, whole.rows) != TileVisibility::kNone) {
+    if (now.count > 0 &&
+        (iterator.global || mask.View(now.begin, 0, whole.rows) != TileVisibility::kNone)) {
       LoadTileWide(s, whole.args->q.dim[2], now, ahead.done() ? nullptr : &tiles[turn ^ 1]);
       AttendGroupsWide(iterator, mask, now, s);
     }

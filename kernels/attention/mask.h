@@ -85,6 +85,9 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
   return first_key / kMaskTileKeys + sequence;
 }
 
+// Largest ColumnMask::reach. Sums of positions, lengths and a reach fit 32 bits.
+constexpr int64_t kMaxMaskReach = 1 << 24;
+
 // A ColumnMask hides key j of the packed keys from those queries of its sequence that are at
 // positions in the lower range [lower_begin[j], lower_end[j]) or in the upper range
 // [upper_begin[j], upper_end[j]). Positions are those of AttentionArgs::q_positions. A range with
@@ -95,6 +98,9 @@ QT_HOST_DEVICE inline int64_t FirstMaskTile(int64_t first_key, int64_t sequence)
 struct ColumnMask {
   std::span<const int32_t> lower_begin, lower_end, upper_begin, upper_end;  // [k_total] or empty
   std::span<const MaskTile> tiles;  // [MaskTiles(kv_offsets)] from SummariseMask
+  // The caller promises that these ranges hide all keys at more than this distance from a query, so
+  // that kernels need not look at their summaries. 0: no promise.
+  int64_t reach = 0;
 
   MaskColumns columns() const {
     const auto data = [](std::span<const int32_t> s) { return s.empty() ? nullptr : s.data(); };

@@ -71,27 +71,40 @@ struct AttentionTask {
   int64_t first_row, rows;  // rows of args.q
   int64_t position;         // position of the first row's query
   int64_t kv_len;
+  int64_t global_keys = 0;  // of the sequence (AttentionArgs::globals)
 };
 
-// Addresses of the keys and values [begin, begin + count) of a task's head.
+// Addresses of the keys and values [begin, begin + count) of a task's head, either of the
+// sequence's own keys or of its global keys.
 struct KeyRows {
   const float* k[kKeyTile];
   const float* v[kKeyTile];
 
-  void Point(const AttentionTask& task, int64_t begin, int64_t count) {
+  void Point(const AttentionTask& task, bool global, int64_t begin, int64_t count) {
     const AttentionArgs& args = *task.args;
     if (count == 0) return;
-    if (args.cache != nullptr) return PointIntoCache(task, begin, count);
-    const int64_t row = args.kv_offsets[static_cast<size_t>(task.sequence)] + begin;
-    const float* key = args.k.as<float>() + row * args.k.stride[0] + task.head * args.k.stride[1];
-    const float* value = args.v.as<float>() + row * args.v.stride[0] + task.head * args.v.stride[1];
-    for (int64_t j = 0; j < count; ++j) {
-      k[j] = key + j * args.k.stride[0];
-      v[j] = value + j * args.v.stride[0];
+    const size_t s = static_cast<size_t>(task.sequence);
+    if (global) {
+      PointToRows(args.globals->k, args.globals->v, task.head, args.globals->offsets[s] + begin,
+                  count);
+    } else if (args.cache != nullptr) {
+      PointIntoCache(task, begin, count);
+    } else {
+      PointToRows(args.k, args.v, task.head, args.kv_offsets[s] + begin, count);
     }
   }
 
  private:
+  void PointToRows(const Tensor& keys, const Tensor& values, int64_t head, int64_t row,
+                   int64_t count) {
+    const float* key = keys.as<float>() + row * keys.stride[0] + head * keys.stride[1];
+    const float* value = values.as<float>() + row * values.stride[0] + head * values.stride[1];
+    for (int64_t j = 0; j < count; ++j) {
+      k[j] = key + j * keys.stride[0];
+      v[j] = value + j * values.stride[0];
+    }
+  }
+
   // Computes the addresses of keys and values in the paged cache. Most keys are in the slot after
   // the previous key's slot, on the same page. The address of such a key follows from the previous
   // address without a division.
@@ -116,14 +129,19 @@ struct KeyRows {
   }
 };
 
-// Keys [begin, end) that some query of a task can see, given causality and asymmetric ALiBi (which
-// hides the keys on one side of a query). begin is a multiple of kKeyTile.
+// Keys [begin, end) that some query of a task can see, given causality, asymmetric ALiBi (which
+// hides the keys on one side of a query) and ColumnMask::reach. begin is a multiple of kKeyTile.
 struct KeyRange {
   int64_t begin = 0, end = 0;
   KeyRange() = default;
   KeyRange(const AttentionTask& task, const DistanceBias& bias) : end(task.kv_len) {
     if (bias.hide_after()) end = std::min(end, task.position + task.rows);
     if (bias.hide_before()) begin = std::max<int64_t>(0, task.position) / kKeyTile * kKeyTile;
+    const ColumnMask* mask = task.args->mask;
+    if (mask == nullptr || mask->reach == 0) return;
+    const int64_t first = std::max<int64_t>(0, task.position - mask->reach) / kKeyTile * kKeyTile;
+    begin = std::max(begin, first);
+    end = std::min(end, task.position + task.rows + mask->reach);
   }
 };
 
@@ -170,30 +188,38 @@ inline bool HasFire(const AttentionArgs& args) {
   return args.bias != nullptr && args.bias->kind == BiasKind::kFire;
 }
 
-// Iterates over the key tiles of all heads of a task. A head whose queries see no key has one empty
-// tile.
+// Iterates over the key tiles of all heads of a task: for each head those of the sequence's own
+// keys, then those of its global keys. A head whose queries see no own key has one empty tile of
+// these.
 struct TileIterator {
   explicit TileIterator(const AttentionTask& of) : task(of) { BeginHead(); }
 
   bool done() const { return task.head == task.heads_end; }
-  bool first() const { return begin == range.begin; }
-  bool last() const { return begin + kKeyTile >= range.end; }
+  bool first() const { return !global && begin == range.begin; }
+  bool last() const { return EndsRange() && (global || task.global_keys == 0); }
   int64_t keys() const { return std::clamp<int64_t>(range.end - begin, 0, kKeyTile); }
   DistanceBias bias() const { return {task.args->bias, task.args->causal, task.head}; }
   void Next() {
-    if (!last()) {
+    if (!EndsRange()) {
       begin += kKeyTile;
+    } else if (!last()) {
+      global = true;
+      range.begin = begin = 0;
+      range.end = task.global_keys;
     } else if (++task.head < task.heads_end) {
       BeginHead();
     }
   }
 
   AttentionTask task;
+  bool global = false;  // the tile is one of the global keys
   KeyRange range;
   int64_t begin;
 
  private:
+  bool EndsRange() const { return begin + kKeyTile >= range.end; }
   void BeginHead() {
+    global = false;
     range = KeyRange(task, bias());
     begin = range.begin;
   }
@@ -206,7 +232,7 @@ struct KeyTile {
   void Point(const TileIterator& iterator) {
     begin = iterator.begin;
     count = iterator.keys();
-    rows.Point(iterator.task, begin, count);
+    rows.Point(iterator.task, iterator.global, begin, count);
   }
 
   // Prefetches key and value row j into the L2 cache; no-op if j >= count.

@@ -57,18 +57,20 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
 }
 
 // One thread's share of a CTA's work on a query tile. kFire is a template parameter, because FIRE's
-// network is long code that slows down kernels that do not need it.
-template <typename T, int kDim, bool kFire>
+// network is long code that slows down kernels that do not need it. Call is AttentionCall or
+// LocalAttentionCall.
+template <typename T, int kDim, bool kFire, typename Call>
 class TiledBlock {
   using S = TileSizes<kDim>;
+  static constexpr bool kLocal = std::is_same_v<Call, LocalAttentionCall>;
   static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
   static constexpr int kRowStep = S::kThreads / kPieces;
   static constexpr int kKeyGroups = S::kKeys / 8;
   static constexpr int kDimGroups = kDim / 8;
 
  public:
-  __device__ TiledBlock(const AttentionCall& call, TileMemory<T, kDim>& memory,
-                        const QueryTile& query_tile, int head)
+  __device__ TiledBlock(const Call& call, TileMemory<T, kDim>& memory, const QueryTile& query_tile,
+                        int head)
       : call_(call),
         memory_(memory),
         sequence_(call, query_tile.sequence),
@@ -80,7 +82,8 @@ class TiledBlock {
         position_(sequence_.position + query_tile.row) {}
 
   __device__ void Run() {
-    const KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
+    KeyRange range(Bias(), position_, rows_, sequence_.kv_len, S::kKeys);
+    if constexpr (kLocal) range.Limit(position_, rows_, call_.reach, S::kKeys);
     LoadQueries();
     const int first = NextTile(range.begin, range.end);
     if (first < range.end) LoadTile(first, 0);
@@ -96,6 +99,7 @@ class TiledBlock {
       Scores(stage);
       AddTile(begin, stage);
     }
+    if constexpr (kLocal) AttendGlobals();
     CpAsyncWait<0>();
     __syncthreads();  // if there are no keys, the copies of the queries finish only here
     StoreOutput();
@@ -221,6 +225,85 @@ class TiledBlock {
     }
   }
 
+  __device__ SequenceGlobals Globals() const {
+    return SequenceGlobals(call_, sequence_.index, static_cast<int>(head_));
+  }
+
+  // Adds the tiles of the sequence's global keys.
+  __device__ void AttendGlobals() {
+    const int count = Globals().count();
+    if (count == 0) return;
+    __syncthreads();  // every warp has finished the last tile of the sequence's own keys
+    LoadGlobalTile(0, 0);
+    CpAsyncCommit();
+    int stage = 0;
+    for (int begin = 0; begin < count; begin += S::kKeys, stage ^= 1) {
+      CpAsyncWait<0>();
+      __syncthreads();  // this tile has arrived, and every warp has finished the previous one
+      if (begin == 0) KeepQueries();
+      if (begin + S::kKeys < count) LoadGlobalTile(begin + S::kKeys, stage ^ 1);
+      CpAsyncCommit();
+      Scores(stage);
+      AddGlobalTile(begin, stage);
+    }
+  }
+
+  // Starts copying the tile of global keys from number `begin` on to pipeline stage `stage`.
+  __device__ void LoadGlobalTile(int begin, int stage) {
+    const SequenceGlobals globals = Globals();
+    const T* k = static_cast<const T*>(call_.global_k) + head_ * call_.global_k_head;
+    const T* v = static_cast<const T*>(call_.global_v) + head_ * call_.global_v_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    for (int j = static_cast<int>(threadIdx.x) / kPieces; j < S::kKeys; j += kRowStep) {
+      const bool valid = begin + j < globals.count();
+      const int64_t row = globals.first() + (valid ? begin + j : 0);
+      const int to = Swizzled<kDim>(j, piece);
+      CopyPiece(memory_.k[stage] + to, k + row * call_.global_k_row, piece, call_.head_dim, valid,
+                call_.global_vectors);
+      CopyPiece(memory_.v[stage] + to, v + row * call_.global_v_row, piece, call_.head_dim, valid,
+                call_.global_vectors);
+    }
+  }
+
+  // As AddTile, for the tile of global keys from number `begin` on.
+  __device__ void AddGlobalTile(int begin, int stage) {
+    const SequenceGlobals globals = Globals();
+    const int end = begin + S::kKeys, last = position_ + rows_ - 1;
+    float scale = 1.0f, row_bias = 0.0f;
+    const bool plain = call_.scale >= 0.0f && end <= globals.count() &&
+                       globals.Constant(begin, end, position_, last);
+    if (plain) {
+      scale = call_.scale * kLog2E;
+      row_bias = globals.At(begin, globals.BlockOf(position_));
+    }
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      if (!plain) AddGlobalBias(scores_[m], globals, begin, WarpRow() + m * 16);
+      float rescale[2];
+      softmax_[m].ComputeProbs(scores_[m], scale, row_bias, rescale);
+      Rescale(out_[m], rescale);
+    }
+    AddValues(stage);
+  }
+
+  // score = score * scale + bias, -inf for keys that do not exist. `row`: first of the warp's 16
+  // queries, within the query tile.
+  __device__ void AddGlobalBias(float (&scores)[kKeyGroups][4], const SequenceGlobals& globals,
+                                int begin, int row) const {
+    const float scale = call_.scale * kLog2E;
+    const int position = position_ + row + Lane() / 4;
+    const int block[2] = {globals.BlockOf(position), globals.BlockOf(position + 8)};
+#pragma unroll
+    for (int j = 0; j < kKeyGroups; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = begin + j * 8 + Lane() % 4 * 2 + e % 2;
+        scores[j][e] = fmaf(scores[j][e], scale, globals.At(key, block[e / 2]));
+      }
+    }
+    if (begin + S::kKeys > globals.count()) HideFrom(scores, globals.count() - begin);
+  }
+
   // Adds bias and mask to the scores of the K/V tile at key `begin`, computes P from them, and adds
   // P V to out_.
   __device__ void AddTile(int begin, int stage) {
@@ -323,7 +406,7 @@ class TiledBlock {
     }
   }
 
-  const AttentionCall& call_;
+  const Call& call_;
   TileMemory<T, kDim>& memory_;
   const Sequence sequence_;
   const KeyRows key_rows_;
@@ -343,31 +426,32 @@ class TiledBlock {
 // keys; P rounded to T, as FlashAttention-2 does (Dao 2023). A row that sees no key gives zeros. A
 // tile in which the bias is constant (all distances are past the end of the bias table) costs one
 // more addition per row than a tile without bias; in other tiles the bias is looked up once per
-// diagonal.
+// diagonal. Global keys follow in tiles of their own; theirs is looked up once per score.
 // Mapping: grid (query tiles, heads); a warp owns kRowTiles * 16 queries, whose scores, P and sums
 // stay in registers. K and V are copied by cp.async into two stages, with one barrier per tile.
 // Bound: 4 rows kv_len head_dim FLOP at the peak of mma.sync, which on sm_90 is below that of
 // wgmma.
-// Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
-template <typename T, int kDim, bool kFire>
+// Test: tests/kernels/attention/attention_test.cc, tests/kernels/attention/global_keys_test.cc.
+// History: attention/NOTES.md.
+template <typename T, int kDim, bool kFire, typename Call>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
-    AttendTiledKernel(const __grid_constant__ AttentionCall call) {
+    AttendTiledKernel(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) unsigned char shared[];
   WaitOnDependentGrids();
   const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
   if (query_tile.sequence < 0) return;
-  TiledBlock<T, kDim, kFire>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared), query_tile,
-                             static_cast<int>(blockIdx.y))
+  TiledBlock<T, kDim, kFire, Call>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared),
+                                   query_tile, static_cast<int>(blockIdx.y))
       .Run();
 }
 
-template <typename T, int kDim, bool kFire>
-void LaunchTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
+template <typename T, int kDim, bool kFire, typename Call>
+void LaunchTiled(const Call& call, int64_t rows_total, CudaStream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire>, call);
+         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire, Call>, call);
 }
 
 template <typename T, int kDim>
@@ -387,5 +471,14 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stre
 }
 template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, CudaStream&);
 template void AttendTiled<__half>(const AttentionCall&, int64_t, CudaStream&);
+
+template <typename T>
+void AttendTiledLocal(const LocalAttentionCall& call, int64_t rows_total, CudaStream& stream) {
+  if (call.head_dim <= 64) return LaunchTiled<T, 64, false>(call, rows_total, stream);
+  if (call.head_dim <= 128) return LaunchTiled<T, 128, false>(call, rows_total, stream);
+  LaunchTiled<T, 256, false>(call, rows_total, stream);
+}
+template void AttendTiledLocal<__nv_bfloat16>(const LocalAttentionCall&, int64_t, CudaStream&);
+template void AttendTiledLocal<__half>(const LocalAttentionCall&, int64_t, CudaStream&);
 
 }  // namespace quintet::cuda
