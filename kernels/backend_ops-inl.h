@@ -6,6 +6,7 @@
 
 void RmsNorm(const RmsNormArgs& args, Executor& executor);
 void LayerNorm(const LayerNormArgs& args, Executor& executor);
+void RmsNormSums(const RmsNormSumsArgs& args, Executor& executor);
 void Embedding(const EmbeddingArgs& args, Executor& executor);
 void PoolRows(const PoolRowsArgs& args, Executor& executor);
 void Rotary(const RotaryArgs& args, Executor& executor);

@@ -13,6 +13,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/kv_cache.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/norm_sums.h"
 #include "kernels/ops/pooling.h"
 #include "kernels/ops/rotary.h"
 #include "kernels/runtime/cuda_stream.h"
