@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kTileWords = sizeof(MaskTile) / 4;
 constexpr int64_t kSegmentWords = sizeof(PoolSegment) / 4;
+constexpr int64_t kRangeWords = sizeof(RowRange) / 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -36,10 +37,17 @@ void PackedModel::CarveArrays(Carver& carver) {
     pool_segments_ = carver.TakeTensor(DType::kI32, {tokens, kSegmentWords});
   }
   if (adapter_slot_count() > 0) encoder_adapters_ = carver.TakeTensor(DType::kI32, {tokens});
-  if (config_.has_encoder()) return;
+  if (config_.global_block > 0) {
+    const int64_t most = config_.GlobalTokens(tokens);
+    globals_.ranges = carver.TakeTensor(DType::kI32, {most, kRangeWords});
+    globals_.offsets = carver.TakeTensor(DType::kI32, {tokens + 1});
+    if (adapter_slot_count() > 0) globals_.adapters = carver.TakeTensor(DType::kI32, {most});
+  }
+  if (config_.has_encoder() && config_.local_radius == 0) return;
   mask_lower_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_upper_ = carver.TakeTensor(DType::kI32, {tokens});
   mask_tiles_ = carver.TakeTensor(DType::kI32, {MaxMaskTiles(tokens), kTileWords});
+  if (config_.has_encoder()) return;
   gather_rows_ = carver.TakeTensor(DType::kI32, {limits_.max_step_tokens});
 }
 
@@ -70,6 +78,7 @@ void PackedModel::BeginEncode(const EncodeBatch& batch) {
   std::copy(offsets.begin(), offsets.end(), encoder_offsets_.as<int32_t>());
   encode_upload_ = stream_.CopyH2D(encoder_arrays_.data, used * 4);
   SetMask(batch);
+  SetGlobals(batch);
   SetAdapters(batch);
   layer_ = row_ = 0;
   sweep_ = Sweep::kProject;
@@ -95,21 +104,25 @@ void PackedModel::SetAdapters(const EncodeBatch& batch) {
     std::fill(rows + batch.offsets[s], rows + batch.offsets[s + 1], batch.adapters[s]);
   }
   encode_upload_ = stream_.CopyH2D(rows, encoder_padded_rows_ * 4);
+  if (globals_.rows > 0) {
+    int32_t* const globals = globals_.adapters.as<int32_t>();
+    for (int64_t g = 0; g < globals_.rows; ++g) globals[g] = rows[globals_.all_ranges()[g].begin];
+    encode_upload_ = stream_.CopyH2D(globals, globals_.rows * 4);
+  }
   if (stream_.backend() == Backend::kCpu) return;
   DivideByAdapter({rows, static_cast<size_t>(encoder_rows_)}, kMinMergedLoraRows, &encoder_ranges_);
   if (!encoder_ranges_.empty()) encoder_ranges_.back().end = encoder_padded_rows_;
 }
 
-// Copies the batch's mask (lower_begin, upper_end) to the device. Also copies one summary per 64
-// keys (MaskTile), by which attention skips keys that are hidden from all queries of a block; the
-// summaries are computed once for all layers. mask_ stays empty if the batch has no mask.
+// Copies the batch's mask (lower_begin, upper_end), or that of the encoder's window, to the device.
+// mask_ stays empty if no key is hidden.
 void PackedModel::SetMask(const EncodeBatch& batch) {
   bidirectional_ = batch.bidirectional;
   mask_ = ColumnMask();
   const bool plain = batch.lower_begin.empty() && batch.upper_end.empty();
   if (config_.has_encoder()) {
     QT_CHECK(plain && batch.positions.empty() && !batch.bidirectional);
-    return;
+    return SetWindow(batch.offsets);
   }
   QT_CHECK(batch.positions.empty() || batch.positions.size() == batch.tokens.size());
   if (plain) return;
@@ -122,12 +135,65 @@ void PackedModel::SetMask(const EncodeBatch& batch) {
   };
   mask_.lower_begin = copy(batch.lower_begin, mask_lower_);
   mask_.upper_end = copy(batch.upper_end, mask_upper_);
-  const size_t tiles = static_cast<size_t>(MaskTiles(batch.offsets));
+  SummariseMask(batch.offsets);
+}
+
+// The mask of ModelConfig::local_radius; none if all inputs are so short that it hides nothing.
+void PackedModel::SetWindow(std::span<const int32_t> offsets) {
+  const int64_t radius = config_.local_radius;
+  int64_t longest = 0;
+  for (int64_t s = 0; s < encoder_sequences_; ++s) {
+    longest = std::max<int64_t>(longest, offsets[s + 1] - offsets[s]);
+  }
+  if (radius == 0 || longest <= radius + 1) return;
+  const int32_t* positions = encoder_positions_.as<int32_t>();
+  int32_t* lower = mask_lower_.as<int32_t>();
+  int32_t* upper = mask_upper_.as<int32_t>();
+  for (int64_t row = 0; row < encoder_rows_; ++row) {
+    lower[row] = positions[row] + static_cast<int32_t>(radius) + 1;
+    upper[row] = positions[row] - static_cast<int32_t>(radius);
+  }
+  const size_t rows = static_cast<size_t>(encoder_rows_);
+  stream_.CopyH2D(lower, encoder_rows_ * 4);
+  encode_upload_ = stream_.CopyH2D(upper, encoder_rows_ * 4);
+  mask_.lower_begin = {lower, rows};
+  mask_.upper_end = {upper, rows};
+  mask_.reach = radius;
+  SummariseMask(offsets);
+}
+
+// Copies one summary per 64 keys (MaskTile) of mask_ to the device, by which attention skips keys
+// that are hidden from all queries of a block. They are computed once for all layers.
+void PackedModel::SummariseMask(std::span<const int32_t> offsets) {
+  const size_t tiles = static_cast<size_t>(MaskTiles(offsets));
   const std::span<MaskTile> summaries(mask_tiles_.as<MaskTile>(), tiles);
-  SummariseMask(mask_.columns(), batch.offsets, summaries);
+  quintet::SummariseMask(mask_.columns(), offsets, summaries);
   encode_upload_ =
       stream_.CopyH2D(summaries.data(), static_cast<int64_t>(tiles * sizeof(MaskTile)));
   mask_.tiles = summaries;
+}
+
+// Assigns the rows of each input to its global tokens: global_block rows to each, and the rows that
+// are left to the last one. An input of fewer rows has no global tokens.
+void PackedModel::SetGlobals(const EncodeBatch& batch) {
+  globals_.rows = 0;
+  if (config_.global_block == 0) return;
+  RowRange* ranges = globals_.ranges.as<RowRange>();
+  int32_t* offsets = globals_.offsets.as<int32_t>();
+  const int32_t block = static_cast<int32_t>(config_.global_block);
+  offsets[0] = 0;
+  for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
+    const int32_t begin = batch.offsets[s], end = batch.offsets[s + 1];
+    const int32_t count = static_cast<int32_t>(config_.GlobalTokens(end - begin));
+    for (int32_t g = 0; g < count; ++g) {
+      ranges[offsets[s] + g] = {begin + g * block, g + 1 < count ? begin + (g + 1) * block : end};
+    }
+    offsets[s + 1] = offsets[s] + count;
+  }
+  globals_.rows = offsets[encoder_sequences_];
+  encode_upload_ = stream_.CopyH2D(offsets, (encoder_sequences_ + 1) * 4);
+  if (globals_.rows == 0) return;
+  encode_upload_ = stream_.CopyH2D(ranges, globals_.rows * static_cast<int64_t>(sizeof(RowRange)));
 }
 
 // Multiply-adds of one row in all GEMMs of one layer. EncodeSlice measures work in units of this
@@ -146,13 +212,15 @@ int64_t PackedModel::SequenceOf(int64_t row) const {
 
 // Encodes the whole batch by launching captured CUDA graphs and returns true. Returns false, with
 // nothing enqueued, if there are no graphs for this batch or it cannot use graphs. Only batches on
-// a GPU with at most 1024 rows, without a mask, not `bidirectional` and with empty encoder_ranges_
-// use graphs. Graphs are captured the second time that a batch has the same key (encode_graphs_).
+// a GPU with at most 1024 rows, without a mask of the caller, not `bidirectional` and with empty
+// encoder_ranges_ use graphs. (An encoder's window and global tokens depend only on the offsets.)
+// Graphs are captured the second time that a batch has the same key (encode_graphs_).
 bool PackedModel::EncodeByGraph() {
   constexpr int64_t kMaxRows = 1024;
   constexpr int64_t kFirstGraphLayers = 2;
   if (stream_.backend() == Backend::kCpu || encoder_rows_ > kMaxRows) return false;
-  if (!mask_.tiles.empty() || bidirectional_) return false;
+  const bool masked_by_caller = !mask_.tiles.empty() && config_.local_radius == 0;
+  if (masked_by_caller || bidirectional_) return false;
   const bool merged = Merged(encoder_adapter_);
   if (!merged && !encoder_ranges_.empty()) return false;
   const int64_t layers = static_cast<int64_t>(InputStack().layers.size());
@@ -198,7 +266,7 @@ bool PackedModel::EncodeSlice(int64_t work) {
     int64_t cost = w.qkv.n() * w.qkv.k();
     if (sweep_ == Sweep::kFinish) {
       const int32_t* sequence = encoder_offsets_.as<int32_t>() + SequenceOf(row_);
-      cost = unit - cost + 2 * config_.inner() * (sequence[1] - sequence[0]);
+      cost = unit - cost + 2 * config_.inner() * config_.EncoderKeys(sequence[1] - sequence[0]);
     }
     const double affordable = std::clamp(budget / static_cast<double>(cost), min_rows, max_rows);
     // Split the remaining rows into blocks of equal size, to avoid a small last block.
@@ -258,7 +326,17 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   const Tensor qkv = encoder_qkv_.Rows(0, encoder_rows_);
   const Tensor q = HeadsOf(rows.qkv.Rows(0, end - begin), QkvPart::kQuery);
   const Tensor attended = rows.qkv.Columns(0, config_.inner());
+  const size_t batch_offsets = static_cast<size_t>(encoder_sequences_) + 1;
   ColumnMask mask = mask_;
+  GlobalKeys globals;
+  if (globals_.rows > 0) {
+    const Tensor global_qkv = globals_.qkv.Rows(0, globals_.rows);
+    globals = {.k = HeadsOf(global_qkv, QkvPart::kKey),
+               .v = HeadsOf(global_qkv, QkvPart::kValue),
+               .offsets = {globals_.offsets.as<int32_t>(), batch_offsets},
+               .block = config_.global_block,
+               .bias = &InputStack().layers[rows.layer].global_bias};
+  }
   AttentionArgs args = {.q = q,
                         .out = q,
                         .k = HeadsOf(qkv, QkvPart::kKey),
@@ -266,11 +344,12 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
                         .causal = !config_.has_encoder() && !bidirectional_,
                         .bias = &InputStack().layers[rows.layer].bias,
                         .mask = mask.tiles.empty() ? nullptr : &mask,
+                        .globals = globals_.rows == 0 ? nullptr : &globals,
                         .scale = AttentionScale(rows.layer),
                         .scratch = scratch_};
   const int32_t* offsets = encoder_offsets_.as<int32_t>();
   if (end - begin == encoder_rows_) {
-    args.q_offsets = std::span(offsets, static_cast<size_t>(encoder_sequences_) + 1);
+    args.q_offsets = std::span(offsets, batch_offsets);
     args.kv_offsets = args.q_offsets;
     Attention(args, stream_);
     return attended;
@@ -293,6 +372,9 @@ Tensor PackedModel::AttendInput(const LayerRows& rows) {
   // within this call: its sequence 0 is input `first` of the batch. The computed index is thus too
   // small by `first`; to make up for this, pass a view of the tiles that begins at tile `first`.
   if (args.mask != nullptr) mask.tiles = mask.tiles.subspan(static_cast<size_t>(first));
+  if (args.globals != nullptr) {
+    globals.offsets = globals.offsets.subspan(static_cast<size_t>(first), sequences + 1);
+  }
   Attention(args, stream_);
   return attended;
 }

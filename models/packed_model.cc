@@ -139,6 +139,11 @@ void PackedModel::Carve(Carver& carver) {
     history_ = carver.TakeTensor(DType::kI32, {limits_.cache_pages * limits_.page_size});
   }
   encoder_qkv_ = carver.TakeTensor(activations_, {limits_.max_encode_tokens, 3 * config_.inner()});
+  if (config_.global_block > 0) {
+    const int64_t globals = config_.GlobalTokens(limits_.max_encode_tokens);
+    globals_.x = carver.TakeTensor(DType::kF32, {globals, config_.d_model});
+    globals_.qkv = carver.TakeTensor(activations_, {globals, 3 * config_.inner()});
+  }
   normed_ = carver.TakeTensor(activations_, {block_rows_, config_.d_model});
   hidden_ = carver.TakeTensor(activations_, {block_rows_, config_.d_ff});
 

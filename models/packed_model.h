@@ -14,6 +14,7 @@
 #include "kernels/attention/mask.h"
 #include "kernels/base/carver.h"
 #include "kernels/linear/linear.h"
+#include "kernels/ops/norm_sums.h"
 #include "kernels/runtime/graph_cache.h"
 #include "kernels/runtime/grid_wait_right.h"
 #include "models/adapter_pool.h"
@@ -185,6 +186,22 @@ class PackedModel : public Model {
   int32_t encoder_adapter_ = -1;              // all inputs have this one; -1: they differ
   std::vector<AdapterRange> encoder_ranges_;  // of all rows; on a GPU, if some are worth dividing
 
+  // The global tokens of the current input batch (ModelConfig::global_block), by input. A family
+  // with global tokens computes x and qkv of all of them in the first sweep of each layer.
+  struct GlobalTokens {
+    int64_t rows = 0;  // number of global tokens in the batch
+    Tensor x;          // [most rows, d_model] f32: sums of normed rows
+    Tensor qkv;        // [most rows, 3 I]; attention does not read the queries
+    // Pinned, with device copies. ranges: the rows of encoder_x_ that each one sums, ascending.
+    Tensor ranges;    // [most rows, 2] i32: RowRange
+    Tensor offsets;   // [max_encode_tokens + 1] i32: first row of each input
+    Tensor adapters;  // [most rows] i32, if there are adapters: as row_adapters_
+
+    std::span<const RowRange> all_ranges() const {
+      return {ranges.as<const RowRange>(), static_cast<size_t>(rows)};
+    }
+  } globals_;
+
   // The adapter of each row of the GEMMs that are enqueued next; -1: none. Empty: no row has one.
   // Pinned, with a device copy.
   std::span<const int32_t> row_adapters_;
@@ -237,6 +254,9 @@ class PackedModel : public Model {
   void Correct(const AddLoraArgs& args);
   void GemmWithRowBias(const LinearArgs& args, const AddLoraArgs& lora);
   void SetMask(const EncodeBatch& batch);
+  void SetWindow(std::span<const int32_t> offsets);
+  void SummariseMask(std::span<const int32_t> offsets);
+  void SetGlobals(const EncodeBatch& batch);
   void SetAdapters(const EncodeBatch& batch);
   bool EncodeByGraph();
   int64_t LayerCostPerRow() const;
@@ -286,8 +306,9 @@ class PackedModel : public Model {
   // entry is the number of rows of the block. block_positions_: position of that row in the input.
   Tensor block_offsets_;    // [kBlockRows + 1] i32
   Tensor block_positions_;  // [kBlockRows] i32
-  // For decoder-only models. mask_lower_, mask_upper_: EncodeBatch::lower_begin and upper_end.
-  // mask_tiles_: one summary (MaskTile) of the mask per 64 keys. gather_rows_: the row indices
+  // For decoder-only models and encoders with a window (ModelConfig::local_radius). mask_lower_,
+  // mask_upper_: EncodeBatch::lower_begin and upper_end, or the window's. mask_tiles_: one summary
+  // (MaskTile) of the mask per 64 keys. gather_rows_, for decoder-only models: the row indices
   // passed to EncodedRows. On a GPU, pool_segments_: the segments passed to PoolEncoded.
   Tensor mask_lower_;     // [max_encode_tokens] i32
   Tensor mask_upper_;     // [max_encode_tokens] i32

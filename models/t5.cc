@@ -88,6 +88,8 @@ class T5Model final : public EncoderDecoderModel {
   // rows.qkv = Wqkv norm(x), where the argument `in` represents norm(x). Rotary models also rotate
   // the result.
   void ProjectQkv(const NormedInput& in, const LayerWeights& w, const LayerRows& rows);
+  // LongT5: computes the keys and values of the global tokens whose last row is in `rows`.
+  void ProjectGlobals(const LayerWeights& w, const LayerRows& rows);
   // Returns the cross-attention queries Wcq norm(x) [rows, heads * head_dim], where the argument
   // `in` represents norm(x). Rotary models also rotate the queries. The queries overwrite the query
   // columns of rows.qkv.
@@ -111,7 +113,10 @@ void T5Model::EncoderLayer(const LayerRows& rows) {
   const Residual x = {rows.x, encoder_norm_};
 
   // Self-attention: x += Wo attention(Wqkv norm(x)).
-  if (rows.project) ProjectQkv(LayerInput(weights_.encoder, rows.layer, x), w, rows);
+  if (rows.project) {
+    ProjectQkv(LayerInput(weights_.encoder, rows.layer, x), w, rows);
+    ProjectGlobals(w, rows);
+  }
   if (!rows.finish) return;  // first sweep: attention needs the keys of all rows
   const Tensor attended = SelfAttention(rows);
   const NormedInput normed = AddThenNorm(w.attention_out, attended, x, {w.ffn_norm, w.ffn_in});
@@ -157,6 +162,34 @@ void T5Model::ProjectQkv(const NormedInput& in, const LayerWeights& w, const Lay
     Rotate(HeadsOf(qkv, part), HeadsOf(rows.qkv, part), rows.positions,
            part == QkvPart::kQuery ? Side::kQuery : Side::kKeyValue);
   }
+}
+
+// A global token is the sum of normed rows of its block of tokens, with a norm of its own,
+// projected by the same weights as the tokens. Rows before those of `rows` still have the values
+// that they had at the beginning of the layer, because no row changes in its first sweep.
+void T5Model::ProjectGlobals(const LayerWeights& w, const LayerRows& rows) {
+  const std::span<const RowRange> ranges = globals_.all_ranges();
+  const auto ends_until = [&](int64_t row) {
+    return std::upper_bound(ranges.begin(), ranges.end(), row,
+                            [](int64_t at, const RowRange& range) { return at < range.end; }) -
+           ranges.begin();
+  };
+  const int64_t begin = ends_until(rows.begin), end = ends_until(rows.begin + rows.count());
+  if (begin == end) return;
+  const size_t first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+  const Tensor x = globals_.x.Rows(begin, end);
+  RmsNormSums({.x = encoder_x_.Rows(0, rows.begin + rows.count()),
+               .gamma = w.attention_norm,
+               .ranges = ranges.subspan(first, count),
+               .y = x,
+               .eps = config_.norm_eps},
+              stream_);
+  const std::span<const int32_t> adapters = std::exchange(row_adapters_, {});
+  const std::span<const AdapterRange> adapter_ranges = std::exchange(row_ranges_, {});
+  if (!adapters.empty()) row_adapters_ = {globals_.adapters.as<int32_t>() + begin, count};
+  NormedGemm({x, w.global_norm, {}}, {.w = &w.qkv, .y = globals_.qkv.Rows(begin, end)});
+  row_adapters_ = adapters;
+  row_ranges_ = adapter_ranges;
 }
 
 Tensor T5Model::ProjectCrossQuery(const NormedInput& in, const LayerWeights& w,

@@ -144,6 +144,12 @@ std::string Ids(const std::vector<int32_t>& ids) {
 }
 std::string Id(int32_t id) { return id < 0 ? "none" : absl::StrCat(id); }
 
+std::string EncoderAttention(const ModelConfig& c) {
+  const std::string window = absl::StrCat("radius ", c.local_radius);
+  if (c.global_block == 0) return absl::StrCat("local, ", window);
+  return absl::StrCat("transient-global, ", window, ", blocks of ", c.global_block);
+}
+
 void PrintModel(const Inspection& in, const MemoryPlan& memory) {
   const ModelConfig& c = in.config;
   PrintField("architecture", absl::StrCat(FamilyName(c.family), ", head: ", HeadName(c.head)));
@@ -155,6 +161,7 @@ void PrintModel(const Inspection& in, const MemoryPlan& memory) {
       "positions",
       absl::StrCat(PositionName(c.position),
                    c.position_limit() > 0 ? absl::StrCat(", at most ", c.position_limit()) : ""));
+  if (c.local_radius > 0) PrintField("encoder attention", EncoderAttention(c));
   PrintField("logits", c.scale_logits.value_or(false) ? "scaled by d_model^-0.5" : "not scaled");
   PrintField("parameters", absl::StrCat(memory.model.parameters));
   std::vector<std::string> types;
@@ -221,6 +228,8 @@ nlohmann::json ConfigJson(const ModelConfig& c) {
           {"activation", ActivationName(c.activation)},
           {"gated", c.gated},
           {"positions", PositionName(c.position)},
+          {"local_radius", c.local_radius},
+          {"global_block", c.global_block},
           {"scale_logits", c.scale_logits.value_or(false)},
           {"converted_dtype", c.converted_dtype},
           {"eos_ids", c.eos_ids},

@@ -23,10 +23,11 @@ constexpr int64_t kMaxLabels = 100000;
 void ReadFamily(ConfigFields* fields, ModelConfig* config) {
   const auto type = fields->String("model_type");
   if (!type) {
-    fields->Invalid("model_type", "expected t5, mt5, umt5, flash_t5 or gpt2, got none");
+    fields->Invalid("model_type", "expected t5, mt5, umt5, longt5, flash_t5 or gpt2, got none");
     return;
   }
-  for (Family f : {Family::kT5, Family::kMT5, Family::kUMT5, Family::kFat5, Family::kGpt2}) {
+  for (Family f :
+       {Family::kT5, Family::kMT5, Family::kUMT5, Family::kLongT5, Family::kFat5, Family::kGpt2}) {
     if (*type == FamilyName(f)) {
       config->family = f;
       return;
@@ -34,7 +35,7 @@ void ReadFamily(ConfigFields* fields, ModelConfig* config) {
   }
   fields->Fail(absl::UnimplementedError(
       absl::StrCat("config.json: model_type \"", Printable(*type),
-                   "\" is not supported; expected t5, mt5, umt5, flash_t5 or gpt2")));
+                   "\" is not supported; expected t5, mt5, umt5, longt5, flash_t5 or gpt2")));
 }
 
 // Returns the task head of a model class that config.json names in `architectures`, e.g.
@@ -52,13 +53,15 @@ std::optional<Head> HeadOfClass(Family family, absl::string_view name) {
   }
   // Fine-tuned mT5 and UMT5 checkpoints often name a T5 class in `architectures`. Therefore each of
   // these families accepts the class prefixes T5, MT5 and UMT5.
-  if (family == Family::kFat5 ? !strip("FlashT5")
-                              : !(strip("T5") || strip("MT5") || strip("UMT5"))) {
+  if (family == Family::kFat5     ? !strip("FlashT5")
+      : family == Family::kLongT5 ? !strip("LongT5")
+                                  : !(strip("T5") || strip("MT5") || strip("UMT5"))) {
     return std::nullopt;
   }
   if (name == "ForConditionalGeneration" || name == "WithLMHeadModel") return Head::kLanguageModel;
   if (name == "Model") return Head::kNone;
   if (name == "EncoderModel") return Head::kEncoder;
+  if (family == Family::kLongT5) return std::nullopt;  // transformers has no other heads for it
   if (name == "ForSequenceClassification") return Head::kSequenceClassification;
   if (name == "ForTokenClassification") return Head::kTokenClassification;
   if (name == "ForQuestionAnswering") return Head::kQuestionAnswering;

@@ -13,8 +13,8 @@
 
 namespace quintet {
 
-enum class Family : uint8_t { kT5, kMT5, kUMT5, kFat5, kGpt2 };
-// Returns config.json's model_type: "t5", "mt5", "umt5", "flash_t5" or "gpt2".
+enum class Family : uint8_t { kT5, kMT5, kUMT5, kLongT5, kFat5, kGpt2 };
+// Returns config.json's model_type: "t5", "mt5", "umt5", "longt5", "flash_t5" or "gpt2".
 const char* FamilyName(Family family);
 
 // The model's output head, from the class name in config.json's `architectures`.
@@ -58,12 +58,12 @@ struct ModelConfig {
   bool classifies_input() const {
     return decoder_only() || family == Family::kFat5 || head == Head::kTokenClassification;
   }
-  // True for T5, mT5 and UMT5, false for FAT5 and GPT-2. In these three families the checkpoint
-  // decides whether the embedding is the language-model head (tied) and whether logits are scaled
-  // (models/README.md).
-  bool is_t5() const {
-    return family == Family::kT5 || family == Family::kMT5 || family == Family::kUMT5;
-  }
+  // True for T5, mT5, UMT5 and LongT5, false for FAT5 and GPT-2. In these four families the
+  // checkpoint decides whether the embedding is the language-model head (tied) and whether logits
+  // are scaled (models/README.md).
+  bool is_t5() const { return family != Family::kFat5 && family != Family::kGpt2; }
+  // True for the families of which T5's rule about scaled logits holds.
+  bool scales_as_t5() const { return family == Family::kT5 || family == Family::kLongT5; }
 
   // Parameters of the forward pass.
   float norm_eps = 1e-6f;
@@ -76,6 +76,20 @@ struct ModelConfig {
   PositionEncoding position = PositionEncoding::kT5;
   int64_t bias_buckets = 32, bias_max_distance = 128;
   bool bias_per_layer = false;  // UMT5: each layer has its own bias table
+  // LongT5: a token of the encoder sees the tokens at distances of at most local_radius. 0: all.
+  int64_t local_radius = 0;
+  // LongT5 with transient-global attention: a token of the encoder also sees one global token for
+  // every global_block tokens of its input (GlobalKeys, kernels/attention/attention.h). 0: none.
+  int64_t global_block = 0;
+  // Number of global tokens of an input.
+  int64_t GlobalTokens(int64_t tokens) const {
+    return global_block == 0 ? 0 : tokens / global_block;
+  }
+  // Number of keys that a token of the encoder sees in an input of `tokens` tokens, at most.
+  int64_t EncoderKeys(int64_t tokens) const {
+    const int64_t window = 2 * local_radius + 1;
+    return (local_radius == 0 || tokens < window ? tokens : window) + GlobalTokens(tokens);
+  }
   bool alibi_asymmetric = false;
   double rope_fraction = 1.0;
   float rope_base = 10000.0f;

@@ -11,7 +11,7 @@
 
 namespace quintet {
 
-// Reads the fields of T5, mT5 and UMT5 (models/config/t5.cc).
+// Reads the fields of T5, mT5, UMT5 and LongT5 (models/config/t5.cc).
 void ReadT5Fields(ConfigFields* fields, ModelConfig* config);
 // Reads the fields of FAT5 (models/config/fat5.cc).
 void ReadFat5Fields(ConfigFields* fields, ModelConfig* config);
@@ -33,5 +33,7 @@ std::optional<Activation> ActivationByName(const std::string& name);
 // dimension that the attention kernels support.
 constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 16, kMaxHeads = 4096, kMaxHeadDim = 256,
                   kMaxLayers = 1024, kMaxPositions = 1 << 24;
+// Largest local_radius and global_block_size of LongT5: no input has more tokens.
+constexpr int64_t kMaxLocalRadius = kMaxPositions, kMaxGlobalBlock = kMaxPositions;
 
 }  // namespace quintet

@@ -10,6 +10,8 @@ const char* FamilyName(Family family) {
       return "mt5";
     case Family::kUMT5:
       return "umt5";
+    case Family::kLongT5:
+      return "longt5";
     case Family::kFat5:
       return "flash_t5";
     case Family::kGpt2:

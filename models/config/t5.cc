@@ -43,12 +43,26 @@ void ReadLogitScale(ConfigFields* fields, ModelConfig* config) {
   const bool tied = config->tie_word_embeddings.value_or(true);
   if (config->head != Head::kLanguageModel || config->family == Family::kMT5) {
     config->scale_logits = false;
-  } else if (config->family == Family::kT5 || tied) {
+  } else if (config->scales_as_t5() || tied) {
     config->scale_logits = tied;
   }
   if (config->head == Head::kLanguageModel && scale) {
     config->scale_logits = *scale;
     config->scale_logits_given = true;
+  }
+}
+
+// Reads what LongT5's encoder has instead of T5's self-attention.
+void ReadLongT5Attention(ConfigFields* fields, ModelConfig* config) {
+  config->local_radius = fields->Int("local_radius", 1, kMaxLocalRadius).value_or(127);
+  const int64_t block = fields->Int("global_block_size", 1, kMaxGlobalBlock).value_or(16);
+  const std::string type = fields->String("encoder_attention_type").value_or("local");
+  if (type == "transient-global") {
+    config->global_block = block;
+  } else if (type != "local") {
+    fields->Invalid(
+        "encoder_attention_type",
+        absl::StrCat("expected local or transient-global, got \"", Printable(type), "\""));
   }
 }
 
@@ -78,12 +92,13 @@ void ReadT5Sizes(const T5Defaults& defaults, ConfigFields* fields, ModelConfig* 
 
 void ReadT5Fields(ConfigFields* fields, ModelConfig* config) {
   T5Defaults defaults;
-  const bool multilingual = config->family != Family::kT5;
+  const bool multilingual = config->family == Family::kMT5 || config->family == Family::kUMT5;
   if (multilingual) defaults = {.vocab = 250112, .d_ff = 1024, .layers = 8, .heads = 6};
   ReadT5Sizes(defaults, fields, config);
   config->position = PositionEncoding::kT5;
   config->bias_per_layer = config->family == Family::kUMT5;
   config->attention_scale = 1.0f;
+  if (config->family == Family::kLongT5) ReadLongT5Attention(fields, config);
   ReadFeedForward(multilingual ? "gated-gelu" : "relu", fields, config);
   ReadLogitScale(fields, config);
   if (config->head == Head::kEncoder || config->head == Head::kTokenClassification) {

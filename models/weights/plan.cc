@@ -189,7 +189,7 @@ const PlannedWeight* FindSlot(const std::vector<PlannedWeight>& plan, const std:
   return nullptr;
 }
 
-// How lm_head.weight of a T5, mT5 or UMT5 relates to the embedding.
+// How lm_head.weight of a T5, mT5, UMT5 or LongT5 relates to the embedding.
 enum class StoredHead : uint8_t { kAbsent, kEqual, kDiffers };
 
 absl::StatusOr<StoredHead> CompareHead(const WeightFiles& files,
@@ -226,7 +226,7 @@ std::string LogitScaleAmbiguity(const ModelConfig& config, StoredHead head) {
     if (head != StoredHead::kDiffers) return "";
     return absl::StrCat(is, ", but lm_head.weight differs from the embedding");
   }
-  if (config.family == Family::kT5) return "";
+  if (config.scales_as_t5()) return "";
   return absl::StrCat(is, ": transformers 5.x multiplies the logits by d_model^-0.5, 4.x does not");
 }
 

@@ -241,4 +241,11 @@ absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool c
   return PositionBias();
 }
 
+absl::StatusOr<PositionBias> BuildGlobalBias(const ModelConfig& config,
+                                             const PositionParameters& parameters,
+                                             std::vector<Buffer>* storage) {
+  if (config.global_block == 0) return PositionBias();
+  return BuildBucketBias(config, /*causal=*/false, parameters.global_buckets, storage);
+}
+
 }  // namespace quintet

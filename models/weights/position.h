@@ -18,6 +18,7 @@ namespace quintet {
 // tensor's name in converted checkpoints, without the prefix `layers.N.position.`, and its shape.
 struct PositionParameters {
   Tensor buckets;          // buckets.weight [bias_buckets, heads]
+  Tensor global_buckets;   // global_buckets.weight [bias_buckets, heads], LongT5
   Tensor fire_in;          // fire_in.weight [fire_width, 1]
   Tensor fire_in_bias;     // fire_in.bias [fire_width]
   Tensor fire_out;         // fire_out.weight [heads, fire_width]
@@ -43,9 +44,13 @@ std::vector<float> AlibiSlopes(int64_t heads, bool asymmetric);
 
 // Returns the position bias of one stack's self-attention; kind kNone for position encodings
 // without a bias. The buffers of its tables are appended to `storage`, which must outlive it.
-// Returns RESOURCE_EXHAUSTED if there is not enough memory.
+// Returns RESOURCE_EXHAUSTED if there is not enough memory. BuildGlobalBias does the same for the
+// global tokens of LongT5's encoder; kind kNone if the model has none.
 absl::StatusOr<PositionBias> BuildPositionBias(const ModelConfig& config, bool causal,
                                                const PositionParameters& parameters,
                                                std::vector<Buffer>* storage);
+absl::StatusOr<PositionBias> BuildGlobalBias(const ModelConfig& config,
+                                             const PositionParameters& parameters,
+                                             std::vector<Buffer>* storage);
 
 }  // namespace quintet

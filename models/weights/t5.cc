@@ -13,12 +13,20 @@ struct BlockNames {
   std::string cross_q, cross_k, cross_v, cross_o, cross_norm;
   Names in;  // plain feed-forward
   std::string gate, up, out, ffn_norm;
-  std::string position;  // prefix of the names of position parameters
+  std::string position;     // prefix of the names of position parameters
+  std::string global_norm;  // LongT5 with transient-global attention
 };
 
-BlockNames T5Block(const std::string& stack, int64_t layer) {
+// Name of the self-attention module in a block of T5, mT5, UMT5 or LongT5.
+std::string SelfAttentionName(const ModelConfig& config, const std::string& stack) {
+  if (config.local_radius == 0 || stack == "decoder") return "SelfAttention";
+  return config.global_block == 0 ? "LocalSelfAttention" : "TransientGlobalSelfAttention";
+}
+
+BlockNames T5Block(const ModelConfig& config, const std::string& stack, int64_t layer) {
   const std::string block = absl::StrCat(stack, ".block.", layer, ".layer.");
-  const std::string self = block + "0.SelfAttention.", cross = block + "1.EncDecAttention.";
+  const std::string self = absl::StrCat(block, "0.", SelfAttentionName(config, stack), ".");
+  const std::string cross = block + "1.EncDecAttention.";
   const std::string ffn = block + (stack == "decoder" ? "2" : "1");
   const std::string dense = ffn + ".DenseReluDense.";
   BlockNames n;
@@ -29,7 +37,7 @@ BlockNames T5Block(const std::string& stack, int64_t layer) {
   n.in = {dense + "wi.weight"};
   n.gate = dense + "wi_0.weight", n.up = dense + "wi_1.weight", n.out = dense + "wo.weight";
   n.ffn_norm = ffn + ".layer_norm.weight";
-  n.position = self;
+  n.position = self, n.global_norm = self + "global_input_layer_norm.weight";
   return n;
 }
 
@@ -50,6 +58,10 @@ BlockNames Fat5Block(const std::string& stack, int64_t layer) {
   n.ffn_norm = ffn + "layer_norm.weight";
   n.position = self + "pe_encoding.";
   return n;
+}
+
+BlockNames BlockOf(const ModelConfig& config, const std::string& stack, int64_t layer) {
+  return config.family == Family::kFat5 ? Fat5Block(stack, layer) : T5Block(config, stack, layer);
 }
 
 void AddPosition(const ModelConfig& config, const std::string& name, const std::string& source,
@@ -102,13 +114,19 @@ void AddStack(const ModelConfig& config, bool decoder, WeightDestinations* desti
   auto& positions = decoder ? destinations->decoder_position : destinations->encoder_position;
   for (size_t n = 0; n < to->layers.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
-    const BlockNames source =
-        config.family == Family::kFat5 ? Fat5Block(stack, layer) : T5Block(stack, layer);
+    const BlockNames source = BlockOf(config, stack, layer);
     const std::string name = absl::StrCat(stack, ".layers.", layer, ".");
     AddLayer(config, name, source, decoder, &to->layers[n], table);
     if (n == 0 || config.bias_per_layer) {
       AddPosition(config, name + "position.", source.position, &positions[n], table);
     }
+    if (decoder || config.global_block == 0) continue;
+    table->Vector(name + "global_norm.weight", {config.d_model}, {source.global_norm},
+                  &to->layers[n].global_norm);
+    if (n > 0) continue;
+    table->Vector(name + "position.global_buckets.weight", {config.bias_buckets, config.heads},
+                  {source.position + "global_relative_attention_bias.weight"},
+                  &positions[n].global_buckets);
   }
   table->Vector(stack + ".final_norm.weight", {config.d_model},
                 {stack + ".final_layer_norm.weight"}, &to->final_norm);
@@ -118,8 +136,7 @@ void AddCrossKv(const ModelConfig& config, WeightDestinations* destinations,
                 WeightTableBuilder* table) {
   std::vector<Names> sources;
   for (int64_t layer = 0; layer < config.decoder_layers; ++layer) {
-    const BlockNames source =
-        config.family == Family::kFat5 ? Fat5Block("decoder", layer) : T5Block("decoder", layer);
+    const BlockNames source = BlockOf(config, "decoder", layer);
     sources.push_back({source.cross_k});
     sources.push_back({source.cross_v});
   }

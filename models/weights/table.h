@@ -11,6 +11,7 @@
 //   {encoder,decoder}.layers.N.qkv.weight [3 I, d_model]: q, k, v      and .bias [3 I]
 //   {encoder,decoder}.layers.N.attention_out.weight [d_model, I]       and .bias [d_model]
 //   decoder.layers.N.{cross_norm [d_model], cross_q [I, d_model], cross_out [d_model, I]}.weight
+//   encoder.layers.N.global_norm.weight [d_model]: LongT5 with transient-global attention
 //   {encoder,decoder}.layers.N.ffn_norm.weight [d_model]               and .bias
 //   {encoder,decoder}.layers.N.ffn_in.weight [d_ff, d_model], gated [2 d_ff, d_model]: gate rows,
 //     then up rows, not interleaved                                    and .bias [d_ff]

@@ -246,10 +246,14 @@ absl::Status BuildBiases(const ModelConfig& config, bool causal,
   for (size_t n = 0; n < stack->layers.size(); ++n) {
     if (n > 0 && !config.bias_per_layer) {
       stack->layers[n].bias = stack->layers[0].bias;
+      stack->layers[n].global_bias = stack->layers[0].global_bias;
       continue;
     }
     QT_ASSIGN_OR_RETURN(stack->layers[n].bias,
                         BuildPositionBias(config, causal, parameters[n], storage));
+    if (causal) continue;
+    QT_ASSIGN_OR_RETURN(stack->layers[n].global_bias,
+                        BuildGlobalBias(config, parameters[n], storage));
   }
   return absl::OkStatus();
 }
@@ -320,8 +324,8 @@ absl::Status MoveToDevice(const std::vector<PlannedWeight>& plan, Device* device
   for (StackWeights* stack : {&weights->encoder, &weights->decoder}) {
     for (LayerWeights& layer : stack->layers) {
       PositionBias& bias = layer.bias;
-      for (Tensor* table :
-           {&bias.table, &bias.slopes, &bias.knots, &bias.segment_slope, &bias.segment_offset}) {
+      for (Tensor* table : {&bias.table, &bias.slopes, &bias.knots, &bias.segment_slope,
+                            &bias.segment_offset, &layer.global_bias.table}) {
         move.Move(table);
       }
     }

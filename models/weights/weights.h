@@ -27,6 +27,7 @@ struct LayerWeights {
   LinearWeight qkv;            // [3 I, d_model]: q, k, v
   Tensor qkv_bias;             // [3 I], GPT-2
   LinearWeight attention_out;  // [d_model, I]
+  Tensor global_norm;          // [d_model], LongT5: norm of the global tokens
   Tensor attention_out_bias;   // [d_model], GPT-2
 
   Tensor cross_norm;       // [d_model]; decoders with an encoder
@@ -43,6 +44,7 @@ struct LayerWeights {
   // Position bias of self-attention. All layers of a stack have the same one, except in UMT5, where
   // each layer has its own.
   PositionBias bias;
+  PositionBias global_bias;  // LongT5: bias of the global tokens (GlobalKeys)
 };
 
 struct StackWeights {

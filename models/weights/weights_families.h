@@ -44,8 +44,8 @@ class WeightTableBuilder {
   std::vector<WeightSlot> slots_;
 };
 
-// Each of these functions adds the parameters of a model to *table: AddT5Weights for T5, mT5, UMT5
-// and FAT5 (models/weights/t5.cc), AddGpt2Weights for GPT-2 (models/weights/gpt2.cc).
+// Each of these functions adds the parameters of a model to *table: AddT5Weights for T5, mT5, UMT5,
+// LongT5 and FAT5 (models/weights/t5.cc), AddGpt2Weights for GPT-2 (models/weights/gpt2.cc).
 void AddT5Weights(const ModelConfig& config, WeightDestinations* destinations,
                   WeightTableBuilder* table);
 void AddGpt2Weights(const ModelConfig& config, WeightDestinations* destinations,

@@ -358,6 +358,7 @@ def make_config():
         "fat5-tokcls",
         "gpt2",
         "gpt2-variant",
+        "longt5-tglobal",
         "mt5",
         "t5-encoder",
         "t5-qa",

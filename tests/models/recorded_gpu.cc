@@ -49,7 +49,8 @@ TEST_CASE("CUDA graphs of prompts, steps and encodings give the CPU's results") 
   // decoded in three ways: with all tokens in one call, with at most 20 tokens of each row per
   // call, and with one token of each row per call.
   const std::vector<std::vector<int>> shapes = {{40}, {3, 33, 1, 17}, {16, 16}, {1, 1, 1}};
-  for (const char* name : {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope"}) {
+  for (const char* name :
+       {"gpt2", "gpt2-variant", "t5-v1_0", "t5-v1_1", "fat5-rope", "longt5-tglobal"}) {
     INFO(name);
     const std::string directory = GoldenDirectory(name);
     auto on_cpu = MustLoad(directory, &pool);

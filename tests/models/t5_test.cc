@@ -93,7 +93,8 @@ TEST_CASE("T5: one GEMM writes the cross-attention keys and values of all decode
 TEST_CASE("T5: hidden states are bit-identical in any slicing, alone or packed") {
   ThreadPool pool(2);
   const TokenRows rows = ThreeRows();
-  for (const char* name : {"t5-v1_1", "fat5-t5", "fat5-alibi", "fat5-fire-32", "fat5-xpos"}) {
+  for (const char* name : {"t5-v1_1", "fat5-t5", "fat5-alibi", "fat5-fire-32", "fat5-xpos",
+                           "longt5-local", "longt5-tglobal"}) {
     INFO(name);
     auto model = MustLoad(GoldenDirectory(name), &pool);
     RowRunner runner(model.get());

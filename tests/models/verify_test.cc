@@ -61,8 +61,9 @@ TEST_CASE("Verify compares every layer and the logits") {
 }
 
 TEST_CASE("Models packed in f32 give bit-identical values") {
-  for (const char* name : {"t5-v1_0", "umt5", "gpt2-variant", "fat5-fire-32", "fat5-xpos",
-                           "fat5-alibi-asym", "t5-seqcls", "t5-qa", "fat5-tokcls"}) {
+  for (const char* name :
+       {"t5-v1_0", "umt5", "gpt2-variant", "fat5-fire-32", "fat5-xpos", "fat5-alibi-asym",
+        "t5-seqcls", "t5-qa", "fat5-tokcls", "longt5-local", "longt5-tglobal"}) {
     ScratchDirectory scratch;
     MustConvert(GoldenDirectory(name), scratch / "out", ConvertForm::kPacked, DType::kF32);
     INFO(name);
@@ -88,7 +89,8 @@ TEST_CASE("T5 run as FAT5, and FAT5 run as T5, give the same values") {
 }
 
 TEST_CASE("Rounded weights stay within their tolerance") {
-  for (const char* name : {"t5-v1_0", "t5-v1_1", "mt5", "gpt2", "fat5-t5", "t5-long"}) {
+  for (const char* name :
+       {"t5-v1_0", "t5-v1_1", "mt5", "gpt2", "fat5-t5", "t5-long", "longt5-tglobal-long"}) {
     for (DType type : {DType::kF16, DType::kBF16, DType::kI8, DType::kF8}) {
       ScratchDirectory scratch;
       MustConvert(GoldenDirectory(name), scratch / "out", ConvertForm::kPacked, type);
@@ -113,7 +115,8 @@ TEST_CASE("Another model exceeds every tolerance or has another shape") {
 
 TEST_CASE("Measure predicts the memory that Load allocates") {
   ThreadPool pool(2);
-  for (const char* name : {"t5-v1_0", "umt5", "gpt2", "fat5-rope", "fat5-fire-32", "t5-seqcls"}) {
+  for (const char* name :
+       {"t5-v1_0", "umt5", "gpt2", "fat5-rope", "fat5-fire-32", "t5-seqcls", "longt5-tglobal"}) {
     for (WeightType type : {WeightType::kF32, WeightType::kI8}) {
       LoadOptions options;
       options.weights = type;

@@ -90,7 +90,8 @@ TEST_CASE("Code outside models/ can test properties of a config instead of its f
   ModelConfig config;
   config.encoder_layers = config.decoder_layers = 2;
   config.max_positions = 512;
-  for (const Family family : {Family::kT5, Family::kMT5, Family::kUMT5, Family::kFat5}) {
+  for (const Family family :
+       {Family::kT5, Family::kMT5, Family::kUMT5, Family::kLongT5, Family::kFat5}) {
     INFO(FamilyName(family));
     config.family = family;
     config.head = Head::kSequenceClassification;
@@ -165,6 +166,65 @@ TEST_CASE("Every field of config.json is read", "[config]") {
   CHECK(gpt2.labels == 4);
   CHECK(gpt2.label_names == std::vector<std::string>{"LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"});
   CHECK(gpt2.eos_ids.empty());
+}
+
+TEST_CASE("LongT5's attention is read, with its defaults and bounds", "[config]") {
+  const ModelConfig plain = Parse({{"model_type", "longt5"}});
+  CHECK(plain.family == Family::kLongT5);
+  CHECK(plain.vocab == 32128);
+  CHECK(plain.encoder_layers == 6);
+  CHECK(plain.activation == Activation::kRelu);
+  CHECK(!plain.gated);
+  CHECK(plain.position == PositionEncoding::kT5);
+  CHECK(plain.attention_scale == 1.0f);
+  CHECK(plain.local_radius == 127);
+  CHECK(plain.global_block == 0);  // local attention
+  CHECK(plain.GlobalTokens(1000) == 0);
+  CHECK(plain.EncoderKeys(100) == 100);
+  CHECK(plain.EncoderKeys(1000) == 255);
+
+  json fields = {{"model_type", "longt5"}, {"encoder_attention_type", "transient-global"}};
+  CHECK(Parse(fields).global_block == 16);
+  fields.update({{"local_radius", 5}, {"global_block_size", 3}});
+  CHECK(Parse(fields).local_radius == 5);
+  CHECK(Parse(fields).global_block == 3);
+  CHECK(Parse(fields).GlobalTokens(2) == 0);
+  CHECK(Parse(fields).GlobalTokens(11) == 3);
+  CHECK(Parse(fields).EncoderKeys(1000) == 11 + 333);
+  fields.update({{"local_radius", 1 << 24}, {"global_block_size", 1 << 24}});
+  CHECK(Parse(fields).EncoderKeys(1000) == 1000);
+  CHECK(Parse({{"model_type", "t5"}, {"local_radius", 5}}).local_radius == 0);
+
+  const struct {
+    const char* field;
+    json value;
+    const char* message;
+  } bad[] = {
+      {"local_radius", 0, "local_radius: expected an integer from 1 to 16777216, got 0"},
+      {"local_radius", -1, "local_radius: expected an integer from 1 to 16777216, got -1"},
+      {"local_radius", 1e30, "local_radius: expected an integer from 1 to 16777216"},
+      {"local_radius", (1 << 24) + 1, "local_radius: expected an integer from 1 to 16777216"},
+      {"global_block_size", 0, "global_block_size: expected an integer from 1 to 16777216, got 0"},
+      {"global_block_size", "16", "global_block_size: expected an integer"},
+      {"global_block_size", int64_t{1} << 62, "global_block_size: expected an integer"},
+      {"encoder_attention_type", "global",
+       "encoder_attention_type: expected local or transient-global, got \"global\""},
+      {"encoder_attention_type", 1, "encoder_attention_type: expected a string"},
+      {"architectures",
+       {"LongT5ForSequenceClassification"},
+       "class LongT5ForSequenceClassification of model_type longt5 is not supported"},
+      {"architectures",
+       {"T5ForConditionalGeneration"},
+       "class T5ForConditionalGeneration of model_type longt5 is not supported"},
+  };
+  for (const auto& c : bad) {
+    json config = {{"model_type", "longt5"}, {"encoder_attention_type", "transient-global"}};
+    config[c.field] = c.value;
+    const auto parsed = ParseModelConfig(config.dump(), "config.json");
+    INFO(config.dump());
+    REQUIRE(!parsed.ok());
+    CHECK_THAT(Message(parsed.status()), ContainsSubstring(c.message));
+  }
 }
 
 TEST_CASE("FAT5's position encodings are read with their parameters", "[config]") {
@@ -253,6 +313,9 @@ TEST_CASE("The class name in architectures determines the head", "[config]") {
       {"mt5", "MT5EncoderModel", Head::kEncoder, false},
       {"mt5", "T5ForConditionalGeneration", Head::kLanguageModel, true},
       {"umt5", "UMT5ForTokenClassification", Head::kTokenClassification, false},
+      {"longt5", "LongT5Model", Head::kNone, true},
+      {"longt5", "LongT5ForConditionalGeneration", Head::kLanguageModel, true},
+      {"longt5", "LongT5EncoderModel", Head::kEncoder, false},
       {"flash_t5", "FlashT5Model", Head::kNone, true},
       {"flash_t5", "FlashT5ForConditionalGeneration", Head::kLanguageModel, true},
       {"flash_t5", "FlashT5EncoderModel", Head::kEncoder, false},
@@ -283,6 +346,11 @@ TEST_CASE("Logits are scaled as scale_decoder_outputs and tie_word_embeddings sa
   CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", true}}) == true);
   CHECK(scale({{"model_type", "t5"}, {"tie_word_embeddings", nullptr}}) == true);
   CHECK(scale({{"model_type", "t5"}}) == true);
+  CHECK(scale({{"model_type", "longt5"}, {"tie_word_embeddings", false}}) == false);
+  CHECK(scale({{"model_type", "longt5"}}) == true);
+  CHECK(scale({{"model_type", "longt5"},
+               {"scale_decoder_outputs", false},
+               {"tie_word_embeddings", true}}) == false);
   CHECK(scale({{"model_type", "mt5"}, {"tie_word_embeddings", true}}) == false);
   CHECK(scale({{"model_type", "mt5"}, {"scale_decoder_outputs", true}}) == true);
   CHECK(scale({{"model_type", "umt5"}, {"tie_word_embeddings", false}}) == open);

@@ -509,13 +509,14 @@ TEST_CASE("FAT5's attention scale moves into T5's query weights") {
 
 TEST_CASE("Features that the other family lacks are rejected before any file is written") {
   ScratchDirectory scratch;
-  for (const char* name : {"umt5", "t5-long", "t5-seqcls", "t5-qa", "gpt2", "fat5-t5"}) {
+  for (const char* name :
+       {"umt5", "t5-long", "t5-seqcls", "t5-qa", "gpt2", "fat5-t5", "longt5-local"}) {
     INFO(name);
     CHECK(Failure(Renamed(GoldenDirectory(name), scratch / "out", ConvertForm::kFat5)).code() ==
           absl::StatusCode::kUnimplemented);
   }
   for (const char* name : {"fat5-alibi", "fat5-rope", "fat5-fire-32", "fat5-nope", "fat5-seqcls",
-                           "fat5-qa", "t5-v1_1"}) {
+                           "fat5-qa", "t5-v1_1", "longt5-tglobal"}) {
     INFO(name);
     CHECK(Failure(Renamed(GoldenDirectory(name), scratch / "out", ConvertForm::kT5)).code() ==
           absl::StatusCode::kUnimplemented);

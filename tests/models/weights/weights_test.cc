@@ -46,7 +46,61 @@ TEST_CASE("Every golden checkpoint loads", "[weights]") {
     }
     ++cases;
   }
-  CHECK(cases >= 29);
+  CHECK(cases >= 34);
+}
+
+TEST_CASE("LongT5's tensors are packed into their fields", "[weights]") {
+  Checkpoint c("longt5-tglobal");
+  const auto w = c.Load();
+  REQUIRE(w.ok());
+  const auto& t = c.tensors;
+  const std::string self = ".layer.0.TransientGlobalSelfAttention.";
+  const LayerWeights& e = w->encoder.layers[1];
+  CHECK(Rows(e.qkv, 32, 32) == t.at("encoder.block.1" + self + "k.weight").values);
+  CHECK(Values(e.global_norm) ==
+        t.at("encoder.block.1" + self + "global_input_layer_norm.weight").values);
+  const LayerWeights& d = w->decoder.layers[1];
+  CHECK(Rows(d.qkv, 32, 32) == t.at("decoder.block.1.layer.0.SelfAttention.k.weight").values);
+  CHECK(!d.global_norm.defined());
+  CHECK(d.global_bias.kind == BiasKind::kNone);
+
+  // The bias of the global tokens has T5's buckets of both directions, and a table of its own.
+  const std::vector<float>& buckets =
+      t.at("encoder.block.0" + self + "global_relative_attention_bias.weight").values;
+  const PositionBias& bias = e.global_bias;
+  REQUIRE(bias.kind == BiasKind::kTable);
+  CHECK(bias.table.data == w->encoder.layers[0].global_bias.table.data);
+  CHECK(bias.saturation == e.bias.saturation);
+  const auto at = [&](int64_t head, int64_t difference) {
+    return bias.table.f32()[head * bias.table.stride[0] + bias.saturation + difference];
+  };
+  for (int64_t h = 0; h < 4; ++h) {
+    CHECK(at(h, 0) == buckets[static_cast<size_t>(h)]);
+    CHECK(at(h, -3) == buckets[static_cast<size_t>(3 * 4 + h)]);
+    CHECK(at(h, 3) == buckets[static_cast<size_t>((16 + 3) * 4 + h)]);
+    CHECK(at(h, bias.saturation) == buckets[static_cast<size_t>(31 * 4 + h)]);
+  }
+}
+
+TEST_CASE("LongT5's tensors must fit the kind of attention", "[weights]") {
+  const std::string self = "encoder.block.0.layer.0.TransientGlobalSelfAttention.";
+  Checkpoint local("longt5-tglobal");
+  local.config["encoder_attention_type"] = "local";
+  CHECK_THAT(Message(local.Load().status()),
+             ContainsSubstring("missing: encoder.block.0.layer.0.LocalSelfAttention."));
+  Checkpoint t5("longt5-tglobal");
+  t5.config["model_type"] = "t5";
+  t5.config["architectures"] = {"T5ForConditionalGeneration"};
+  CHECK_THAT(Message(t5.Load().status()), ContainsSubstring("unexpected: " + self));
+  Checkpoint shape("longt5-tglobal");
+  shape.tensors.at(self + "global_relative_attention_bias.weight").shape = {16, 8};
+  CHECK_THAT(Message(shape.Load().status()),
+             ContainsSubstring("global_relative_attention_bias.weight is BF16 [16, 8], expected "
+                               "[32, 4]"));
+  Checkpoint norm("longt5-tglobal");
+  norm.tensors.erase(self + "global_input_layer_norm.weight");
+  CHECK_THAT(Message(norm.Load().status()),
+             ContainsSubstring("missing: " + self + "global_input_layer_norm.weight"));
 }
 
 TEST_CASE("T5's tensors are packed into their fields", "[weights]") {
@@ -229,6 +283,11 @@ TEST_CASE("The logit scale follows tie_word_embeddings, scale_decoder_outputs an
       {"t5-v1_1", none, none, "equal", true, false},
       {"t5-v1_1", true, none, "absent", true, false},  // v1.0
       {"t5-v1_1", none, none, "absent", true, false},
+      {"longt5-local", false, none, "stored", false, false},  // the published files
+      {"longt5-local", true, false, "stored", false, false},  // saved again by 5.x
+      {"longt5-local", none, none, "absent", true, false},
+      {"longt5-local", false, none, "absent", false, true},
+      {"longt5-local", true, none, "stored", true, true},
       {"mt5", none, true, "stored", true, false},
       {"mt5", false, none, "stored", false, false},
       {"mt5", none, none, "stored", false, false},
