@@ -2,16 +2,18 @@
 """Records random models of every family, and the outputs of transformers for some texts, for
 tests/python/model_family_test.py.
 
-Needs torch and transformers (recorded with 5.23.0). Writes each model to tests/data/families/NAME,
-with the outputs in record.json. The test copies the tokenizers from tests/data/tokenizers. Only
-MADLAD's tokenizer is written to the folder of its model, because its special tokens have other ids.
+Needs torch and transformers (recorded with 5.23.0; longt5 with 5.24.0). Writes each model to
+tests/data/families/NAME, with the outputs in record.json. The test copies the tokenizers from
+tests/data/tokenizers. Only MADLAD's tokenizer is written to the folder of its model, because its
+special tokens have other ids.
 
-    python tools/family_oracle.py
+    python tools/family_oracle.py [NAME ...]    # the families with these names, or all
 """
 
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import torch
@@ -46,11 +48,24 @@ FAMILIES = {
         ),
         None,
     ),
+    "longt5": (
+        transformers.LongT5Config(
+            **GATED,
+            **START,
+            encoder_attention_type="transient-global",
+            local_radius=4,
+            global_block_size=3,
+        ),
+        "umt5-json",
+    ),
     "gpt2": (
         transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=128),
         "gpt2-json-rebuilt",
     ),
 }
+# Name of the cache of keys and values in calls and outputs of models.
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
 SEARCHES = [
     {"max_new_tokens": 24},
     {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 16, "length_penalty": 0.8},
@@ -80,7 +95,8 @@ def random_model(config, vocab: int):
         config.bos_token_id = config.eos_token_id = vocab - 1
         model = transformers.GPT2LMHeadModel(config)
     else:
-        kind = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}[config.model_type]
+        kinds = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
+        kind = kinds[config.model_type]
         model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     with torch.no_grad():  # so that the best token stands out, and texts differ
         for name, value in model.named_parameters():
@@ -99,8 +115,8 @@ def target_log_probs(model, ids, target: list[int]) -> list[float]:
         inputs = {"input_ids": given} if causal else {"decoder_input_ids": given}
         if not causal:
             inputs["encoder_outputs"] = encoded
-        output = model(**inputs, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(**inputs, **({CACHE: cache} if cache else {}), use_cache=True)
+        cache = output[CACHE]
         values.append(output.logits[0, -1].double().log_softmax(-1)[token].item())
         given = torch.tensor([[token]])
     return values
@@ -140,7 +156,8 @@ def record(model, tokenizer) -> dict:
 
 
 def main() -> None:
-    for name, (config, kind) in FAMILIES.items():
+    for name in sys.argv[1:] or FAMILIES:
+        config, kind = FAMILIES[name]
         folder = TARGET / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
