@@ -31,6 +31,8 @@ TEXTS = [
     "The quick brown fox jumps over the lazy dog. " * 8,
     "</s> <extra_id_0> and <pad> inside the text",
 ]
+# For LongT5: longer than twice the published models' local_radius.
+LONG_TEXT = " ".join(f"Sentence {i}: {TEXTS[i % 3]}" for i in range(40))
 QUESTION = "How tall is the tower?"
 MAX_ANSWER_TOKENS = 15
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*/config.json", "*/model.safetensors"]
@@ -132,7 +134,8 @@ class Comparison:
         self.directory, self.quintet, self.tolerance = directory, quintet, tolerance
         self.config = quintet.inspect()["config"]
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.texts = [text for text in TEXTS if self.fits(self.tokenizer(text)["input_ids"])]
+        texts = [*TEXTS, LONG_TEXT] if self.config["local_radius"] > 0 else TEXTS
+        self.texts = [text for text in texts if self.fits(self.tokenizer(text)["input_ids"])]
         self.rows: list[Row] = []
 
     def model(self, auto: str):

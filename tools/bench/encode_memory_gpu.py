@@ -2,8 +2,9 @@
 """Compares the memory and time of encoding one long input on a GPU in bf16: Quintet and
 transformers' encoder, in the same run.
 
-The model has T5-base's shape and random weights. The inputs have 8k, 16k, 32k and 64k random tokens
-and are encoded one at a time.
+The model has T5-base's shape and random weights; --model long-t5-local-base and
+long-t5-tglobal-base are LongT5's. The inputs have 8k, 16k, 32k and 64k random tokens and are
+encoded one at a time.
 Quintet: memory is all device memory of the process, weights included (device_bytes of `quintet
 bench`); all of it is allocated at load. Time is that of the whole call, without copying the hidden
 states to the host.
@@ -14,7 +15,7 @@ slower at the longest input, otherwise 1. Linear means: between any two successi
 bytes per additional token differ by at most 10 % from those between the first two.
 
 usage: encode_memory_gpu.py --quintet build/quintet --work DIR
-           [--lengths 8192 16384 32768 65536] [--out FILE]
+           [--model t5-base] [--lengths 8192 16384 32768 65536] [--out FILE]
 """
 
 import argparse
@@ -85,11 +86,10 @@ def run_peer(directory, tokens, repetitions, device):
     import torch
     import transformers
 
-    model = (
-        transformers.T5EncoderModel.from_pretrained(directory, dtype=torch.bfloat16)
-        .to(device)
-        .eval()
-    )
+    config = transformers.AutoConfig.from_pretrained(directory)
+    kind = "LongT5EncoderModel" if config.model_type == "longt5" else "T5EncoderModel"
+    loaded = getattr(transformers, kind).from_pretrained(directory, dtype=torch.bfloat16)
+    model = loaded.to(device).eval()
     torch.cuda.reset_peak_memory_stats()
     times = []
     for seed in range(repetitions + 1):

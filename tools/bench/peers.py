@@ -58,12 +58,22 @@ T5_SIZES = {
     ),
 }
 GPT2_SIZES = dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024)
+LONG_T5_BASE = dict(
+    t5_sizes(d_model=768, d_kv=64, d_ff=2048, layers=12, heads=12, vocab_size=32128),
+    feed_forward_proj="gated-gelu",
+    tie_word_embeddings=False,
+)
 SHAPES = {  # model: (family, transformers config)
     "t5-small": ("t5", dict(T5_SIZES["t5-small"], vocab_size=32128)),
     "t5-base": ("t5", dict(T5_SIZES["t5-base"], vocab_size=32128)),
     "flan-t5-xl": (
         "t5",
         dict(T5_SIZES["flan-t5-xl"], vocab_size=32128, tie_word_embeddings=False),
+    ),
+    "long-t5-local-base": ("longt5", dict(LONG_T5_BASE, encoder_attention_type="local")),
+    "long-t5-tglobal-base": (
+        "longt5",
+        dict(LONG_T5_BASE, encoder_attention_type="transient-global"),
     ),
     "gpt2": ("gpt2", dict(GPT2_SIZES, vocab_size=50257)),
     "tiny-t5": (
@@ -87,6 +97,9 @@ def build_model(name):
     if family == "t5":
         config = transformers.T5Config(decoder_start_token_id=0, **sizes)
         return transformers.T5ForConditionalGeneration(config).eval()
+    if family == "longt5":
+        config = transformers.LongT5Config(decoder_start_token_id=0, **sizes)
+        return transformers.LongT5ForConditionalGeneration(config).eval()
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     ).eval()
