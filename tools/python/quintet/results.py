@@ -185,7 +185,7 @@ class ModelInfo:
     """Properties of a model."""
 
     model: str  # directory; of a Client: the name on the server
-    family: str  # t5, mt5, umt5, flash_t5 or gpt2
+    family: str  # t5, mt5, umt5, longt5, flash_t5 or gpt2
     head: str
     device: str  # cpu, cuda or cuda:N
     dtype: str  # type of the GEMM weights
@@ -212,7 +212,7 @@ class ServedModel:
     ready: bool  # False while the model is being loaded and while the server drains
     device: str  # cpu, cuda or cuda:N
     dtype: str  # type of the GEMM weights
-    family: str  # t5, mt5, umt5, flash_t5 or gpt2
+    family: str  # t5, mt5, umt5, longt5, flash_t5 or gpt2
     head: str
     tasks: list[str]  # methods that the model supports: generate, encode, score, classify
     adapters: list[str]  # values of the option `adapter`
