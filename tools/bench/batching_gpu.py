@@ -22,7 +22,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import runs  # noqa: E402
-from peers import SHAPES, build_model, tokens_of  # noqa: E402
+from peers import build_model, tokens_of  # noqa: E402
 
 GOAL = 0.85
 PERCENTILES = ("p50", "p99")
@@ -35,9 +35,10 @@ def checkpoint(name, work):
         import torch
 
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            build_model(name).to(torch.bfloat16).save_pretrained(directory)
+            model = build_model(name).to(torch.bfloat16)
+        model.save_pretrained(directory)
         with open(os.path.join(directory, "tokenizer.json"), "w") as file:
-            json.dump(tokenizer(SHAPES[name][1]["vocab_size"]), file)
+            json.dump(tokenizer(model.config.vocab_size), file)
         with open(os.path.join(directory, "tokenizer_config.json"), "w") as file:
             json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, file)
         open(directory + ".done", "w").close()

@@ -58,11 +58,6 @@ T5_SIZES = {
     ),
 }
 GPT2_SIZES = dict(n_embd=768, n_layer=12, n_head=12, n_positions=1024)
-LONG_T5_BASE = dict(
-    t5_sizes(d_model=768, d_kv=64, d_ff=2048, layers=12, heads=12, vocab_size=32128),
-    feed_forward_proj="gated-gelu",
-    tie_word_embeddings=False,
-)
 SHAPES = {  # model: (family, transformers config)
     "t5-small": ("t5", dict(T5_SIZES["t5-small"], vocab_size=32128)),
     "t5-base": ("t5", dict(T5_SIZES["t5-base"], vocab_size=32128)),
@@ -70,17 +65,28 @@ SHAPES = {  # model: (family, transformers config)
         "t5",
         dict(T5_SIZES["flan-t5-xl"], vocab_size=32128, tie_word_embeddings=False),
     ),
-    "long-t5-local-base": ("longt5", dict(LONG_T5_BASE, encoder_attention_type="local")),
-    "long-t5-tglobal-base": (
-        "longt5",
-        dict(LONG_T5_BASE, encoder_attention_type="transient-global"),
-    ),
     "gpt2": ("gpt2", dict(GPT2_SIZES, vocab_size=50257)),
     "tiny-t5": (
         "t5",
         t5_sizes(d_model=64, d_kv=16, d_ff=128, layers=2, heads=4, vocab_size=1000),
     ),
     "tiny-gpt2": ("gpt2", dict(n_embd=64, n_layer=2, n_head=4, n_positions=1024, vocab_size=1000)),
+}
+LONG_T5_BASE = t5_sizes(
+    d_model=768,
+    d_ff=2048,
+    layers=12,
+    heads=12,
+    vocab_size=32128,
+    feed_forward_proj="gated-gelu",
+    tie_word_embeddings=False,
+)
+LONG_SHAPES = {  # only for encode_memory_gpu.py: CTranslate2 has no LongT5
+    "long-t5-local-base": ("longt5", dict(LONG_T5_BASE, encoder_attention_type="local")),
+    "long-t5-tglobal-base": (
+        "longt5",
+        dict(LONG_T5_BASE, encoder_attention_type="transient-global"),
+    ),
 }
 GPT2_LONG = 1000
 
@@ -92,7 +98,7 @@ def build_model(name):
     import torch
     import transformers
 
-    family, sizes = SHAPES[name]
+    family, sizes = {**SHAPES, **LONG_SHAPES}[name]
     torch.manual_seed(1)
     if family == "t5":
         config = transformers.T5Config(decoder_start_token_id=0, **sizes)
