@@ -7,12 +7,13 @@ Writes each adapter to tests/data/adapters/NAME, with the outputs in record.json
 record.safetensors. The values of all factors are representable in bf16, so that every stored type
 gives the same outputs.
 
-    python tools/adapter_oracle.py
+    python tools/adapter_oracle.py [NAME ...]    # the adapters with these names, or all
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import peft
 import torch
@@ -104,6 +105,15 @@ ADAPTERS = {
             "target_modules": r"encoder\..*\.(q|k|v|o|wi|wo)",
         },
     ),
+    "longt5-some": (
+        FAMILIES / "longt5",
+        torch.float32,
+        {
+            "r": 3,
+            "lora_alpha": 6,
+            "target_modules": ["TransientGlobalSelfAttention.k", "v", "o", "wi_0"],
+        },
+    ),
 }
 
 
@@ -192,6 +202,8 @@ def write_kohya(folder: pathlib.Path, alpha: float) -> None:
 
 def main() -> None:
     for seed, (name, (base, dtype, arguments)) in enumerate(ADAPTERS.items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         folder = TARGET / name
         shutil.rmtree(folder, ignore_errors=True)
         model = load_base(base)

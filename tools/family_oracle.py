@@ -63,9 +63,6 @@ FAMILIES = {
         "gpt2-json-rebuilt",
     ),
 }
-# Name of the cache of keys and values in calls and outputs of models.
-VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
 SEARCHES = [
     {"max_new_tokens": 24},
     {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 16, "length_penalty": 0.8},
@@ -115,8 +112,8 @@ def target_log_probs(model, ids, target: list[int]) -> list[float]:
         inputs = {"input_ids": given} if causal else {"decoder_input_ids": given}
         if not causal:
             inputs["encoder_outputs"] = encoded
-        output = model(**inputs, **({CACHE: cache} if cache else {}), use_cache=True)
-        cache = output[CACHE]
+        output = model(**inputs, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
         values.append(output.logits[0, -1].double().log_softmax(-1)[token].item())
         given = torch.tensor([[token]])
     return values

@@ -52,7 +52,7 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
   const std::unique_ptr<Device> device = OpenGpuOrSkip();
   if (device == nullptr) return;
   ThreadPool pool(2);
-  for (const char* name : {"flan-all", "kohya", "t5-qv", "umt5-regex"}) {
+  for (const char* name : {"flan-all", "kohya", "longt5-some", "t5-qv", "umt5-regex"}) {
     const RecordedAdapter record(name);
     ScratchDirectory scratch;
     const std::string merged_directory = MustMerge(record, scratch / "merged");

@@ -57,8 +57,8 @@ double WorstOf(const std::vector<StageError>& errors) {
 
 TEST_CASE("All kinds of adapters are recorded") {
   CHECK(RecordedAdapterNames() == std::vector<std::string>{"flan-all", "gpt2-conv", "kohya",
-                                                           "t5-layers", "t5-qv", "t5-seqcls",
-                                                           "t5-tokcls", "umt5-regex"});
+                                                           "longt5-some", "t5-layers", "t5-qv",
+                                                           "t5-seqcls", "t5-tokcls", "umt5-regex"});
 }
 
 TEST_CASE("A merged adapter gives PEFT's outputs") {
@@ -116,7 +116,8 @@ TEST_CASE("An adapter is not merged into quantised matrices") {
 // Returns whether adapter `name` changes neither an LM head nor a classifier head. An adapter that
 // changes a head must be merged.
 bool RunsUnmerged(const std::string& name) {
-  return name == "flan-all" || name == "kohya" || name == "t5-qv" || name == "umt5-regex";
+  return name == "flan-all" || name == "kohya" || name == "longt5-some" || name == "t5-qv" ||
+         name == "umt5-regex";
 }
 
 // Writes a copy of the adapter in `record` to `directory`, without factors for the LM head.
