@@ -60,8 +60,10 @@ class Call::Sink : public ResponseSink {
  public:
   Sink(Call* call, size_t index) : call_(call), index_(index) {}
   void OnStart() override {
+    const std::string& adapter = call_->options_.adapter();
     std::lock_guard<std::mutex> lock(call_->mutex_);
     call_->started_[index_] = true;
+    if (!adapter.empty()) call_->host_->metrics().StartedAdapter(adapter);
     if (--call_->not_started_ > 0) return;
     call_->queue_reservation_.Release();
     call_->started_us_ = MonotonicMicros();
@@ -341,6 +343,9 @@ void Call::OnResult(size_t index, absl::StatusOr<Result> result) {
     const FinishReason reason = ReasonOfResult(result);
     host->metrics().Finished(reason, result.ok() ? &*result : nullptr,
                              {max_new_tokens_[index], tokenized_us_ - arrival_us_});
+    if (!options_.adapter().empty()) {
+      host->metrics().FinishedAdapter(options_.adapter(), started_[index]);
+    }
     if (result.ok()) {
       output_tokens_ += result->output_tokens;
       results_[index] = *std::move(result);

@@ -266,8 +266,10 @@ void ModelMetrics::Loaded(const LoadedVersion& loaded) {
   }
 }
 
-void ModelMetrics::SetAdapters(std::span<const AdapterSource> adapters) {
+void ModelMetrics::SetAdapters(std::span<const AdapterSource> adapters, int64_t slots) {
+  adapter_usage_.SetAdapters(adapters);
   std::lock_guard<std::mutex> lock(mutex_);
+  adapter_slots_ = adapters.empty() ? 0 : slots;
   std::erase_if(adapters_, [&](const auto& series) {
     return series.first != kOtherAdapters &&
            std::none_of(adapters.begin(), adapters.end(),
@@ -285,6 +287,31 @@ void ModelMetrics::SetAdapters(std::span<const AdapterSource> adapters) {
         "Requests submitted to the engine with a LoRA adapter, by its name.", {},
         {{"adapter", label}});
   }
+}
+
+void ModelMetrics::SetAdapterInfo() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (adapter_slots_ == 0) {
+    adapter_info_.reset();
+    adapter_info_labels_.clear();
+    return;
+  }
+  AdapterUsage::Names names = adapter_usage_.names();
+  prometheus::Labels labels = {{"max_lora", std::to_string(adapter_slots_)},
+                               {"running_lora_adapters", std::move(names.running)},
+                               {"waiting_lora_adapters", std::move(names.waiting)}};
+  if (adapter_info_ == nullptr || labels != adapter_info_labels_) {
+    adapter_info_.reset();
+    adapter_info_ =
+        std::make_unique<MetricFactory>(options_.model_name, options_.vllm_names, registry_);
+    adapter_info_gauge_ = adapter_info_->Gauge(
+        "lora_requests_info",
+        "Time of the scrape in seconds since 1970. Adapters of running and waiting requests, and "
+        "how many can run at the same time, as labels.",
+        {"lora_requests_info"}, labels);
+    adapter_info_labels_ = std::move(labels);
+  }
+  Set(adapter_info_gauge_, absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
 }
 
 void ModelMetrics::LoadFailed() { Increment(failed_loads_); }
@@ -314,6 +341,7 @@ void ModelMetrics::Accepted(const char* rpc) {
 
 // This function does not allocate either.
 void ModelMetrics::AcceptedAdapter(const std::string& adapter) {
+  adapter_usage_.Submitted(adapter);
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = adapters_.find(adapter);
   if (found == adapters_.end()) found = adapters_.find(kOtherAdapters);
@@ -435,6 +463,7 @@ void ModelMetrics::SetGauges(const EngineCounters& sum, int64_t waiting, int64_t
   Set(waiting_, static_cast<double>(waiting));
   Set(queue_tokens_, static_cast<double>(queue_tokens));
   Set(cache_usage_, CacheUsage(sum));
+  SetAdapterInfo();
 }
 
 }  // namespace quintet

@@ -22,6 +22,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "server/adapter_usage.h"
 
 namespace quintet {
 
@@ -149,9 +150,14 @@ class ModelMetrics {
   // Sets the LoRA adapters that requests can name. Up to kMaxCountedAdapters of them have a counter
   // each, which keeps its value until a call of SetAdapters omits the adapter. All other adapters
   // share one counter with the label "other".
-  void SetAdapters(std::span<const AdapterSource> adapters);
-  // Counts a request with an adapter.
+  // `slots`: how many of them requests can use at the same time.
+  void SetAdapters(std::span<const AdapterSource> adapters, int64_t slots);
+  // Record that a request with an adapter was submitted to the engine, was started, and has ended.
   void AcceptedAdapter(const std::string& adapter);
+  void StartedAdapter(const std::string& adapter) { adapter_usage_.Started(adapter); }
+  void FinishedAdapter(const std::string& adapter, bool started) {
+    adapter_usage_.Ended(adapter, started);
+  }
   static constexpr size_t kMaxCountedAdapters = 100;
   void Rejected(const std::string& reason) { refusals_.Rejected(reason); }
   struct RequestStats {
@@ -193,6 +199,8 @@ class ModelMetrics {
   using Histograms = MetricFactory::Histograms;
 
   void MakeHistograms();
+  // Sets the gauge whose labels name the adapters of running and waiting requests.
+  void SetAdapterInfo();
   void ObserveTimes(const Result& result, int64_t before_engine_us);
 
   MetricFactory make_;
@@ -204,7 +212,7 @@ class ModelMetrics {
     Gauges works, running, waiting, cache_usage;
     Counters generation_tokens;
   };
-  std::mutex mutex_;  // guards serving_, serving_version_, engines_ and adapters_
+  std::mutex mutex_;  // guards the members about what serves, and about adapters
   std::unique_ptr<MetricFactory> serving_;  // metrics of the version that serves; may be null
   uint64_t serving_version_ = 0;            // which version that is
   std::vector<EngineSeries> engines_;       // its engines
@@ -219,6 +227,11 @@ class ModelMetrics {
     Counters requests;
   };
   std::map<std::string, AdapterSeries> adapters_;  // by the label's value
+  AdapterUsage adapter_usage_;
+  int64_t adapter_slots_ = 0;
+  std::unique_ptr<MetricFactory> adapter_info_;  // null: the model has no adapters
+  prometheus::Labels adapter_info_labels_;
+  Gauges adapter_info_gauge_;
   Counters prompt_tokens_, generation_tokens_, cache_queries_, cache_hits_, preemptions_;
   Histograms first_token_, inter_token_, per_output_token_, e2e_;
   Histograms queue_time_, encode_time_, prefill_time_, decode_time_, inference_time_;

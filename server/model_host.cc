@@ -268,6 +268,19 @@ absl::Status ModelHost::LoadEngines(int64_t encoder_cache_bytes) {
   return absl::OkStatus();
 }
 
+std::vector<int> ModelHost::gpus() const {
+  std::vector<int> ordinals;
+  for (const auto& replica : replicas_) {
+    if (replica->device != nullptr) ordinals.push_back(replica->device->ordinal());
+  }
+  return ordinals;
+}
+
+int64_t ModelHost::adapter_slots() const {
+  const int64_t slots = options_.load.adapter_slots;
+  return slots > 0 ? slots : static_cast<int64_t>(adapters_.sources().size());
+}
+
 std::vector<std::optional<uint64_t>> ModelHost::heartbeats() const {
   if (engines_ == nullptr) return {std::nullopt};
   return engines_->heartbeats();

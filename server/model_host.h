@@ -101,6 +101,8 @@ class ModelHost {
   // classes that they return.
   EngineGroup& engine() { return *engines_; }
   const EngineGroup& engine() const { return *engines_; }
+  // Returns the ordinals of the GPUs on which the engines run.
+  std::vector<int> gpus() const;
   // Number of engines. Each has the limits of model().
   int64_t engines() const { return static_cast<int64_t>(replicas_.size()); }
   // Returns null if the model directory has no tokenizer.
@@ -113,6 +115,8 @@ class ModelHost {
   const SentenceModules* modules() const { return modules_.get(); }
   // The adapters that calls can name.
   const AdapterRegistry& adapters() const { return adapters_; }
+  // How many adapters requests can use at the same time.
+  int64_t adapter_slots() const;
   // Returns the adapters of `sources`. Reads only adapters that are new or have changed. Returns
   // the errors of CheckAdapterNames and Model::ReadAdapter. Blocks.
   absl::StatusOr<std::vector<AdapterHandle>> ReadAdapters(

@@ -189,7 +189,7 @@ void ServedModel::Loaded(std::shared_ptr<ModelHost> host, bool on_gpu) {
     loaded.seconds = host->load_seconds();
     if (on_gpu) loaded.gpu = &host->plan();
     metrics_->Loaded(loaded);
-    metrics_->SetAdapters(host->adapters().sources());
+    metrics_->SetAdapters(host->adapters().sources(), host->adapter_slots());
     Changed();
   }
   before.reset();
@@ -217,7 +217,7 @@ void ServedModel::AdaptersChanged(std::vector<AdapterHandle> adapters) {
   host_->SetAdapters(std::move(adapters));
   lifecycle_.Kept();
   failure_.clear();
-  metrics_->SetAdapters(host_->adapters().sources());
+  metrics_->SetAdapters(host_->adapters().sources(), host_->adapter_slots());
   Changed();
 }
 

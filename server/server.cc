@@ -7,6 +7,7 @@
 #include <future>
 #include <mutex>
 #include <new>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "server/admin_server.h"
 #include "server/certificate_files.h"
 #include "server/credentials.h"
+#include "server/gpu_metrics.h"
 #include "server/grpc_release.h"
 #include "server/health.h"
 #include "server/heap_trimmer.h"
@@ -72,6 +74,8 @@ class ServerProcess {
   // Re-reads API keys and the configuration of the models.
   void Reload();
   bool Healthy() const;
+  // Returns the ordinals of the GPUs that serve models.
+  std::set<int> UsedGpus() const;
   // Calls Tick every kTick, and returns when the signal to stop has arrived.
   void Watch();
   // Re-reads certificate files that have changed.
@@ -91,6 +95,7 @@ class ServerProcess {
   RefusalMetrics refusals_{make_};
   LogMetrics log_metrics_{make_, options_.log_lines_dropped};
   ProcessMetrics process_metrics_{&registry_};
+  GpuMetrics gpu_metrics_{&registry_};
   MetricFactory::Gauges open_calls_ =
       make_.Gauge("open_calls", "Open RPCs of all methods, including idle streams.");
   MetricFactory::Gauges api_connections_ =
@@ -227,6 +232,7 @@ absl::Status ServerProcess::ListenHttp() {
     loader_->CollectMetrics();
     log_metrics_.Collect();
     process_metrics_.Collect();
+    gpu_metrics_.Collect(UsedGpus());
     open_calls_.Each(
         [this](auto& gauge) { gauge.Set(static_cast<double>(context_.rpcs.count())); });
     api_connections_.Each([this](auto& gauge) {
@@ -288,6 +294,16 @@ void ServerProcess::UpdateServing() {
 }
 
 bool ServerProcess::Healthy() const { return !load_failed_ && !watchdog_.stalled(); }
+
+std::set<int> ServerProcess::UsedGpus() const {
+  std::set<int> ordinals;
+  for (const std::shared_ptr<ServedModel>& model : directory_.models()) {
+    const std::shared_ptr<ModelHost> host = model->view().host;
+    if (host == nullptr) continue;
+    for (const int ordinal : host->gpus()) ordinals.insert(ordinal);
+  }
+  return ordinals;
+}
 
 void ServerProcess::EndStalled() {
   draining_ = true;

@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -172,6 +173,42 @@ TEST_CASE("Each engine of the version that serves has metrics of its own", "[met
   CHECK(values("up").empty());
 }
 
+TEST_CASE("Adapters of requests are labels of one gauge, whose value is the time", "[metrics]") {
+  prometheus::Registry registry;
+  ModelMetrics metrics({.model_name = "m", .vllm_names = true}, &registry);
+  // The labels max_lora, running_lora_adapters and waiting_lora_adapters of each series.
+  const auto series = [&](const std::string& name) {
+    metrics.SetGauges({}, 0, 0);
+    std::vector<std::string> found;
+    for (const prometheus::MetricFamily& family : registry.Collect()) {
+      if (family.name != name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        std::map<std::string, std::string> labels;
+        for (const auto& label : metric.label) labels[label.name] = label.value;
+        found.push_back(labels["max_lora"] + "|" + labels["running_lora_adapters"] + "|" +
+                        labels["waiting_lora_adapters"]);
+        CHECK(metric.gauge.value > 1.7e9);
+      }
+    }
+    return found;
+  };
+  using Series = std::vector<std::string>;
+  const char kName[] = "quintet_lora_requests_info";
+  CHECK(series(kName).empty());
+  metrics.SetAdapters(std::vector<AdapterSource>{{"a", "/a"}, {"b", "/b"}}, 4);
+  CHECK(series(kName) == Series{"4||"});
+  metrics.AcceptedAdapter("b");
+  metrics.AcceptedAdapter("a");
+  metrics.StartedAdapter("b");
+  CHECK(series(kName) == Series{"4|b|a"});
+  CHECK(series("vllm:lora_requests_info") == Series{"4|b|a"});
+  metrics.FinishedAdapter("b", /*started=*/true);
+  metrics.FinishedAdapter("a", /*started=*/false);
+  CHECK(series(kName) == Series{"4||"});
+  metrics.SetAdapters({}, 0);
+  CHECK(series(kName).empty());
+}
+
 TEST_CASE("Requests are counted by adapter, as long as there is one of the name", "[metrics]") {
   prometheus::Registry registry;
   ModelMetrics metrics({.model_name = "m"}, &registry);
@@ -191,19 +228,19 @@ TEST_CASE("Requests are counted by adapter, as long as there is one of the name"
   metrics.AcceptedAdapter("a");  // unknown
   CHECK(counts().empty());
   const AdapterSource a{"a", "/a"}, b{"b", "/b"};
-  metrics.SetAdapters(std::vector{a, b});
+  metrics.SetAdapters(std::vector{a, b}, 4);
   metrics.AcceptedAdapter("a");
-  metrics.SetAdapters(std::vector{b, a});
+  metrics.SetAdapters(std::vector{b, a}, 4);
   CHECK(counts() == Counts{{"a", 1}, {"b", 0}});
-  metrics.SetAdapters(std::vector{b});
+  metrics.SetAdapters(std::vector{b}, 4);
   CHECK(counts() == Counts{{"b", 0}});
-  metrics.SetAdapters(std::vector{a, b});
+  metrics.SetAdapters(std::vector{a, b}, 4);
   CHECK(counts() == Counts{{"a", 0}, {"b", 0}});
   std::vector<AdapterSource> many;
   for (size_t i = 0; i < ModelMetrics::kMaxCountedAdapters + 3; ++i) {
     many.push_back({"many" + std::to_string(i), "/many"});
   }
-  metrics.SetAdapters(many);
+  metrics.SetAdapters(many, 4);
   metrics.AcceptedAdapter(many.back().name);
   CHECK(counts().size() == ModelMetrics::kMaxCountedAdapters + 1);
   CHECK(counts()["other"] == 1);
