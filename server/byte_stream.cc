@@ -20,9 +20,25 @@ StreamState StateOfErrno(StreamState blocked) {
 
 ByteStream::ByteStream(int fd, ssl_ctx_st* tls) : fd_(fd), tls_(nullptr, SSL_free) {
   if (tls == nullptr) return;
-  tls_.reset(SSL_new(tls));
-  if (tls_ == nullptr || SSL_set_fd(tls_.get(), fd) != 1) throw std::bad_alloc();
+  OpenTls(tls);
   SSL_set_accept_state(tls_.get());
+}
+
+ByteStream::ByteStream(int fd, ssl_ctx_st* tls, const std::string& host)
+    : fd_(fd), tls_(nullptr, SSL_free) {
+  OpenTls(tls);
+  SSL_set_connect_state(tls_.get());
+  X509_VERIFY_PARAM* const verify = SSL_get0_param(tls_.get());
+  if (X509_VERIFY_PARAM_set1_ip_asc(verify, host.c_str()) == 1) return;
+  if (X509_VERIFY_PARAM_set1_host(verify, host.data(), host.size()) != 1 ||
+      SSL_set_tlsext_host_name(tls_.get(), host.c_str()) != 1) {
+    throw std::bad_alloc();
+  }
+}
+
+void ByteStream::OpenTls(ssl_ctx_st* tls) {
+  tls_.reset(SSL_new(tls));
+  if (tls_ == nullptr || SSL_set_fd(tls_.get(), fd_) != 1) throw std::bad_alloc();
   SSL_set_mode(tls_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                SSL_MODE_RELEASE_BUFFERS);
 }

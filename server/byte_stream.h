@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 // Types of openssl/ssl.h, declared here so that users of this header need not include ssl.h.
 struct ssl_st;
@@ -17,9 +18,12 @@ enum class StreamState : uint8_t { kOk, kWaitReadable, kWaitWritable, kClosed };
 
 class ByteStream {
  public:
-  // The caller owns `fd`, which must stay open. `tls`: the server's TLS context; null: plain TCP.
-  // Throws std::bad_alloc.
+  // The side of a server. The caller owns `fd`, which must stay open. `tls`: the server's TLS
+  // context; null: plain TCP. Throws std::bad_alloc.
   ByteStream(int fd, ssl_ctx_st* tls);
+  // The side of a TLS client. The handshake fails unless the certificate is for `host`, a name or
+  // an address. Throws std::bad_alloc.
+  ByteStream(int fd, ssl_ctx_st* tls, const std::string& host);
 
   // Performs the TLS handshake. Returns kOk once it is complete, and always for plain TCP.
   StreamState Handshake();
@@ -33,6 +37,7 @@ class ByteStream {
   void EndWriting();
 
  private:
+  void OpenTls(ssl_ctx_st* tls);
   StreamState StateOf(int result) const;
 
   const int fd_;

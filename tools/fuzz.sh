@@ -6,7 +6,7 @@
 # packages clang-16 and libclang-rt-16-dev.
 # usage: tools/fuzz.sh NAME [SECONDS]
 # NAME: safetensors, gguf, text_encoder, adapter, tokenizer_json, sentencepiece, config, request,
-# kserve, http_json or http_server.
+# kserve, http_json, http_server or trace_context.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

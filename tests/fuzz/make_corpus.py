@@ -426,6 +426,20 @@ def make_http_json():
         write("http_json", name, bytes([route]) + compact(body))
 
 
+def make_trace_context():
+    parent = "p00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for name, lines in {
+        "parent": [parent],
+        "later_version": ["pcc" + parent[3:] + "-more"],
+        "state": [parent, "trojo=00f067aa0ba902b7, ,congo=t61rcWkgMzE"],
+        "states": [parent, "ta=1", "tb@c=2"],
+        "several_parents": [parent, parent],
+        "zeros": ["p00-" + "0" * 32 + "-" + "0" * 16 + "-00"],
+        "long_state": [parent, "ta=" + "v" * 256, "tb=" + "v" * 250],
+    }.items():
+        write("trace_context", name, "\n".join(lines).encode())
+
+
 def make_http_server():
     """Byte 0 selects the sizes of the pieces in which the bytes are sent."""
     post = "POST /p/x HTTP/1.1\r\nHost: a\r\n"
@@ -594,5 +608,6 @@ if __name__ == "__main__":
     make_config()
     make_http_json()
     make_http_server()
+    make_trace_context()
     make_request()
     make_kserve()
