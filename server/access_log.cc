@@ -14,6 +14,7 @@ std::string AccessLine(const AccessRecord& record, absl::Time time) {
       {"level", "info"},
       {"message", "call"},
       {"request_id", std::string(record.request_id)},
+      {"trace_id", record.trace_id == TraceId{} ? "" : HexText(record.trace_id)},
       {"model", std::string(record.model)},
       {"method", std::string(record.method)},
       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(record.code))},

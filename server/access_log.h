@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/trace_context.h"
 
 namespace quintet {
 
@@ -19,6 +20,7 @@ struct AccessRecord {
   int code = 0;                  // gRPC status code
   absl::string_view reason;      // ErrorInfo.reason; empty: none
   int64_t input_tokens = 0, output_tokens = 0;
+  TraceId trace_id{};    // all bytes 0: none
   int64_t queue_us = 0;  // from submission to the engine until it has started the last request
   int64_t total_us = 0;  // from the arrival of the call until its end
 };

@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(
   context.memory = calls.memory;
   context.refusals = calls.refusals;
   context.access_log = calls.access_log;
+  context.tracer = calls.tracer;
   context.max_message_bytes = calls.max_message_bytes;
   context.default_timeout_us = calls.default_timeout_us;
   context.max_timeout_us = calls.max_timeout_us;

@@ -4,11 +4,13 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "engine/clock.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "server/load_reports.h"
 #include "server/message_bytes.h"
 
 namespace quintet {
@@ -37,12 +39,25 @@ const Method& ApiContext::Find(absl::string_view name) const {
   return methods[0];
 }
 
-void ApiContext::Refused(absl::string_view path, const absl::Status& status) const {
+TraceContext TraceContextOf(const HttpRequest& request) {
+  const auto values = [&](absl::string_view name) {
+    std::vector<absl::string_view> found;
+    for (const auto& [key, value] : request.headers) {
+      if (absl::EqualsIgnoreCase(key, name)) found.push_back(value);
+    }
+    return found;
+  };
+  return ParseTraceContext(values("traceparent"), values("tracestate"));
+}
+
+void ApiContext::Refused(absl::string_view path, const TraceId& trace,
+                         const absl::Status& status) const {
   const std::string reason = ReasonOf(status);
   calls->refusals->Rejected(reason);
   if (calls->access_log == nullptr) return;
   AccessRecord record;
   record.method = path;
+  record.trace_id = trace;
   record.code = static_cast<int>(status.code());
   record.reason = reason;
   calls->access_log->Write(record);
@@ -50,12 +65,13 @@ void ApiContext::Refused(absl::string_view path, const absl::Status& status) con
 
 void ApiCall::Start() {
   arrival_us_ = MonotonicMicros();
+  span_ = StartSpan(context_->calls->tracer, TraceContextOf(exchange_->request()), /*remote=*/true);
   const TaskTraits traits = {.cost_bytes = static_cast<int64_t>(exchange_->request().body.size())};
   context_->calls->preparation->Post(traits, [self = shared_from_this()] { self->Translate(); });
 }
 
 void ApiCall::FailUnstarted(const absl::Status& status) {
-  context_->Refused(route_->path, status);
+  context_->Refused(route_->path, span_.context.trace_id, status);
   Fail(ToRpcOutcome(status, request_id_, absl::Milliseconds(200)), 0);
 }
 
@@ -220,6 +236,7 @@ absl::Status ApiCall::StartRpcs() {
     options.timeout_us = std::max<int64_t>(0, *timeout_us_ - waited_us);
   }
   options.binding = binding_;
+  options.parent = span_.context;
   std::vector<Part> parts(count);
   std::vector<std::shared_ptr<RpcHandler>> handlers;
   for (size_t i = 0; i < count; ++i) {
@@ -305,13 +322,43 @@ void ApiCall::WriteLocked(const std::string& events) {
     HttpResponse head;
     head.content_type = "text/event-stream; charset=utf-8";
     head.headers = absl::StrCat("Cache-Control: no-cache\r\n", HeadersOf());
+    status_ = head.status;
     exchange_->Begin(std::move(head));
   }
   exchange_->Write(events);
 }
 
 std::string ApiCall::HeadersOf() const {
-  return request_id_.empty() ? "" : absl::StrCat("X-Request-Id: ", request_id_, "\r\n");
+  std::string headers;
+  if (!request_id_.empty()) headers = absl::StrCat("X-Request-Id: ", request_id_, "\r\n");
+  const std::optional<absl::string_view> format = exchange_->request().Header(kLoadFormatHeader);
+  const LoadMeter* const load = context_->calls->load;
+  if (!format.has_value() || load == nullptr) return headers;
+  if (std::optional<LoadHeader> report = load->Header(*format); report.has_value()) {
+    const bool binary = absl::EndsWith(report->name, "-bin");
+    absl::StrAppend(&headers, report->name, ": ",
+                    binary ? absl::Base64Escape(report->value) : report->value, "\r\n");
+  }
+  return headers;
+}
+
+void ApiCall::ExportSpan() {
+  if (!span_.recorded) return;
+  SpanExporter& exporter = context_->calls->tracer->exporter();
+  try {
+    EndedHttpRequest ended{.span = span_, .method = route_->method, .route = route_->path};
+    ended.arrival_us = arrival_us_;
+    ended.end_us = MonotonicMicros();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ended.status = status_;
+    }
+    std::vector<Span> spans;
+    spans.push_back(HttpSpan(ended, MonotonicEpochMicros()));
+    exporter.Add(std::move(spans));
+  } catch (const std::bad_alloc&) {
+    exporter.CountLost(1);
+  }
 }
 
 absl::Status ApiCall::TakeResponse(size_t index) {
@@ -386,7 +433,9 @@ void ApiCall::Finish() {
     HttpResponse response = JsonResponse(200, *std::move(body));
     response.headers = HeadersOf();
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!std::exchange(finished_, true)) exchange_->Respond(std::move(response));
+    if (std::exchange(finished_, true)) return;
+    status_ = response.status;
+    exchange_->Respond(std::move(response));
   } catch (const std::bad_alloc&) {
     Fail(OutOfMemoryOutcome(), 0);
   }
@@ -405,6 +454,7 @@ void ApiCall::Fail(const RpcOutcome& outcome, size_t index) {
     } else {
       HttpResponse response = ErrorResponse(route_->style, outcome, message);
       response.headers += HeadersOf();
+      status_ = response.status;
       exchange_->Respond(std::move(response));
     }
     finished_ = true;
@@ -456,6 +506,7 @@ void ApiCall::OnDone(bool) {
   CancelAll();
   // Closes RPCs for which OnEnd could not post Advance to the executor, for lack of memory.
   Advance();
+  ExportSpan();
   std::lock_guard<std::mutex> lock(mutex_);
   if (open_ == 0) memory_.reset();
 }

@@ -34,8 +34,11 @@ struct ApiContext {
   // Returns the method of this name ("Generate"), which must exist.
   const Method& Find(absl::string_view name) const;
   // Counts a request that has failed before an RPC was started, and writes it to the access log.
-  void Refused(absl::string_view path, const absl::Status& status) const;
+  void Refused(absl::string_view path, const TraceId& trace, const absl::Status& status) const;
 };
+
+// The trace context in the headers of a request. Throws std::bad_alloc.
+TraceContext TraceContextOf(const HttpRequest& request);
 
 class ApiCall final : public HttpHandler,
                       public LocalClient,
@@ -91,10 +94,12 @@ class ApiCall final : public HttpHandler,
   // Sends events. Starts the stream with the first ones.
   void WriteLocked(const std::string& events);
   std::string HeadersOf() const;
+  void ExportSpan();
 
   const ApiContext* const context_;
   const ApiRoute* const route_;
   const std::shared_ptr<HttpExchange> exchange_;
+  StartedSpan span_;  // of this request
   std::string request_id_;
   JsonDocument body_ = nlohmann::json::object();
   int64_t arrival_us_ = 0;
@@ -114,6 +119,7 @@ class ApiCall final : public HttpHandler,
   int64_t request_bytes_ = 0, response_bytes_ = 0;
   bool begun_ = false;     // the stream has begun
   bool finished_ = false;  // the response is complete, or the client has gone
+  int status_ = 0;         // HTTP status of the response; 0: it has not begun
 };
 
 }  // namespace quintet

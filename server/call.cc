@@ -88,8 +88,11 @@ Call::Call(CallContext* context, std::shared_ptr<Rpc> rpc, const char* name)
     : context_(context),
       rpc_(std::move(rpc)),
       name_(name),
+      origin_(rpc_->origin()),
+      span_(StartSpan(context->tracer, origin_.parent, /*remote=*/!origin_.path.empty())),
       arrival_us_(MonotonicMicros()),
-      memory_(context->memory, rpc_->connection_bytes()) {}
+      memory_(context->memory, rpc_->connection_bytes()),
+      engine_trace_(span_.recorded ? std::make_unique<EngineTrace>() : nullptr) {}
 
 bool Call::Parse(grpc::ByteBuffer* message, google::protobuf::MessageLite* proto) {
   message_bytes_ = kCallBytes + kParsedBytes * static_cast<int64_t>(message->Length());
@@ -294,6 +297,7 @@ void Call::Submit(std::vector<Request> requests) {
     input_tokens_ = tokens;
     not_started_ = requests.size();
     pending_ = requests.size() + 1;
+    if (engine_trace_ != nullptr) engine_trace_->SetRequests(requests);
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     {
@@ -388,6 +392,7 @@ void Call::Complete() {
       status = failure_;
       if (status.ok() && cancelled_) status = absl::CancelledError("the call was cancelled");
       results = std::move(results_);
+      if (status.ok() && engine_trace_ != nullptr) engine_trace_->SetResults(results);
     }
     if (status.ok()) status = Respond(std::move(results));
     End(status);
@@ -423,29 +428,45 @@ void Call::EndWith(RpcOutcome outcome, const std::string& reason) {
   if (!outcome.status.ok() && ids_.empty()) {
     model_ != nullptr ? model_->metrics()->Rejected(reason) : context_->refusals->Rejected(reason);
   }
-  LogAccess(outcome, reason);
+  Record(outcome, reason);
   Ended(std::move(outcome));
 }
 
-void Call::LogAccess(const RpcOutcome& outcome, const std::string& reason) {
-  if (context_->access_log == nullptr) return;
-  const int64_t now = MonotonicMicros();
-  AccessRecord record;
+void Call::Record(const RpcOutcome& outcome, const std::string& reason) {
+  if (context_->access_log == nullptr && !span_.recorded) return;
+  EndedCall ended{.span = span_, .path = origin_.path};
+  ended.arrival_us = arrival_us_;
+  ended.end_us = MonotonicMicros();
+  ended.tokenized_us = tokenized_us_;
+  AccessRecord& record = ended.record;
   if (IsRequestId(request_id_)) record.request_id = request_id_;
   if (model_ != nullptr) record.model = model_->name();
   record.method = name_;
   record.code = outcome.status.error_code();
   record.reason = reason;
-  record.total_us = now - arrival_us_;
+  record.trace_id = span_.context.trace_id;
+  record.total_us = ended.end_us - arrival_us_;
+  std::unique_ptr<EngineTrace> engine;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     record.input_tokens = input_tokens_;
     record.output_tokens = std::max(output_tokens_, streamed_tokens_);
-    if (started_us_ > 0 || !ids_.empty()) {
-      record.queue_us = (started_us_ > 0 ? started_us_ : now) - tokenized_us_;
+    ended.started_us = started_us_;
+    ended.submitted = started_us_ > 0 || !ids_.empty();
+    if (ended.submitted) {
+      record.queue_us = (started_us_ > 0 ? started_us_ : ended.end_us) - tokenized_us_;
     }
+    engine = std::move(engine_trace_);
   }
-  context_->access_log->Write(record);
+  if (context_->access_log != nullptr) context_->access_log->Write(record);
+  if (!span_.recorded) return;
+  ended.engine = engine.get();
+  SpanExporter& exporter = context_->tracer->exporter();
+  try {
+    exporter.Add(CallSpans(ended, MonotonicEpochMicros()));
+  } catch (const std::bad_alloc&) {
+    exporter.CountLost(1);
+  }
 }
 
 void Call::Cancel() {

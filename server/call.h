@@ -27,11 +27,15 @@
 #include "server/model_directory.h"
 #include "server/model_host.h"
 #include "server/proto_conversion.h"
+#include "server/request_spans.h"
 #include "server/rpc.h"
 #include "server/rpc_registry.h"
 #include "server/sharded_executor.h"
+#include "server/tracer.h"
 
 namespace quintet {
+
+class LoadMeter;
 
 // State shared by all calls. Owned by the server.
 struct CallContext {
@@ -49,6 +53,8 @@ struct CallContext {
   // Counts calls that are rejected before their model is known: no API key, or no such model.
   RefusalMetrics* refusals = nullptr;
   const AccessLog* access_log = nullptr;  // null: off
+  const Tracer* tracer = nullptr;         // null: requests are not traced
+  const LoadMeter* load = nullptr;        // null: no load reports in responses
 
   // Wakes `rpc` in a thread of `writer`. Throws std::bad_alloc; `rpc` is then not woken.
   void WakeSoon(std::shared_ptr<Rpc> rpc) const;
@@ -147,11 +153,14 @@ class Call : public std::enable_shared_from_this<Call> {
   void OnResult(size_t index, absl::StatusOr<Result> result);
   void Complete();
   void EndWith(RpcOutcome outcome, const std::string& reason);
-  void LogAccess(const RpcOutcome& outcome, const std::string& reason);
+  // Writes the call to the access log, and exports its spans.
+  void Record(const RpcOutcome& outcome, const std::string& reason);
 
   CallContext* const context_;
   const std::shared_ptr<Rpc> rpc_;
   const char* const name_;
+  const RpcOrigin origin_;
+  const StartedSpan span_;  // of this call
   v1::CallOptions options_;
   std::string request_id_;
   CallSize size_;
@@ -166,9 +175,10 @@ class Call : public std::enable_shared_from_this<Call> {
   std::shared_ptr<Call> self_;  // set from Start until the call ends
 
   std::mutex mutex_;
-  uint64_t wait_ticket_ = 0;                  // of ServedModel::Wait; 0: the call has not waited
-  Admission::Reservation queue_reservation_;  // held until the engine has started the last request
-  size_t not_started_ = 0;                    // number of requests that the engine has not started
+  std::unique_ptr<EngineTrace> engine_trace_;  // null: the span is not recorded, or has ended
+  uint64_t wait_ticket_ = 0;                   // of ServedModel::Wait; 0: the call has not waited
+  Admission::Reservation queue_reservation_;   // held until the engine has started the last request
+  size_t not_started_ = 0;                     // number of requests that the engine has not started
   size_t pending_ = 0;  // number of missing results, plus one while requests are submitted
   bool cancelled_ = false, ended_ = false, abandoned_ = false;
   absl::Status failure_;  // the first error of a request

@@ -10,17 +10,33 @@
 
 namespace quintet {
 
+class LoadMeter;
+
+// The trace context in the metadata of an RPC. Throws std::bad_alloc.
+TraceContext TraceContextOf(const grpc::ServerContextBase& rpc);
+
 class GrpcRpc : public grpc::ServerGenericBidiReactor, public Rpc {
  public:
-  // `context` is owned by gRPC and valid until OnDone. For the other arguments see Rpc.
-  GrpcRpc(grpc::CallbackServerContext* context, RpcRegistry* open,
-          RpcRegistry::Registration registration, const ClientTimeouts& timeouts,
-          Priority max_priority)
-      : Rpc(open, std::move(registration), timeouts, max_priority), context_(context) {}
+  struct Options {
+    RpcRegistry* open = nullptr;  // see Rpc
+    ClientTimeouts timeouts;
+    Priority max_priority = Priority::kHigh;
+    absl::string_view path;  // of the method: "/SERVICE/METHOD"; must outlive the RPC
+    // Reports the load in trailing metadata to clients that ask for it. Null: no reports.
+    const LoadMeter* load = nullptr;
+  };
+  // `context` is owned by gRPC and valid until OnDone.
+  GrpcRpc(grpc::CallbackServerContext* context, const Options& options,
+          RpcRegistry::Registration registration)
+      : Rpc(options.open, std::move(registration), options.timeouts, options.max_priority),
+        context_(context),
+        path_(options.path),
+        load_(options.load) {}
 
   void TryCancel() override { context_->TryCancel(); }
   std::optional<int64_t> remaining_us() const override;
   bool has_metadata(absl::string_view key, absl::string_view value) const override;
+  RpcOrigin origin() const override;
 
   // Called by gRPC when an operation has finished, the RPC is cancelled or the RPC is done.
   void OnReadDone(bool ok) override { OnRead(ok); }
@@ -34,7 +50,11 @@ class GrpcRpc : public grpc::ServerGenericBidiReactor, public Rpc {
   void StartWrite(grpc::ByteBuffer* message) override { Reactor::StartWrite(message); }
   void StartEnd(grpc::ByteBuffer* last_message, const RpcOutcome& outcome) override;
 
+  void AddLoadReport();
+
   grpc::CallbackServerContext* const context_;
+  const absl::string_view path_;
+  const LoadMeter* const load_;
 };
 
 }  // namespace quintet

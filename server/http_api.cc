@@ -32,7 +32,7 @@ std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   if (options_.page && reads && IsPagePath(path)) return std::nullopt;
   const absl::Status key = options_.calls->Authorize(request.Header("authorization")).status();
   if (!key.ok()) {
-    context_.Refused("", key);
+    context_.Refused("", TraceContextOf(request).trace_id, key);
     const RpcOutcome outcome = ToRpcOutcome(key, "", absl::Milliseconds(200));
     return ErrorResponse(ErrorStyle::kOpenAi, outcome, outcome.status.error_message());
   }

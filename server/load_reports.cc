@@ -3,14 +3,18 @@
 #include <time.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "engine/process_memory.h"
 #include "kernels/runtime/cores.h"
+#include "server/json_value.h"
 #include "server/message_bytes.h"
 #include "server/model_host.h"
 #include "xds/service/orca/v3/orca.pb.h"
@@ -138,6 +142,38 @@ OrcaLoadReport MakeLoadReport(std::span<const ServerLoad> samples, int cores,
   return report;
 }
 
+std::optional<LoadHeader> MakeLoadHeader(const OrcaLoadReport& report, absl::string_view format) {
+  static constexpr char kName[] = "endpoint-load-metrics";
+  if (absl::EqualsIgnoreCase(format, "bin")) {
+    return LoadHeader{"endpoint-load-metrics-bin", report.SerializeAsString()};
+  }
+  const std::map<std::string, double> named(report.named_metrics().begin(),
+                                            report.named_metrics().end());  // in a fixed order
+  const std::pair<const char*, double> values[] = {
+      {"application_utilization", report.application_utilization()},
+      {"cpu_utilization", report.cpu_utilization()},
+      {"mem_utilization", report.mem_utilization()},
+      {"rps_fractional", report.rps_fractional()},
+      {"eps", report.eps()}};
+  if (absl::EqualsIgnoreCase(format, "text")) {
+    std::string text = "TEXT ";
+    const char* separator = "";
+    const auto add = [&](absl::string_view name, double value) {
+      absl::StrAppend(&text, separator, name, "=", value);
+      separator = ", ";
+    };
+    for (const auto& [name, value] : values) add(name, value);
+    for (const auto& [name, value] : named) add(absl::StrCat("named_metrics.", name), value);
+    return LoadHeader{kName, std::move(text)};
+  }
+  if (!absl::EqualsIgnoreCase(format, "json")) return std::nullopt;
+  JsonValue json = JsonValue::Object();
+  for (const auto& [name, value] : values) json[name] = value;
+  JsonValue& metrics = json["named_metrics"] = JsonValue::Object();
+  for (const auto& [name, value] : named) metrics[name] = value;
+  return LoadHeader{kName, absl::StrCat("JSON ", JsonText(json))};
+}
+
 LoadMeter::LoadMeter(const ModelDirectory* models)
     : models_(models),
       cores_(AvailableCores()),
@@ -150,11 +186,14 @@ void LoadMeter::Tick() {
   std::lock_guard<std::mutex> lock(mutex_);
   samples_.push_back(load);
   if (samples_.size() > kWindow + 1) samples_.erase(samples_.begin());
+  latest_ = std::make_shared<const OrcaLoadReport>(MakeLoadReport(samples_, cores_, memory_bytes_));
 }
 
-OrcaLoadReport LoadMeter::Report() const {
+OrcaLoadReport LoadMeter::Report() const { return *latest(); }
+
+LoadMeter::SharedReport LoadMeter::latest() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return MakeLoadReport(samples_, cores_, memory_bytes_);
+  return latest_;
 }
 
 std::vector<Method> LoadReportMethods(const LoadMeter* meter) {

@@ -1,11 +1,17 @@
-// The service xds.service.orca.v3.OpenRcaService, which streams the load of this server to
-// balancers that weight servers by it, such as gRPC's weighted_round_robin. The protocol is ORCA
-// (Open Request Cost Aggregation): gRFC A51, https://github.com/grpc/proposal.
+// Reports the load of this server to balancers that weight servers by it: the service
+// xds.service.orca.v3.OpenRcaService streams reports, for example to gRPC's weighted_round_robin,
+// and responses carry one if the request asks for it, as Envoy and gateways of inference servers
+// do. The protocol is ORCA (Open Request Cost Aggregation): gRFC A51,
+// https://github.com/grpc/proposal.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "server/methods.h"
@@ -38,6 +44,19 @@ ServerLoad ReadServerLoad(const ModelDirectory& models);
 xds::data::orca::v3::OrcaLoadReport MakeLoadReport(std::span<const ServerLoad> samples, int cores,
                                                    int64_t memory_bytes);
 
+// The header of a request that asks for a report in the response, and its value: text, json or bin.
+inline constexpr char kLoadFormatHeader[] = "endpoint-load-metrics-format";
+
+// A report as a header of a response.
+struct LoadHeader {
+  const char* name;
+  std::string value;  // bin: the serialized report, which HTTP headers carry in base64
+};
+// Returns the header for a value of kLoadFormatHeader, whose case is ignored; nullopt for other
+// values. Throws std::bad_alloc.
+std::optional<LoadHeader> MakeLoadHeader(const xds::data::orca::v3::OrcaLoadReport& report,
+                                         absl::string_view format);
+
 // Samples the load of this server. Thread-safe.
 class LoadMeter {
  public:
@@ -47,14 +66,22 @@ class LoadMeter {
   void Tick();
   // Returns the report of the last samples, which span kWindow ticks.
   xds::data::orca::v3::OrcaLoadReport Report() const;
+  // MakeLoadHeader of Report().
+  std::optional<LoadHeader> Header(absl::string_view format) const {
+    return MakeLoadHeader(*latest(), format);
+  }
   static constexpr size_t kWindow = 10;
 
  private:
+  using SharedReport = std::shared_ptr<const xds::data::orca::v3::OrcaLoadReport>;
+  SharedReport latest() const;
+
   const ModelDirectory* const models_;
   const int cores_;
   const int64_t memory_bytes_;
   mutable std::mutex mutex_;
   std::vector<ServerLoad> samples_;  // 1 to kWindow + 1, the oldest first
+  SharedReport latest_;              // made of samples_
 };
 
 // Returns the method of the service. `meter` must outlive the handlers. A report that is due leaves

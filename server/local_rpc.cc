@@ -9,6 +9,7 @@ LocalRpc::LocalRpc(const Options& options, RpcRegistry::Registration registratio
     : Rpc(options.open, std::move(registration), options.timeouts, options.max_priority),
       timeout_us_(options.timeout_us),
       binding_(options.binding),
+      parent_(options.parent),
       client_(client),
       index_(index) {}
 

@@ -35,6 +35,7 @@ class LocalRpc final : public Rpc {
     Priority max_priority = Priority::kHigh;
     std::optional<int64_t> timeout_us;  // time until the deadline of the client, from now
     ModelBinding binding;
+    TraceContext parent;  // the span of the client's request
   };
   // `client` must outlive the RPC, whose lifetime ends with OnEnded.
   LocalRpc(const Options& options, RpcRegistry::Registration registration, LocalClient* client,
@@ -46,6 +47,7 @@ class LocalRpc final : public Rpc {
   void TryCancel() override { client_->OnCutOff(); }
   std::optional<int64_t> remaining_us() const override { return timeout_us_; }
   bool has_metadata(absl::string_view, absl::string_view) const override { return false; }
+  RpcOrigin origin() const override { return {parent_, ""}; }
   const ModelBinding& binding() const override { return binding_; }
 
  private:
@@ -55,6 +57,7 @@ class LocalRpc final : public Rpc {
 
   const std::optional<int64_t> timeout_us_;
   const ModelBinding binding_;
+  const TraceContext parent_;
   LocalClient* const client_;
   const size_t index_;
   grpc::ByteBuffer* read_into_ = nullptr;

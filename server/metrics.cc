@@ -130,18 +130,17 @@ void RefusalMetrics::Rejected(const std::string& reason) {
   if (found != rejected_.end()) Increment(found->second);
 }
 
-LogMetrics::LogMetrics(MetricFactory maker, std::function<int64_t()> dropped)
-    : dropped_(std::move(dropped)),
+PolledCounter::PolledCounter(MetricFactory maker, const std::string& name, const std::string& help,
+                             std::function<int64_t()> total, const prometheus::Labels& labels)
+    : total_(std::move(total)),
       maker_(maker),
-      counter_(maker.Counter("log_lines_dropped_total",
-                             "Log lines that were lost because the log was blocked or full.")) {}
+      counter_(maker.Counter(name, help, /*aliases=*/{}, labels)) {}
 
-void LogMetrics::Collect() {
+void PolledCounter::Collect() {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t dropped = dropped_();
-  counter_.Each(
-      [&](auto& counter) { counter.Increment(static_cast<double>(dropped - collected_)); });
-  collected_ = dropped;
+  const int64_t total = total_();
+  counter_.Each([&](auto& counter) { counter.Increment(static_cast<double>(total - collected_)); });
+  collected_ = total;
 }
 
 ModelMetrics::ModelMetrics(const Options& options, prometheus::Registry* registry)

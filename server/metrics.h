@@ -104,16 +104,17 @@ class RefusalMetrics {
   std::map<std::string, MetricFactory::Counters> rejected_;
 };
 
-// The counter of lost log lines.
-class LogMetrics {
+// A counter of something that is counted elsewhere.
+class PolledCounter {
  public:
-  // `dropped` returns the total number of lost lines.
-  LogMetrics(MetricFactory maker, std::function<int64_t()> dropped);
-  // Updates the counter of lost log lines. Called before each scrape.
+  // `total` returns the value of the counter.
+  PolledCounter(MetricFactory maker, const std::string& name, const std::string& help,
+                std::function<int64_t()> total, const prometheus::Labels& labels = {});
+  // Updates the counter. Called before each scrape.
   void Collect();
 
  private:
-  const std::function<int64_t()> dropped_;
+  const std::function<int64_t()> total_;
   const MetricFactory maker_;  // keeps the counter
   const MetricFactory::Counters counter_;
   std::mutex mutex_;

@@ -22,6 +22,7 @@
 #include "server/client_timeouts.h"
 #include "server/errors.h"
 #include "server/rpc_registry.h"
+#include "server/trace_context.h"
 
 namespace quintet {
 
@@ -32,6 +33,12 @@ struct ModelBinding;
 struct RpcOutput {
   std::optional<grpc::ByteBuffer> message;
   std::optional<RpcOutcome> end;
+};
+
+// Where an RPC comes from, for traces.
+struct RpcOrigin {
+  TraceContext parent;     // not valid(): none
+  absl::string_view path;  // of the gRPC method, "/SERVICE/METHOD"; empty: the HTTP API
 };
 
 enum class RpcActivity : uint8_t {
@@ -89,6 +96,8 @@ class Rpc : public std::enable_shared_from_this<Rpc> {
   virtual std::optional<int64_t> remaining_us() const = 0;
   // Whether the client has sent the metadata `key` with this value.
   virtual bool has_metadata(absl::string_view key, absl::string_view value) const = 0;
+  // Throws std::bad_alloc.
+  virtual RpcOrigin origin() const = 0;
   // The model version for all messages of this RPC; null: each message takes the serving version.
   virtual const ModelBinding& binding() const;
 

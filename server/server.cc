@@ -45,10 +45,38 @@ namespace quintet {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr auto kSpanFlushTime = std::chrono::seconds(2);
 constexpr int64_t kWatchIntervalUs = 1'000'000;  // for work that is not done at every tick
 constexpr char kServiceName[] = "quintet.v1.Inference";
 constexpr int64_t kLoadingBudgetBytes = int64_t{64} << 20;
 constexpr int kExitConfiguration = 2, kExitModel = 3, kExitFault = 70;
+
+// The counters of exported and of dropped spans.
+class TraceMetrics {
+ public:
+  // *tracer is null while requests are not traced; the counters are then 0.
+  TraceMetrics(const MetricFactory& maker, const std::unique_ptr<Tracer>* tracer)
+      : exported_(maker, "spans_exported_total", "Spans that the trace collector has accepted.",
+                  Read(tracer, &SpanExporter::exported)),
+        queue_full_(maker, kDropped, kDroppedHelp, Read(tracer, &SpanExporter::dropped_queue_full),
+                    {{"reason", "queue_full"}}),
+        not_accepted_(maker, kDropped, kDroppedHelp,
+                      Read(tracer, &SpanExporter::dropped_not_accepted),
+                      {{"reason", "not_accepted"}}) {}
+  void Collect() {
+    for (PolledCounter* counter : {&exported_, &queue_full_, &not_accepted_}) counter->Collect();
+  }
+
+ private:
+  static constexpr char kDropped[] = "spans_dropped_total",
+                        kDroppedHelp[] = "Spans that were not exported, by reason.";
+  static std::function<int64_t()> Read(const std::unique_ptr<Tracer>* tracer,
+                                       int64_t (SpanExporter::*count)() const) {
+    return [=] { return *tracer == nullptr ? 0 : ((*tracer)->exporter().*count)(); };
+  }
+
+  PolledCounter exported_, queue_full_, not_accepted_;
+};
 
 class ServerProcess {
  public:
@@ -85,6 +113,8 @@ class ServerProcess {
   void DoPeriodicWork();
   void Drain();
   [[noreturn]] void EndStalled();
+  // Sends the spans that are queued, as far as that is possible in kSpanFlushTime.
+  void FlushSpans();
   void WaitFor(int64_t limit_us, const std::function<bool()>& done);
 
   const ServerOptions& options_;
@@ -93,7 +123,11 @@ class ServerProcess {
   prometheus::Registry registry_;
   MetricFactory make_{kNoModel, /*vllm_names=*/false, &registry_};
   RefusalMetrics refusals_{make_};
-  LogMetrics log_metrics_{make_, options_.log_lines_dropped};
+  PolledCounter log_lines_dropped_{make_, "log_lines_dropped_total",
+                                   "Log lines that were lost because the log was blocked or full.",
+                                   options_.log_lines_dropped};
+  std::unique_ptr<Tracer> tracer_;  // null: requests are not traced
+  TraceMetrics trace_metrics_{make_, &tracer_};
   ProcessMetrics process_metrics_{&registry_};
   GpuMetrics gpu_metrics_{&registry_};
   MetricFactory::Gauges open_calls_ =
@@ -151,6 +185,7 @@ absl::Status ServerProcess::Start() {
     QT_RETURN_IF_ERROR(api_keys_.Load(options_.api_key_file));
     context_.api_keys = &api_keys_;
   }
+  QT_ASSIGN_OR_RETURN(tracer_, MakeTracer(options_.tracing));
   preparation_ = std::make_unique<Executor>(ExecutorOptions{
       .name = "tokenize", .threads = options_.tokenizer_threads, .short_task_threads = 1});
   completion_ = std::make_unique<Executor>(ExecutorOptions{
@@ -173,6 +208,7 @@ absl::Status ServerProcess::Start() {
   context_.memory = &memory_;
   context_.refusals = &refusals_;
   if (options_.access_log != nullptr) context_.access_log = &access_log_;
+  context_.tracer = tracer_.get();
   context_.max_message_bytes = options_.max_message_bytes;
   context_.default_timeout_us = options_.default_timeout_us;
   context_.max_timeout_us = options_.max_timeout_us;
@@ -180,6 +216,7 @@ absl::Status ServerProcess::Start() {
   service_->Add(InferenceMethods(&context_));
   service_->Add(HealthMethods(&health_));
   load_meter_ = std::make_unique<LoadMeter>(&directory_);
+  context_.load = load_meter_.get();
   service_->Add(LoadReportMethods(load_meter_.get()));
   service_->Add(KserveMethods(&context_, {.live = [this] { return Healthy(); },
                                           .ready = [this] { return health_.serving(); },
@@ -230,7 +267,8 @@ absl::Status ServerProcess::ListenHttp() {
   http.listen = options_.http_listen;
   http.collect = [this] {
     loader_->CollectMetrics();
-    log_metrics_.Collect();
+    log_lines_dropped_.Collect();
+    trace_metrics_.Collect();
     process_metrics_.Collect();
     gpu_metrics_.Collect(UsedGpus());
     open_calls_.Each(
@@ -310,9 +348,14 @@ void ServerProcess::EndStalled() {
   UpdateServing();
   spdlog::critical("an engine has made no step for {} s", options_.stall_timeout_us / 1'000'000);
   context_.rpcs.AbandonAll();
+  FlushSpans();
   std::this_thread::sleep_for(kFlushTime);
   spdlog::default_logger()->flush();
   std::_Exit(kExitFault);  // the engine thread is stuck, so destructors would block
+}
+
+void ServerProcess::FlushSpans() {
+  if (tracer_ != nullptr) tracer_->exporter().Shutdown(kSpanFlushTime);
 }
 
 void ServerProcess::RefreshCertificates() {
@@ -446,6 +489,7 @@ ServeOutcome ServerProcess::Run() {
   preparation_.reset();
   completion_.reset();
   loader_.reset();
+  FlushSpans();
   spdlog::info("stopped");
   return {};
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "server/access_log.h"
 #include "server/client_timeouts.h"
 #include "server/model_host.h"
+#include "server/tracing_options.h"
 
 namespace quintet {
 
@@ -38,7 +40,8 @@ struct ServerOptions {
   // Reads the configuration of the models again (SIGHUP, ReloadConfiguration). Called from one
   // thread at a time. Null: the server cannot read it again.
   std::function<absl::StatusOr<std::vector<HostOptions>>()> read_models;
-  AccessLog::WriteLine access_log;  // receives the lines of the access log; null: off
+  AccessLog::WriteLine access_log;        // receives the lines of the access log; null: off
+  std::optional<TracingOptions> tracing;  // unset: requests are not traced
   // Returns the number of log lines that were lost so far.
   std::function<int64_t()> log_lines_dropped = [] { return int64_t{0}; };
 };

@@ -49,8 +49,13 @@ absl::StatusOr<std::shared_ptr<GrpcRpc>> RpcService::Open(grpc::GenericCallbackS
   const Method& method = found->second;
   QT_ASSIGN_OR_RETURN(RpcRegistry::Registration registration,
                       context_->rpcs.Admit(rpc->peer(), method.long_lived));
-  auto opened = std::make_shared<GrpcRpc>(rpc, &context_->rpcs, std::move(registration), timeouts_,
-                                          max_priority);
+  GrpcRpc::Options options;
+  options.open = &context_->rpcs;
+  options.timeouts = timeouts_;
+  options.max_priority = max_priority;
+  options.path = found->first;
+  options.load = context_->load;
+  auto opened = std::make_shared<GrpcRpc>(rpc, options, std::move(registration));
   opened->Start(method.make(opened));
   return opened;
 }
@@ -65,6 +70,7 @@ void RpcService::LogRefused(const grpc::GenericCallbackServerContext& rpc,
     const absl::string_view path = found->first;
     record.method = path.substr(path.rfind('/') + 1);
   }
+  record.trace_id = TraceContextOf(rpc).trace_id;
   record.code = static_cast<int>(status.code());
   record.reason = reason;
   context_->access_log->Write(record);

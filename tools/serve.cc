@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "tools/exit_code.h"
 #include "tools/logging.h"
 #include "tools/serve_flags.h"
+#include "tools/version.h"
 
 namespace quintet {
 namespace {
@@ -105,6 +108,10 @@ int Run(const ServeFlags& flags, const CommandLine& line) {
   }
   options.log_lines_dropped = LogLinesDropped;
   if (flags.access_log) options.access_log = LogLine;
+  const absl::StatusOr<std::optional<TracingOptions>> tracing =
+      ReadTracingOptions([](const char* name) { return std::getenv(name); }, Version());
+  if (!tracing.ok()) return Fail(kExitUsage, tracing.status());
+  options.tracing = *tracing;
   options.read_models = [&line, &options] { return ReadModels(line, options); };
   // Check early that the device can be opened. Each model opens it again when it is loaded, after
   // the server has begun to listen.
@@ -138,7 +145,9 @@ void AddServeCommand(CommandLine& line) {
            "SIGTERM or SIGINT (Ctrl-C) drains the server: it accepts calls for --drain-delay "
            "and then gives running calls\n--drain-timeout to finish. A second SIGINT cancels "
            "them at once. SIGHUP reloads the API keys and the configuration: models that the "
-           "--config file adds,\nremoves or changes are loaded, unloaded or replaced."},
+           "--config file adds,\nremoves or changes are loaded, unloaded or replaced.\n\n"
+           "OTEL_EXPORTER_OTLP_ENDPOINT and the other environment variables of OpenTelemetry turn "
+           "tracing on: server/README.md."},
       [flags, &line] { return Run(*flags, line); });
   AddServeFlags(line, command, flags.get());
 }

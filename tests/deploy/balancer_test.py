@@ -215,6 +215,17 @@ def test_proxies_pass_every_served_method_and_no_other(server, proxied):
         assert refused != refusal(server.target, path), f"the server refused {path}, not the proxy"
 
 
+def test_proxies_give_clients_no_load_report(server, proxied):
+    def trailers(target: str) -> set[str]:
+        with grpc.insecure_channel(target) as channel:
+            request, asks = pb.TokenizeRequest(text="a"), ("endpoint-load-metrics-format", "text")
+            _, call = Stub(channel).Tokenize.with_call(request, timeout=60, metadata=[asks])
+            return {name for name, _ in call.trailing_metadata()}
+
+    assert "endpoint-load-metrics" in trailers(server.target)
+    assert "endpoint-load-metrics" not in trailers(f"127.0.0.1:{proxied}")
+
+
 def is_served(port: int, *fields: tuple[str, str]) -> bool:
     """Returns whether a health check with the raw metadata `fields` gets the response SERVING."""
     peer = frames.Peer(port)

@@ -15,6 +15,7 @@ FIELDS = {
     "level",
     "message",
     "request_id",
+    "trace_id",
     "model",
     "method",
     "code",

@@ -1,5 +1,6 @@
 """Load reports (ORCA), read by a stub and by gRPC's balancer weighted_round_robin."""
 
+import base64
 import hashlib
 import json
 import threading
@@ -8,6 +9,7 @@ import grpc
 import pytest
 import quintet
 from google.protobuf import message_factory
+from http_api import HttpServer
 from server_process import G2P, Server, eventually
 
 SERVICE = "xds.service.orca.v3.OpenRcaService"
@@ -107,9 +109,72 @@ def test_reports_need_a_key_where_calls_need_one(tmp_path):
         next(stub.StreamCoreMetrics(REQUEST(), timeout=10, metadata=key))
 
 
-def test_a_balancer_sends_a_loaded_server_less():
+REPORT = message_factory.GetMessageClass(
+    quintet.wire.POOL.FindMessageTypeByName("xds.data.orca.v3.OrcaLoadReport")
+)
+ASKS = "endpoint-load-metrics-format"
+NAMES = {"kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"}
+
+
+def trailers(call) -> dict:
+    found = dict(call.trailing_metadata())
+    return {name: value for name, value in found.items() if name.startswith("endpoint-load")}
+
+
+def test_trailers_have_a_report_if_the_call_asks_for_one(server):
+    with grpc.insecure_channel(server.target) as channel:
+        stub = quintet.wire.Stub(channel)
+        request = quintet.wire.pb.GenerateRequest(input={"text": "wagner"})
+        _, plain = stub.Generate.with_call(request, timeout=60)
+        assert trailers(plain) == {}
+        stream = stub.GenerateStream(request, timeout=60, metadata=[(ASKS, "TEXT")])
+        list(stream)
+        text = trailers(stream)["endpoint-load-metrics"]
+        assert text.startswith("TEXT ") and "named_metrics.num_requests_waiting=" in text
+        request.call.model = "unknown"
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.Generate(request, timeout=60, metadata=[(ASKS, "json")])
+        text = trailers(failure.value)["endpoint-load-metrics"]
+        assert set(json.loads(text.removeprefix("JSON "))["named_metrics"]) == NAMES
+        for other in ("", "xml", "x" * 1000):
+            _, ignored = stub.Tokenize.with_call(
+                quintet.wire.pb.TokenizeRequest(text="a"), timeout=60, metadata=[(ASKS, other)]
+            )
+            assert trailers(ignored) == {}
+
+
+def test_responses_of_the_http_api_have_a_report_if_the_request_asks_for_one():
+    with HttpServer(G2P) as server:
+
+        def headers(answer) -> dict:
+            return {
+                name.lower(): value
+                for name, value in answer.headers.items()
+                if name.lower().startswith("endpoint-load")
+            }
+
+        body = {"model": "g2p", "prompt": "wagner", "max_tokens": 5}
+        assert headers(server.post("/v1/completions", body)) == {}
+        asks = {ASKS: "json"}
+        (value,) = headers(server.post("/v1/completions", body, **asks)).values()
+        assert set(json.loads(value.removeprefix("JSON "))["named_metrics"]) == NAMES
+        streamed = server.post("/v1/completions", {**body, "stream": True}, **{ASKS: "text"})
+        assert headers(streamed)["endpoint-load-metrics"].startswith("TEXT ")
+        binary = headers(server.post("/v1/completions", body, **{ASKS: "bin"}))
+        report = REPORT.FromString(base64.b64decode(binary["endpoint-load-metrics-bin"]))
+        assert set(report.named_metrics) == NAMES
+        failed = server.post("/v1/completions", {"prompt": 7}, **asks)
+        assert failed.status == 400 and headers(failed)
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+def test_a_balancer_sends_a_loaded_server_less(trailers):
+    """With `trailers` the balancer reads reports from the trailers of calls, which gRPC gives to
+    balancers alone; otherwise from a stream of reports."""
     with Server(G2P, max_running=4) as loaded, Server(G2P, max_running=4) as idle:
-        config = {"loadBalancingConfig": [{"weighted_round_robin": BALANCER}]}
+        balancer = {**BALANCER, "enableOobLoadReport": not trailers}
+        config = {"loadBalancingConfig": [{"weighted_round_robin": balancer}]}
+        asks = [(ASKS, "bin")] if trailers else []
         channel = grpc.insecure_channel(
             f"ipv4:{loaded.target},{idle.target}", [("grpc.service_config", json.dumps(config))]
         )
@@ -124,7 +189,7 @@ def test_a_balancer_sends_a_loaded_server_less():
             def share_of_idle() -> float:
                 before = served()
                 for _ in range(40):
-                    stub.Generate(request, timeout=30)
+                    stub.Generate(request, timeout=30, metadata=asks)
                 return (served() - before) / 40
 
             assert eventually(lambda: share_of_idle() > 0.7, 60)

@@ -17,8 +17,10 @@ TEST_CASE("access log: a line is one JSON object with every field") {
                                .reason = "QUEUED",
                                .input_tokens = 3,
                                .output_tokens = 0,
+                               .trace_id = {0xab, 2},
                                .queue_us = 17,
                                .total_us = 1'000'000'000'000};
+  const std::string kTraceId = "ab020000000000000000000000000000";
   const std::string line = AccessLine(record, absl::FromUnixMillis(1'700'000'000'004));
   CHECK(std::count(line.begin(), line.end(), '\n') == 1);
   CHECK(line.back() == '\n');
@@ -26,6 +28,7 @@ TEST_CASE("access log: a line is one JSON object with every field") {
                                                       {"level", "info"},
                                                       {"message", "call"},
                                                       {"request_id", "a-1"},
+                                                      {"trace_id", kTraceId},
                                                       {"model", "mod\"el\n\xEF\xBF\xBD"},
                                                       {"method", "Generate"},
                                                       {"code", "DEADLINE_EXCEEDED"},
@@ -57,6 +60,7 @@ TEST_CASE("access log: every gRPC code has its name") {
   for (int code = 0; code <= 16; ++code) {
     const std::string line = AccessLine({.code = code}, absl::UnixEpoch());
     CHECK(nlohmann::json::parse(line)["code"] == names[code]);
+    CHECK(nlohmann::json::parse(line)["trace_id"] == "");
   }
 }
 

@@ -1,9 +1,13 @@
 #include "server/load_reports.h"
 
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "nlohmann/json.hpp"
 #include "tests/catch.h"
 #include "tests/server/calls.h"
 #include "tests/server/running_server.h"
@@ -58,6 +62,71 @@ TEST_CASE("A report has no rates below 0 when a model is removed", "[load_report
   const OrcaLoadReport report = MakeLoadReport(samples, 2, 1200);
   CHECK(report.rps_fractional() == 0);
   CHECK(report.eps() == 0);
+}
+
+TEST_CASE("A report has the form that the request asks for", "[load_reports]") {
+  OrcaLoadReport report;
+  report.set_application_utilization(1.5);
+  report.set_cpu_utilization(0.25);
+  report.set_rps_fractional(12);
+  (*report.mutable_named_metrics())["num_requests_waiting"] = 3;
+  (*report.mutable_named_metrics())["kv_cache_usage_perc"] = 0.125;
+  for (const char* format : {"text", "TEXT", "Text"}) {
+    const auto header = MakeLoadHeader(report, format);
+    REQUIRE(header.has_value());
+    CHECK(std::string(header->name) == "endpoint-load-metrics");
+    CHECK(header->value ==
+          "TEXT application_utilization=1.5, cpu_utilization=0.25, mem_utilization=0, "
+          "rps_fractional=12, eps=0, named_metrics.kv_cache_usage_perc=0.125, "
+          "named_metrics.num_requests_waiting=3");
+  }
+  const auto json = MakeLoadHeader(report, "JSON");
+  REQUIRE(json.has_value());
+  CHECK(std::string(json->name) == "endpoint-load-metrics");
+  REQUIRE(json->value.substr(0, 5) == "JSON ");
+  CHECK(nlohmann::json::parse(json->value.substr(5)) == nlohmann::json::parse(R"(
+      {"application_utilization": 1.5, "cpu_utilization": 0.25, "mem_utilization": 0.0,
+       "rps_fractional": 12.0, "eps": 0.0,
+       "named_metrics": {"kv_cache_usage_perc": 0.125, "num_requests_waiting": 3.0}})"));
+  const auto binary = MakeLoadHeader(report, "bin");
+  REQUIRE(binary.has_value());
+  CHECK(std::string(binary->name) == "endpoint-load-metrics-bin");
+  OrcaLoadReport parsed;
+  REQUIRE(parsed.ParseFromString(binary->value));
+  CHECK(parsed.named_metrics().at("num_requests_waiting") == 3);
+  for (const char* other : {"", "xml", "text ", "json,text", "TEXT\x01"}) {
+    CHECK_FALSE(MakeLoadHeader(report, other).has_value());
+  }
+}
+
+TEST_CASE("A call has a report in its trailers only if it asks for one", "[load_reports]") {
+  RunningServer server;
+  const auto trailers = [&](const char* format, const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    if (format != nullptr) context.AddMetadata(kLoadFormatHeader, format);
+    v1::GenerateResponse response;
+    server.stub().Generate(&context, request, &response);
+    std::map<std::string, std::string> found;
+    for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
+      if (key.starts_with("endpoint-load-metrics")) {
+        found[std::string(key.data(), key.size())] = std::string(value.data(), value.size());
+      }
+    }
+    return found;
+  };
+  CHECK(trailers(nullptr, Word("a")).empty());
+  CHECK(trailers("xml", Word("a")).empty());
+  v1::GenerateRequest failing = Word("a");
+  failing.mutable_call()->set_model("unknown");
+  for (const v1::GenerateRequest& request : {Word("a"), failing}) {
+    // gRPC gives a binary report to its balancers alone (tests/python/load_reports_test.py).
+    for (const char* format : {"text", "json"}) {
+      const auto report = trailers(format, request);
+      REQUIRE(report.size() == 1);
+      CHECK(absl::StartsWithIgnoreCase(report.at("endpoint-load-metrics"), format));
+      CHECK(absl::StrContains(report.at("endpoint-load-metrics"), "kv_cache_usage_perc"));
+    }
+  }
 }
 
 TEST_CASE("A server streams its load until the client cancels", "[load_reports]") {

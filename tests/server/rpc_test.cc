@@ -215,8 +215,7 @@ class TestRpc final : public GrpcRpc {
  public:
   TestRpc(FakeStream* stream, grpc::CallbackServerContext* context, RpcRegistry* open,
           RpcRegistry::Registration registration)
-      : GrpcRpc(context, open, std::move(registration), ClientTimeouts(), Priority::kHigh),
-        stream_(stream) {}
+      : GrpcRpc(context, {.open = open}, std::move(registration)), stream_(stream) {}
   void TryCancel() override { stream_->Cancel(); }
 
  private:

@@ -1,7 +1,9 @@
 // The objects that the methods of a server need, with a stub model and without sockets.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "server/call.h"
@@ -26,10 +28,22 @@ struct StubHost {
   CallContext context;
   HealthStatus health;
   LoadMeter load{&directory};
+  // Every call is traced. The exporter sends nothing: its spans wait for others until it is full.
+  Tracer tracer{{}, MakeExporter()};
   std::vector<Method> methods;
   // The executors come last, so that they are destroyed first: their tasks use the members above.
   Executor preparation{{.name = "tokenize"}}, completion{{.name = "respond"}};
   ShardedExecutor writer{"write", 1};
+
+  static std::unique_ptr<SpanExporter> MakeExporter() {
+    SpanExporter::Options options;
+    options.http.url = {.tls = false, .host = "127.0.0.1", .port = "1", .target = "/"};
+    options.delay = std::chrono::hours(1);
+    options.max_batch = options.max_queued + 1;
+    auto exporter = SpanExporter::Start(std::move(options));
+    REQUIRE(exporter.ok());
+    return *std::move(exporter);
+  }
 
   StubHost() {
     HostOptions options = TestOptions().models[0];
@@ -49,6 +63,8 @@ struct StubHost {
     context.writer = &writer;
     context.memory = &memory;
     context.refusals = &refusals;
+    context.tracer = &tracer;
+    context.load = &load;
     for (auto& some : {InferenceMethods(&context), HealthMethods(&health), LoadReportMethods(&load),
                        ReflectionMethods({"quintet.v1.Inference"}),
                        KserveMethods(&context, {.live = [] { return true; },
