@@ -10,3 +10,4 @@ tools/wheel.sh
 tools/try_wheel.sh build/wheel/*.whl
 tools/try_kserve.sh
 tools/try_page.sh
+tools/try_ray.sh

@@ -13,7 +13,7 @@ from server_process import PACKAGE, SOURCE
 CONFIG = """
 [mypy]
 strict = True
-[mypy-grpc.*,google.*,tqdm.*,huggingface_hub.*]
+[mypy-grpc.*,google.*,tqdm.*,huggingface_hub.*,ray.*]
 ignore_missing_imports = True
 """
 # mypy must report an error in every line that ends with "# wrong", and in no other line.
