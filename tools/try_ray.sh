@@ -12,7 +12,7 @@ environment=build/ray
 if [ ! -x "$environment/bin/ray-installed" ]; then
   "$(readlink -f .venv/bin/python)" -m venv "$environment"
   "$environment/bin/pip" install --quiet --disable-pip-version-check \
-    'ray[data,serve]==2.60.0' pandas==3.1.1 pyarrow==26.0.1 pyspark==4.3.0 PyYAML==6.0.3 \
+    'ray[data,serve]==2.60.0' 'pandas<3' pyarrow==26.0.1 pyspark==4.3.0 PyYAML==6.0.3 \
     prometheus_client==0.26.0 pytest==9.2.0 >&2
   cp /bin/true "$environment/bin/ray-installed"  # last: an incomplete installation is repeated
 fi

@@ -64,7 +64,7 @@ for wheel in "$@"; do
     fi
   done
   "${clean[@]}" pip install --quiet --disable-pip-version-check \
-    pytest tqdm prometheus_client sentencepiece grpcio-tools mypy huggingface_hub
+    pytest tqdm prometheus_client sentencepiece grpcio-tools mypy huggingface_hub aiohttp
   "${clean[@]}" "QUINTET_BINARY=$venv/bin/quintet" QUINTET_PACKAGE=installed python -m pytest -q \
     -p no:cacheprovider tests/python/{model_*,package_*,types,directories}_test.py
   "${clean[@]}" quintet --version

@@ -291,7 +291,7 @@ class Ray:
         return call
 
 
-def through_proxy(serve, use) -> None:
+def through_proxy(serve, use, attempts=1) -> None:
     """Runs `use(client)` with a client whose calls `serve` answers, in the place of a replica."""
 
     async def run() -> None:
@@ -300,7 +300,7 @@ def through_proxy(serve, use) -> None:
         port = made.add_insecure_port("127.0.0.1:0")
         await made.start()
         try:
-            async with quintet.AsyncClient(f"127.0.0.1:{port}", attempts=1) as client:
+            async with quintet.AsyncClient(f"127.0.0.1:{port}", attempts=attempts) as client:
                 await use(client)
         finally:
             await made.stop(0)
@@ -361,6 +361,33 @@ def test_calls_that_ray_ends(code, expected, reason):
         assert chunks == ["a"]
 
     through_proxy(serve, use)
+
+
+@pytest.mark.parametrize("method", ["generate", "stream"])
+def test_clients_repeat_calls_that_were_lost(method):
+    seen = []
+
+    async def serve(name, request, context):
+        seen.append(name)
+        if len(seen) == 1:
+            context.set_code(Code.INTERNAL)
+            if method == "stream":
+                return
+            yield b""
+        complete = pb.GenerateResponse.FromString(answer("again"))
+        message = pb.GenerateStreamResponse(complete=complete) if method == "stream" else complete
+        yield message.SerializeToString()
+
+    async def use(client) -> None:
+        if method == "generate":
+            assert (await client.generate("a")).text == "again"
+        else:
+            stream = client.stream("a")
+            assert [chunk async for chunk in stream] == []
+            assert stream.result.text == "again"
+
+    through_proxy(serve, use, attempts=2)
+    assert len(seen) == 2
 
 
 def test_statuses_of_replicas_are_kept():

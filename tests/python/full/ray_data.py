@@ -1,5 +1,6 @@
 """Tests quintet.ray over data sets on a cluster of several nodes (tools/try_ray.sh runs this)."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -280,6 +281,22 @@ def test_a_job_over_several_files_of_parquet(cluster, tmp_path):
     assert [row["text"] for row in rows] == known
     assert [row["n"] for row in rows] == [i // 100 for i in range(500)]
     assert {len(row["embedding"]) for row in rows} == {256}
+
+
+def test_a_job_over_a_folder_of_compressed_json_lines(cluster, model, tmp_path):
+    known = words(90)
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        rows = [{"text": word, "targets": ["a", word]} for word in known[30 * i : 30 * i + 30]]
+        with gzip.open(tmp_path / "in" / f"{i}.jsonl.gz", "wt") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    summary = quintet.ray.run_job(
+        "score", tmp_path / "in", tmp_path / "job", model=G2P, format="jsonl", **SMALL
+    )
+    rows = output_rows(summary.output)
+    assert [row["text"] for row in rows] == known
+    expected = model.score(known, [["a", word] for word in known])
+    assert [row["logprobs"] for row in rows] == [one.logprobs.tolist() for one in expected]
 
 
 def test_wrong_destinations_and_sources(cluster, tmp_path):

@@ -2,6 +2,7 @@
 of a server, errors, HTTP, replacement under load, lost replicas, scaling."""
 
 import concurrent.futures
+import http.client
 import itertools
 import json
 import os
@@ -18,7 +19,6 @@ from ray_nodes import descendants, own_processes, ray_nodes
 import quintet
 import quintet.ray.serve
 from quintet.rpc import Failure
-from quintet.wire import pb
 from ray import serve
 from rpc_client import RpcClient
 from server_process import G2P, KEY, Server, eventually, failure_of, free_port, words
@@ -73,10 +73,12 @@ def post(url: str, body: dict, **headers: str) -> tuple[int, bytes]:
 
 
 def answers(client: RpcClient) -> list:
-    """The responses of all methods, without what differs from call to call."""
+    """The responses of all methods, without what differs from call to call, and the text of the
+    chunks of a stream."""
+    *chunks, last = client.stream("phoneme")
     made = [
         client.generate("phoneme", {"num_beams": 4, "num_return_sequences": 2, "logprobs": True}),
-        *client.stream("phoneme"),
+        last.complete,
         client.encode(["one", "two"]),
         *sorted(client.encode_stream(["one", "two", "three"]), key=lambda one: one.item_id),
         client.score("phoneme", ["F OW1", "a"]),
@@ -84,17 +86,8 @@ def answers(client: RpcClient) -> list:
         client.detokenize([5, 6]),
     ]
     for message in made:
-        for part in (message, getattr(message, "complete", None)):
-            if part is not None and "info" in part.DESCRIPTOR.fields_by_name:
-                part.info.Clear()
-    # Which token ends a chunk depends on time; the texts do not.
-    chunks = "".join(
-        message.chunk.text for message in made if isinstance(message, pb.GenerateStreamResponse)
-    )
-    return [
-        chunks,
-        *(one for one in made if not getattr(one, "chunk", None) or one.HasField("complete")),
-    ]
+        message.info.Clear()
+    return ["".join(message.chunk.text for message in chunks), *made]
 
 
 def test_answers_equal_those_of_a_server(target, url):
@@ -139,6 +132,12 @@ def test_http(url):
     assert status == 200 and json.loads(body)["choices"][0]["text"] == "W AE1 G N ER0"
     assert post(f"{url}/v1/completions", {"prompt": "a", "num_beams": 99})[0] == 400
     assert post(f"{url}/nothing", {})[0] == 404
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    parts = iter([b'{"prompt": ', b'"wagner"}'])
+    json_type = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/completions", parts, json_type, encode_chunked=True)
+    answer = connection.getresponse()
+    assert answer.status == 200 and b"W AE1 G N ER0" in answer.read()
     status, body = post(f"{url}/embed", {"inputs": ["a", "b"]})
     assert status == 200 and len(json.loads(body)) == 2
     with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as models:

@@ -21,6 +21,7 @@ def run() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
+    sys.argv[0] = "quintet"
     main()
 
 

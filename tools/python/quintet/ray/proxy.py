@@ -70,6 +70,11 @@ def _unary(serve: Callable[[Message, Context], Awaitable[bytes]]) -> Any:
     async def run(request: bytes, context: Context) -> bytes:
         answer = await serve((request, context.time_remaining()), context)
         name_lost_call(context)
+        code = _code(context)
+        if code != grpc.StatusCode.OK:
+            # Without this call grpcio sends an empty message before the status, after which
+            # clients do not retry.
+            await context.abort(code, context.details(), tuple(context.trailing_metadata()))
         return answer
 
     return run
@@ -110,11 +115,16 @@ _WRAPPERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _code(context: Context) -> grpc.StatusCode:
+    """The status that a call has so far. grpcio has a number, or nothing for OK."""
+    code = context.code() or grpc.StatusCode.OK
+    return code if isinstance(code, grpc.StatusCode) else _CODES[code]
+
+
 def name_lost_call(context: Context) -> None:
     """Gives a call that Ray has ended its code and details. Leaves the statuses of replicas as they
     are: those that Ray can set, too, have details."""
-    code = context.code()
-    code = _CODES.get(code, code) if isinstance(code, int) else code
+    code = _code(context)
     trailers = list(context.trailing_metadata() or ())
     if code not in _STATUSES or any(name == DETAILS for name, _ in trailers):
         return

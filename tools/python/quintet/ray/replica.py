@@ -104,11 +104,12 @@ class Replica:
             f"?{query}" if query else ""
         )
         headers = [(name, value) for name, value in request.headers.items() if name not in _HOP]
+        has_body = not {"content-length", "transfer-encoding"}.isdisjoint(request.headers)
         answer = await self._server.session.request(
             request.method,
             need("yarl").URL(url, encoded=True),
             headers=headers,
-            data=request.stream() if "content-length" in request.headers else None,
+            data=request.stream() if has_body else None,
             allow_redirects=False,
         )
         kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}

@@ -43,16 +43,16 @@ class Worker:
 
     def _results(self, inputs: list[Any], extras: list[Any] | None) -> list[Any]:
         """A result or an exception for each row; a row without an input is an error."""
-        missing = [i for i, value in enumerate(inputs) if not _is_complete(i, value, extras)]
-        if not missing:
+        rows = [i for i, value in enumerate(inputs) if _is_complete(i, value, extras)]
+        if len(rows) == len(inputs):
             return self._call(inputs, extras)
         error = InvalidArgumentError(
             f"the row has no value in the column {self._work.column!r}"
             + (f" or {self._work.extras!r}" if extras is not None else "")
         )
         if not self._work.returns_errors:
-            raise InvalidArgumentError(error.message, index=missing[0])
-        rows = [i for i in range(len(inputs)) if i not in set(missing)]
+            missing = next(i for i, j in enumerate([*rows, -1]) if i != j)
+            raise InvalidArgumentError(error.message, index=missing)
         found = self._call(
             [inputs[i] for i in rows], None if extras is None else [extras[i] for i in rows]
         )
