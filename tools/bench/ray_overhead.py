@@ -165,8 +165,7 @@ def main() -> None:
     arguments = parser.parse_args()
     words = (SOURCE / "tests" / "data" / "g2p" / "test.tsv").read_text("utf-8").splitlines()
     lines = [words[i % len(words)].partition("\t")[0] for i in range(arguments.lines)]
-    ray.init(num_cpus=arguments.actors + 1, include_dashboard=False, log_to_driver=False)
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.init("local", num_cpus=arguments.actors + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     sides = Sides(arguments.model, lines, arguments.actors)
     measured = {"plain": [], "data": [], "job": []}

@@ -173,6 +173,20 @@ def test_two_actors_share_a_gpu(cluster):
     assert made.count() == 64
 
 
+@pytest.mark.skipif(not pathlib.Path("/dev/nvidia0").exists(), reason="needs a GPU")
+def test_two_actors_run_on_a_gpu(cluster):
+    """Like the test above, on a GPU of this machine. Rounding on a GPU depends on the batch."""
+    known = words(400)
+    rows = [{"id": i, "text": word} for i, word in enumerate(known)]
+    source = ray.data.from_items(rows, override_num_blocks=8)
+    options = {"dtype": "f32", "cache_memory": 512}
+    made = quintet.ray.generate(source, model=G2P, actors=2, num_gpus=0.5, batch_size=50, **options)
+    found = [row["generated_text"] for row in made.sort("id").take_all()]
+    with quintet.Model(G2P, device="cuda", **options) as on_gpu:
+        expected = [result.text for result in on_gpu.generate(known)]
+    assert sum(map(str.__eq__, found, expected)) >= 0.98 * len(known)
+
+
 # ---- Jobs ----
 
 
