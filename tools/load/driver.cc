@@ -108,6 +108,7 @@ Driver::Sendable Driver::Register(Due due) {
   outcome.measured = due.measured;
   outcome.scheduled_us = due.scheduled_us;
   outcome.sent_us = MonotonicMicros();
+  outcome.num_beams = sendable.request.num_beams;
   return sendable;
 }
 

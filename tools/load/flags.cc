@@ -109,6 +109,16 @@ nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
           {"goodput", flags.goodput}};
 }
 
+// Writes `text` to the file `path`. Returns an exit code.
+int WriteTrace(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.flush();
+  if (file.good()) return kExitDone;
+  return Fail(kExitFailed, absl::UnavailableError(absl::StrCat("--record: cannot write ", path,
+                                                               ": ", std::strerror(errno))));
+}
+
 }  // namespace
 
 void AddLoadFlags(CLI::App* command, LoadFlags* flags) {
@@ -123,6 +133,10 @@ void AddLoadFlags(CLI::App* command, LoadFlags* flags) {
   report.Add("--output", &flags->output, "FORMAT", "Format of the report: text (a table) or json.",
              CLI::IsMember({"text", "json"}));
   report.Add("--json", &flags->json_file, "FILE", "Also write the report as JSON to this file.");
+  report.Add(
+      "--record", &flags->record_file, "FILE",
+      "Also write the arrival, the lengths and the latencies of each request that ended with "
+      "OK to this file, one JSON object a line; tools/bench/fleet.py simulates such a trace.");
 }
 
 absl::Status ValidateLoad(LoadFlags* flags) {
@@ -167,10 +181,13 @@ int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_j
                  conditions["cores"].get<int>());
     PrintLoad(summary);
   }
-  const int code = WriteReport({{"conditions", std::move(conditions)},
-                                {"configuration", std::move(configuration)},
-                                {"load", summary}},
-                               flags.output, flags.json_file);
+  int code = WriteReport({{"conditions", std::move(conditions)},
+                          {"configuration", std::move(configuration)},
+                          {"load", summary}},
+                         flags.output, flags.json_file);
+  if (code == kExitDone && !flags.record_file.empty()) {
+    code = WriteTrace(flags.record_file, TraceOfLoad(record));
+  }
   if (code != kExitDone) return code;
   if (record.interrupted) return kExitInterrupted;
   return summary["codes"].contains("OK") ? kExitDone : kExitRemote;

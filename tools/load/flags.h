@@ -19,7 +19,7 @@ struct LoadFlags {
   std::string prompts_file, input_tokens = "128", output_tokens;
   bool unary = false;
   std::vector<std::string> goodput;
-  std::string output = "text", json_file;
+  std::string output = "text", json_file, record_file;
 };
 void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 

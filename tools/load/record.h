@@ -16,6 +16,7 @@ struct RequestOutcome {
   int64_t first_us = -1;  // first message with tokens; -1: no tokens before the end
   int64_t done_us = 0;
   int64_t input_tokens = 0, output_tokens = 0;
+  uint32_t num_beams = 1;
   absl::StatusCode code = absl::StatusCode::kOk;
   std::string reason;       // ErrorInfo.reason of the error
   bool retry_info = false;  // the error carries a RetryInfo

@@ -145,6 +145,30 @@ Json SummarizeLoad(const LoadRecord& record, const GoodputLimits& limits) {
       {"late_ms", Distribution(std::move(latencies.late_ms))}};
 }
 
+std::string TraceOfLoad(const LoadRecord& record) {
+  std::vector<const RequestOutcome*> arrivals;
+  for (const RequestOutcome& outcome : record.outcomes) {
+    if (outcome.ok()) arrivals.push_back(&outcome);
+  }
+  std::stable_sort(arrivals.begin(), arrivals.end(),
+                   [](const RequestOutcome* a, const RequestOutcome* b) {
+                     return a->scheduled_us < b->scheduled_us;
+                   });
+  std::string lines;
+  for (const RequestOutcome* outcome : arrivals) {
+    const int64_t at_us = outcome->scheduled_us - arrivals.front()->scheduled_us;
+    Json line = {{"at_s", static_cast<double>(at_us) / 1e6},
+                 {"input_tokens", outcome->input_tokens},
+                 {"output_tokens", outcome->output_tokens},
+                 {"num_beams", outcome->num_beams},
+                 {"measured", outcome->measured}};
+    if (outcome->streamed()) line["ttft_ms"] = outcome->ttft_ms();
+    line["e2e_ms"] = outcome->e2e_ms();
+    absl::StrAppend(&lines, line.dump(), "\n");
+  }
+  return lines;
+}
+
 void PrintLoad(const Json& summary) {
   absl::PrintF("%d requests sent, %d answered, %d measured in %.1f s:",
                summary["sent"].get<int64_t>(), summary["answered"].get<int64_t>(),

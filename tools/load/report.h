@@ -41,6 +41,13 @@ nlohmann::ordered_json Distribution(std::vector<double> values);
 // ended in the window, so it never exceeds requests_per_s.
 nlohmann::ordered_json SummarizeLoad(const LoadRecord& record, const GoodputLimits& limits);
 
+// Returns the requests of a run that ended with OK, including those of the warm-up, as lines of
+// JSON objects in the order of their scheduled arrivals: {"at_s", "input_tokens", "output_tokens",
+// "num_beams", "measured", "ttft_ms", "e2e_ms"}. at_s counts from the first of these arrivals;
+// ttft_ms is absent from a request that did not stream. tools/bench/fleet.py simulates such a
+// trace.
+std::string TraceOfLoad(const LoadRecord& record);
+
 void PrintLoad(const nlohmann::ordered_json& summary);
 
 }  // namespace quintet

@@ -106,6 +106,30 @@ TEST_CASE("invalid goodput limits are rejected") {
   }
 }
 
+TEST_CASE("a trace has the requests that ended with OK in the order of their arrivals") {
+  LoadRecord record;
+  RequestOutcome later = Answered(), unary = Answered();
+  later.scheduled_us += 500'000;
+  later.first_us += 500'000;
+  later.done_us += 500'000;
+  later.num_beams = 4;
+  unary.measured = false;
+  unary.scheduled_us -= 250'000;
+  unary.first_us = -1;
+  record.outcomes = {later, Refused(), Answered(), unary};
+  CHECK(TraceOfLoad(record) ==
+        R"({"at_s":0.0,"input_tokens":7,"output_tokens":11,"num_beams":1,"measured":false,)"
+        R"("e2e_ms":400.0})"
+        "\n"
+        R"({"at_s":0.25,"input_tokens":7,"output_tokens":11,"num_beams":1,"measured":true,)"
+        R"("ttft_ms":50.0,"e2e_ms":150.0})"
+        "\n"
+        R"({"at_s":0.75,"input_tokens":7,"output_tokens":11,"num_beams":4,"measured":true,)"
+        R"("ttft_ms":50.0,"e2e_ms":150.0})"
+        "\n");
+  CHECK(TraceOfLoad(LoadRecord()).empty());
+}
+
 TEST_CASE("a summary counts what was measured") {
   LoadRecord record;
   RequestOutcome warmup = Answered();
