@@ -1,5 +1,6 @@
 """Tests of the fleet simulator (tools/bench/fleet): queueing theory, a simulation of single steps,
-and invariants. Simulated time only, fixed seeds."""
+and invariants, in simulated time and with fixed seeds; and of the measurement that it is compared
+with."""
 
 import copy
 import json
@@ -11,10 +12,12 @@ import sys
 
 import pytest
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench"
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BENCH = SOURCE / "tools" / "bench"
+G2P = SOURCE / "deploy" / "models" / "g2p"
 sys.path.insert(0, str(BENCH))
 import simpy  # noqa: E402
-from fleet import balancers, fields  # noqa: E402
+from fleet import balancers, fields, measure  # noqa: E402
 from fleet.autoscaler import Autoscaler  # noqa: E402
 from fleet.replica import Attempt, Code, EncoderCache, Replica  # noqa: E402
 from fleet.report import quantile  # noqa: E402
@@ -704,3 +707,85 @@ def test_errors_are_one_line_and_exit_with_2(tmp_path):
         done = command("simulate", tmp_path / name)
         assert done.returncode == 2 and done.stderr.startswith("fleet.py: "), done.stderr
         assert "Traceback" not in done.stderr
+
+
+# ---- The measurement ----
+
+
+def replica_setup(**members) -> measure.Setup:
+    made = {
+        "model": str(G2P),
+        "devices": ["cpu"],
+        "dtype": "auto",
+        "max_running": 16,
+        "max_batch_tokens": 4096,
+        "input_tokens": (16, 64),
+        "output_tokens": (16, 64),
+        "cores": measure.divide([[0]], 1),
+        "seconds": 20.0,
+    }
+    return measure.Setup(**{**made, **members})
+
+
+def test_steps_are_fitted_to_the_rates_of_closed_loops():
+    """The simulator itself is the measured replica."""
+    true = [[1, 5.0], [2, 6.0], [4, 8.0], [8, 9.0], [16, 14.0]]
+    members = {"encode_ms": [[16, 4.0], [64, 12.0]], "max_running": 16, "prefill_share": 0.75}
+    members["overhead_ms"] = 1.5
+    setup = replica_setup()
+    assert measure.levels(setup) == [1, 2, 4, 8, 32]
+    rates = {
+        flight: measure.simulated_rate(setup, {**members, "step_ms": true}, 1, flight, 20.0)
+        for flight in measure.levels(setup)
+    }
+    members["step_ms"] = [[1, 5.0], [16, 10.0]]
+    found = measure.fit_steps(setup, members, rates)
+    assert [rows for rows, _ in found] == [1, 2, 4, 8, 16]
+    for (_, ms), (_, wanted) in zip(found, true, strict=True):
+        assert ms == pytest.approx(wanted, rel=0.03)
+
+
+def test_cores_are_divided_by_physical_core():
+    pairs = measure.divide([[i, i + 8] for i in range(8)], 2)
+    assert pairs.replicas == ["0,8,1,9", "2,10,3,11"] and pairs.threads == 2
+    assert (pairs.proxy, pairs.client) == ("4,12", "5,13,6,14,7,15")
+    single = measure.divide([[i] for i in range(16)], 2)
+    assert single.replicas == ["0,1,2,3", "4,5,6,7"] and single.threads == 3
+    assert (single.proxy, single.client) == ("8,9", "10,11,12,13,14,15")
+    few = measure.divide([[0], [1]], 1)
+    assert (few.engines, few.replicas, few.proxy, few.client) == (["0"], ["1"], "1", "1")
+    fewer = measure.divide([[0], [1]], 2)
+    assert (fewer.engines, fewer.replicas) == (["0", "1"], ["0,1", "0,1"])
+
+
+def test_points_of_curves_ascend():
+    assert measure.ascending([[4, 1.0], [1, 2.0], [8, 5.0]]) == [[1, 2.0], [4, 2.0], [8, 5.0]]
+    assert measure.batch_sizes(16) == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert measure.batch_sizes(5) == [1, 2, 3, 4, 5] and measure.batch_sizes(1) == [1]
+
+
+def test_measure_writes_a_service_model_of_real_replicas(tmp_path):
+    """Two servers behind HAProxy. How well the simulator fits is not looked at here."""
+    out = tmp_path / "measured.json"
+    done = command(
+        *("measure", "--model", G2P, "--max-running", 4, "--seconds", 2, "--loads", 0.3),
+        *("--out", out),
+    )
+    assert done.returncode in (0, 1) and out.exists(), done.stderr
+    measured = json.loads(out.read_text())
+    assert done.stdout.count("\n") == 5 and "saturation" in done.stdout
+    assert measured["holds"] == (done.returncode == 0)
+    (row,) = measured["loads"]
+    assert row["requests"] > 0
+    for name in ("ttft_ms", "e2e_ms"):
+        for kind in ("measured", "simulated"):
+            p50, p99 = (row["latencies"][f"{name}_{p}"][kind] for p in ("p50", "p99"))
+            assert 0 < p50 <= p99
+    path = tmp_path / "scenario.toml"
+    path.write_text('service = "measured.json"\nduration_s = 3\nwarmup_s = 1\n')
+    assert Simulation(load_scenario(path)).run()["codes"]["OK"] > 0
+
+
+def test_measure_needs_a_device_for_each_replica(tmp_path):
+    done = command("measure", "--model", G2P, "--device", "cpu;cpu;cpu")
+    assert done.returncode == 2 and "--device: expected 1 or 2 devices" in done.stderr

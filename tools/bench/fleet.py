@@ -75,6 +75,30 @@ def size(args: argparse.Namespace) -> int:
     return 0
 
 
+def measure(args: argparse.Namespace) -> int:
+    from fleet.measure import measure as run_measurement  # needs the binary and HAProxy
+
+    return run_measurement(args)
+
+
+def _add_measure(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--model", help="model directory; default: random weights of T5-small (CPU) or T5-base")
+    add("--device", default="cpu", help="device of all replicas, or one of each, separated by ';'")
+    add("--dtype", default="auto", help="type of the weights (default: %(default)s)")
+    add("--replicas", type=int, default=2, help="replicas behind HAProxy (default: %(default)s)")
+    add("--max-running", type=int, default=0, help="rows of a replica; 0: 64 on a CPU, 8 on a GPU")
+    add("--seconds", type=float, default=25, help="time of each load (default: %(default)s)")
+    add(
+        "--loads",
+        type=float,
+        nargs="+",
+        default=[0.3, 0.6, 0.8],
+        help="loads as fractions of saturation (default: 0.3 0.6 0.8)",
+    )
+    add("--out", help="also write the results as JSON to this file, which scenarios can name")
+
+
 def parser() -> argparse.ArgumentParser:
     top = flag_parser(__doc__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -84,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=function)
         return command
 
+    _add_measure(add("measure", measure, "Measures replicas and compares them with the simulator."))
     one = add("simulate", simulate, "Simulates a scenario and prints a table.")
     several = add("size", size, "Finds the smallest fleet whose p99 latencies keep limits.")
     for command in (one, several):
@@ -100,7 +125,7 @@ def main() -> int:
     args = parser().parse_args()
     try:
         return args.run(args)
-    except FieldError as error:
+    except (FieldError, RuntimeError) as error:
         print(f"fleet.py: {error}", file=sys.stderr)
         return 2
 

@@ -1,12 +1,13 @@
-"""Writes a model directory of T5-small's shape with random weights, for measurements. Needs only
-the standard library and writes the same bytes every time.
+"""Writes a model directory of T5-small's or T5-base's shape with random weights, for measurements.
+Needs only the standard library and writes the same bytes every time.
 
 It has no tokenizer: requests carry token ids.
-usage: random_t5.py DIR, or `with random_t5.directory() as path:`
+usage: random_t5.py DIR [t5-small|t5-base], or `with random_t5.directory() as path:`
 """
 
 import array
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -14,61 +15,83 @@ import random
 import sys
 import tempfile
 
-D_MODEL, INNER, D_FF, LAYERS, HEADS, VOCAB, BUCKETS = 512, 512, 2048, 6, 8, 32128, 32
-
-CONFIG = {
-    "architectures": ["T5ForConditionalGeneration"],
-    "model_type": "t5",
-    "is_encoder_decoder": True,
-    "d_model": D_MODEL,
-    "d_kv": INNER // HEADS,
-    "d_ff": D_FF,
-    "num_layers": LAYERS,
-    "num_decoder_layers": LAYERS,
-    "num_heads": HEADS,
-    "vocab_size": VOCAB,
-    "relative_attention_num_buckets": BUCKETS,
-    "relative_attention_max_distance": 128,
-    "feed_forward_proj": "relu",
-    "layer_norm_epsilon": 1e-6,
-    "tie_word_embeddings": True,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 0,
-}
+VOCAB, BUCKETS, D_KV = 32128, 32, 64
 
 
-def tensors():
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Encoder and decoder have `layers` layers each."""
+
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+
+    @property
+    def inner(self) -> int:
+        return self.heads * D_KV
+
+
+SHAPES = {"t5-small": Shape(512, 2048, 6, 8), "t5-base": Shape(768, 3072, 12, 12)}
+
+
+def config(shape: Shape) -> dict:
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "d_model": shape.d_model,
+        "d_kv": D_KV,
+        "d_ff": shape.d_ff,
+        "num_layers": shape.layers,
+        "num_decoder_layers": shape.layers,
+        "num_heads": shape.heads,
+        "vocab_size": VOCAB,
+        "relative_attention_num_buckets": BUCKETS,
+        "relative_attention_max_distance": 128,
+        "feed_forward_proj": "relu",
+        "layer_norm_epsilon": 1e-6,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
+
+
+def tensors(shape: Shape):
     """Yields (name, shape, standard deviation) of every tensor. The standard deviation is that of
     Hugging Face's initialisation; 0: all values are 1."""
-    yield "shared.weight", (VOCAB, D_MODEL), 1.0
+    d_model, d_ff, inner = shape.d_model, shape.d_ff, shape.inner
+    yield "shared.weight", (VOCAB, d_model), 1.0
 
     def attention(prefix, biased):
-        for matrix, deviation in (
-            ("q", (D_MODEL * INNER // HEADS) ** -0.5),
-            ("k", D_MODEL**-0.5),
-            ("v", D_MODEL**-0.5),
-            ("o", INNER**-0.5),
+        for matrix, size, deviation in (
+            ("q", (inner, d_model), (d_model * D_KV) ** -0.5),
+            ("k", (inner, d_model), d_model**-0.5),
+            ("v", (inner, d_model), d_model**-0.5),
+            ("o", (d_model, inner), inner**-0.5),
         ):
-            yield f"{prefix}.{matrix}.weight", (INNER, D_MODEL), deviation
+            yield f"{prefix}.{matrix}.weight", size, deviation
         if biased:
-            yield f"{prefix}.relative_attention_bias.weight", (BUCKETS, HEADS), D_MODEL**-0.5
+            name = f"{prefix}.relative_attention_bias.weight"
+            yield name, (BUCKETS, shape.heads), d_model**-0.5
 
     for stack, kinds in (
         ("encoder", ("SelfAttention",)),
         ("decoder", ("SelfAttention", "EncDecAttention")),
     ):
-        for block in range(LAYERS):
+        for block in range(shape.layers):
             prefix = f"{stack}.block.{block}.layer"
             for layer, kind in enumerate(kinds):
                 yield from attention(
                     f"{prefix}.{layer}.{kind}", block == 0 and kind == "SelfAttention"
                 )
-                yield f"{prefix}.{layer}.layer_norm.weight", (D_MODEL,), 0
-            yield f"{prefix}.{len(kinds)}.DenseReluDense.wi.weight", (D_FF, D_MODEL), D_MODEL**-0.5
-            yield f"{prefix}.{len(kinds)}.DenseReluDense.wo.weight", (D_MODEL, D_FF), D_FF**-0.5
-            yield f"{prefix}.{len(kinds)}.layer_norm.weight", (D_MODEL,), 0
-        yield f"{stack}.final_layer_norm.weight", (D_MODEL,), 0
+                yield f"{prefix}.{layer}.layer_norm.weight", (d_model,), 0
+            dense = f"{prefix}.{len(kinds)}"
+            yield f"{dense}.DenseReluDense.wi.weight", (d_ff, d_model), d_model**-0.5
+            yield f"{dense}.DenseReluDense.wo.weight", (d_model, d_ff), d_ff**-0.5
+            yield f"{dense}.layer_norm.weight", (d_model,), 0
+        yield f"{stack}.final_layer_norm.weight", (d_model,), 0
 
 
 def values(count: int, deviation: float, chance: random.Random) -> bytes:
@@ -81,11 +104,13 @@ def values(count: int, deviation: float, chance: random.Random) -> bytes:
     return (data * (count * 4 // len(data) + 1))[: count * 4]
 
 
-def write(directory: pathlib.Path) -> None:
+def write(directory: pathlib.Path, name: str = "t5-small") -> None:
+    """Writes the model of the shape SHAPES[name]."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(CONFIG, indent=1))
+    (directory / "config.json").write_text(json.dumps(config(SHAPES[name]), indent=1))
+    model = list(tensors(SHAPES[name]))
     header, end = {}, 0
-    for name, shape, _ in tensors():
+    for name, shape, _ in model:
         begin, end = end, end + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
@@ -93,20 +118,20 @@ def write(directory: pathlib.Path) -> None:
     chance = random.Random(1)
     with open(directory / "model.safetensors", "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, shape, deviation in tensors():
+        for _, shape, deviation in model:
             file.write(values(math.prod(shape), deviation, chance))
 
 
 @contextlib.contextmanager
-def directory():
-    """Writes the model to a temporary directory and yields its path; removes the directory
-    afterwards."""
+def directory(name: str = "t5-small"):
+    """Writes the model of the shape SHAPES[name] to a temporary directory and yields its path;
+    removes the directory afterwards."""
     with tempfile.TemporaryDirectory(prefix="random_t5_") as path:
-        write(pathlib.Path(path))
+        write(pathlib.Path(path), name)
         yield path
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] and sys.argv[2] not in SHAPES:
         sys.exit(__doc__)
-    write(pathlib.Path(sys.argv[1]))
+    write(pathlib.Path(sys.argv[1]), *sys.argv[2:])

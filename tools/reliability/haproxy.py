@@ -42,9 +42,10 @@ def configuration(port: int, replicas) -> str:
 
 
 class Haproxy:
-    """A running haproxy that balances over `replicas`, a list of (gRPC port, HTTP port)."""
+    """A running haproxy that balances over `replicas`, a list of (gRPC port, HTTP port). `core`:
+    the cores on which it runs, as taskset takes them; None: all."""
 
-    def __init__(self, replicas):
+    def __init__(self, replicas, core=None):
         self.port = free_port()
         self.target = f"127.0.0.1:{self.port}"
         self._folder = tempfile.TemporaryDirectory()
@@ -53,8 +54,11 @@ class Haproxy:
         self.version = subprocess.run(
             [find(), "-v"], stdout=subprocess.PIPE, text=True, check=True
         ).stdout.split()[2]
+        pinned = ["taskset", "-c", core] if core else []
         self.process = spawn(
-            [find(), "-f", str(path), "-db"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*pinned, find(), "-f", str(path), "-db"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def __enter__(self):

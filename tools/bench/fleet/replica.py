@@ -198,7 +198,7 @@ class Replica:
             self.busy_s += self.env.now - begin
             self.row_s += (self.env.now - begin) * rows
 
-    def _run_steps(self, turn: _Turn) -> Generator:
+    def _run_steps(self, turn: _Turn) -> Generator[simpy.Event, object, _Turn | None]:
         """Runs several equal steps until they are done, or until a request may be admitted. Returns
         the step that has begun by then because it was enqueued ahead, or None if there is none."""
         ahead = self.service.steps_ahead

@@ -127,6 +127,7 @@ class Workload:
     output_tokens: Lengths = dataclasses.field(default_factory=lambda: Lengths(low=64, high=64))
     prompts: Prompts = dataclasses.field(default_factory=Prompts)
     num_beams: int = number(1, low=1, high=32)
+    beam_share: float = number(1.0, low=0, high=1)  # fraction of requests that use num_beams beams
 
     def requests(self, seed: int, end_s: float, folder: pathlib.Path) -> Iterator[Request]:
         """Yields the requests that arrive before `end_s`, by ascending time. Times, lengths and
@@ -138,7 +139,7 @@ class Workload:
         yield from _until(self._random_requests(seed), end_s)
 
     def _random_requests(self, seed: int) -> Iterator[Request]:
-        times, outputs, choices = (random.Random(f"{seed} {name}") for name in "toc")
+        times, outputs, choices, beams = (random.Random(f"{seed} {name}") for name in "tocb")
         cumulative = self._cumulative_weights()
         for i, at_s in enumerate(self.arrivals.times(times)):
             prompt = i
@@ -146,7 +147,8 @@ class Workload:
                 prompt = bisect.bisect_left(cumulative, choices.random() * cumulative[-1])
             # The length of an input is a function of the input.
             length = self.input_tokens.draw(random.Random(f"{seed} i {prompt}"))
-            yield Request(i, at_s, prompt, length, self.output_tokens.draw(outputs), self.num_beams)
+            rows = self.num_beams if beams.random() < self.beam_share else 1
+            yield Request(i, at_s, prompt, length, self.output_tokens.draw(outputs), rows)
 
     def _cumulative_weights(self) -> list[float]:
         total, cumulative = 0.0, []
@@ -165,7 +167,7 @@ def _until(requests: Iterator[Request], end_s: float) -> Iterator[Request]:
 
 @dataclasses.dataclass
 class TraceLine:
-    """One line of a recorded trace: a JSON object. `quintet bench serve --trace` writes more
+    """One line of a recorded trace: a JSON object. `quintet bench serve --record` writes more
     members, which the simulator ignores."""
 
     at_s: float = number(low=0, high=1e9)

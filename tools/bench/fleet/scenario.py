@@ -95,7 +95,8 @@ class Scenario:
     autoscaling: Autoscaling = dataclasses.field(default_factory=Autoscaling)
     failures: Failures = dataclasses.field(default_factory=Failures)
     clients: Clients = dataclasses.field(default_factory=Clients)
-    model: ServiceModel | None = dataclasses.field(default=None, init=False)
+    # Set by load_scenario: the service model, and the folder of the scenario.
+    model: ServiceModel = dataclasses.field(init=False, repr=False, compare=False)
     folder: pathlib.Path = dataclasses.field(default=pathlib.Path(), init=False)
 
     def check(self, where: str) -> None:

@@ -32,7 +32,7 @@ def _curve(where: str, points: list) -> Curve:
     continuation of the curve could become negative."""
     if not points:
         raise FieldError(f"{where}: expected at least one point [x, ms]")
-    checked = []
+    checked: list[tuple[float, float]] = []
     for i, point in enumerate(points):
         if not isinstance(point, list) or len(point) != 2:
             raise FieldError(f"{where}[{i}]: expected [x, ms], got {point!r}")

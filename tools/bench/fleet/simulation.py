@@ -220,8 +220,9 @@ class Simulation:
         if self._all_sent and self._open == 0:
             self._done.succeed()
         elif self._scenario.concurrency and not self._all_sent:
-            # In an event of its own: the replica may be ending several requests now.
-            self.env.timeout(0).callbacks.append(self._send_next)
+            # The client hears of the end, and its next request arrives, after the overhead.
+            overhead_s = self._scenario.model.overhead_ms / 1e3
+            self.env.timeout(overhead_s).callbacks.append(self._send_next)
 
     def _send_next(self, _: simpy.Event) -> None:
         if not self._all_sent:
