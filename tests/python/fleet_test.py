@@ -20,7 +20,7 @@ import simpy  # noqa: E402
 from fleet import balancers, fields, measure  # noqa: E402
 from fleet.autoscaler import Autoscaler  # noqa: E402
 from fleet.replica import Attempt, Code, EncoderCache, Replica  # noqa: E402
-from fleet.report import quantile  # noqa: E402
+from fleet.report import quantile, show  # noqa: E402
 from fleet.requests import Arrivals, Lengths, Request, read_trace  # noqa: E402
 from fleet.scenario import Autoscaling, Scenario, load_scenario  # noqa: E402
 from fleet.service import Curve, ServiceModel  # noqa: E402
@@ -707,6 +707,15 @@ def test_errors_are_one_line_and_exit_with_2(tmp_path):
         done = command("simulate", tmp_path / name)
         assert done.returncode == 2 and done.stderr.startswith("fleet.py: "), done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_example_of_the_plan():
+    """deploy/SCALING.md shows what deploy/scaling.toml gives."""
+    example = load_scenario(SOURCE / "deploy" / "scaling.toml")
+    example.fleet.replicas = 15
+    plan = (SOURCE / "deploy" / "SCALING.md").read_text("utf-8")
+    for line in show(Simulation(example).run()).splitlines():
+        assert f"    {line}\n" in plan, line
 
 
 # ---- The measurement ----

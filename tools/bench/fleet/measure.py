@@ -384,7 +384,7 @@ def table(document: dict) -> str:
         lines.append(line)
     lines.append(
         f"saturation {found['measured']:.1f} requests/s measured, {found['simulated']:.1f} "
-        f"simulated; largest deviation of a percentile {100 * document['largest_deviation']:.1f} %, "
+        f"simulated; largest deviation {100 * document['largest_deviation']:.1f} %, "
         f"goal {100 * GOAL:.0f} %: {'holds' if document['holds'] else 'DOES NOT HOLD'}"
     )
     return "\n".join(lines)
