@@ -14,6 +14,9 @@ FILE as JSON, the medians of wall time, CPU time (user and system), minor page f
 switches. It also reports the ratio of the job's wall time to the wall time of its base in the same
 repeat: median, lowest and highest.
 
+"32 threads" passes one line in each call, so that the engine has at most 32 lines at a time; "calls
+of 32 lines" passes as many in each call of one thread, which then waits for the slowest of them.
+
 The job "Model.encode, kept memory" runs Model.encode with glibc settings that keep freed memory in
 the process, as the command does.
 """
@@ -62,6 +65,10 @@ def work(first):
 threads = [threading.Thread(target=work, args=(i,)) for i in range(32)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
+"""
+CALLS_OF_32 = """
+for i in range(0, len(lines), 32):
+    model.generate(lines[i : i + 32])
 """
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824"
 FIGURES = ("wall_s", "cpu_s", "page_faults", "context_switches")
@@ -149,6 +156,7 @@ def jobs_of(arguments: argparse.Namespace, generate: pathlib.Path, encode: pathl
             "quintet generate",
         ),
         "32 threads": (package(generate, "generate", THREADS), "Model.generate"),
+        "calls of 32 lines": (package(generate, "generate", CALLS_OF_32), "32 threads"),
         "quintet encode": (
             lambda: run_command(
                 ["encode", "--output", "f32", *flags], encode.read_bytes(), len, row_bytes
