@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import quintet
 import quintet.ray
 from quintet.options import OPTIONS
-from quintet.ray import proxy, server
+from quintet.ray import proxy, replica, server
 from quintet.ray.data import Pool
 from quintet.ray.job import check_same, describe
 from quintet.ray.work import make_work
@@ -408,6 +409,72 @@ def test_statuses_of_replicas_are_kept():
                 raise AssertionError
 
     through_proxy(serve, use)
+
+
+class Context:
+    """Records what a replica sets, as Ray's context does."""
+
+    def __init__(self):
+        self.status = {}
+
+    def invocation_metadata(self):
+        return [("authorization", "Bearer key"), ("request_id", "ray"), ("traceparent", "00-1")]
+
+    def set_code(self, code):
+        self.status["code"] = code
+
+    def set_details(self, details):
+        self.status["details"] = details
+
+    def set_trailing_metadata(self, trailers):
+        self.status["trailers"] = dict(trailers)
+
+
+def call_replica(name: str, call) -> tuple[list[bytes], Context]:
+    """Calls a method of a replica whose server is `call`."""
+    made, context = types.SimpleNamespace(), Context()
+    made._calls = {f"/quintet.v1.Inference/{name}": call}
+    method = getattr(replica.Replica, name)
+
+    async def run() -> list[bytes]:
+        answer = method(made, (b"request", 5.0), grpc_context=context)
+        if hasattr(answer, "__aiter__"):
+            return [one.SerializeToString() async for one in answer]
+        return [(await answer).SerializeToString()]
+
+    return asyncio.run(run()), context
+
+
+def test_a_replica_passes_calls_on():
+    async def call(message, timeout, metadata):
+        assert (message, timeout) == (b"request", 5.0)
+        assert metadata == [("authorization", "Bearer key"), ("traceparent", "00-1")]
+        return b"answer"
+
+    answers, context = call_replica("Generate", call)
+    assert answers == [b"answer"] and context.status == {}
+
+
+@pytest.mark.parametrize("name", ["Generate", "GenerateStream"])
+def test_an_error_of_a_replica_is_not_a_lost_call(name):
+    class Answers:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise KeyError("a bug")
+
+        def cancel(self):
+            pass
+
+    async def call(message, timeout, metadata):
+        raise KeyError("a bug")
+
+    stream = name.endswith("Stream")
+    answers, context = call_replica(name, (lambda *_, **__: Answers()) if stream else call)
+    assert answers == [b""]
+    assert context.status["code"] == Code.INTERNAL
+    assert b"BUG" in context.status["trailers"][proxy.DETAILS]
 
 
 def test_details_are_those_of_a_server():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares the throughput of quintet.ray with the same actors without Ray Data.
 
-    build/ray/bin/python tools/bench/ray_overhead.py [--actors N] [--lines N] [--repeats N]
-        [--model DIR] [--out FILE]
+    build/ray/bin/python tools/bench/ray_overhead.py [--actors N] [--lines N] [--batch N]
+        [--repeats N] [--model DIR] [--out FILE]
 
 Both sides run the actors of quintet.ray with one thread each on this machine, with the same batches
-of 1,024 lines and two calls at a time for each actor. One side is quintet.ray.generate over a data
+and two calls at a time for each actor. An actor that has one batch more than another at the end
+counts, so there should be many batches for each actor. One side is quintet.ray.generate over a data
 set in memory, the other calls Ray actors directly. The third figure is quintet.ray.run_job, which
 also reads and writes the files of its parts. A throughput is the number of lines divided by the
 time from the begin of the first call of an actor to the end of the last one, so that neither the
@@ -41,7 +42,6 @@ from quintet.ray.work import make_work
 from quintet.ray.worker import Worker
 from serving import machine
 
-ROWS = 1024  # of a batch
 OPTIONS = {"cache_memory": 128}
 
 
@@ -74,8 +74,8 @@ def seconds(tables: list[pyarrow.Table]) -> float:
 class Sides:
     """The ways to run the actors; each method returns seconds."""
 
-    def __init__(self, model: pathlib.Path, lines: list[str], actors: int):
-        self._lines, self._actors, self._model = lines, actors, model
+    def __init__(self, model: pathlib.Path, lines: list[str], actors: int, batch: int):
+        self._lines, self._actors, self._model, self._batch = lines, actors, model, batch
         self._work = Pool(actors, 1, 0).placed(make_work("generate", model, OPTIONS))
 
     def plain(self) -> float:
@@ -83,10 +83,7 @@ class Sides:
         kind = ray.remote(num_cpus=1, max_concurrency=CONCURRENT_BATCHES)(TimedWorker)
         actors = [kind.remote(self._work) for _ in range(self._actors)]
         ray.get([actor.__call__.remote(self._table([])) for actor in actors])  # loaded
-        batches = collections.deque(
-            ray.put(self._table(self._lines[i : i + ROWS]))
-            for i in range(0, len(self._lines), ROWS)
-        )
+        batches = collections.deque(map(ray.put, self._batches()))
         running, done = {}, []
         for actor in actors * (CONCURRENT_BATCHES + 1):
             if batches:
@@ -104,10 +101,9 @@ class Sides:
 
     def data(self) -> float:
         """quintet.ray.generate."""
-        tables = [self._table(self._lines[i : i + ROWS]) for i in range(0, len(self._lines), ROWS)]
-        source = ray.data.from_arrow(tables)
+        source = ray.data.from_arrow(self._batches())
         pool = Pool(self._actors, 1, 0)
-        made = pool.map(source, TimedWorker, {"work": self._work}, ROWS)
+        made = pool.map(source, TimedWorker, {"work": self._work}, self._batch)
         done = list(made.iter_batches(batch_size=None, batch_format="pyarrow"))
         assert sum(table.num_rows for table in done) == len(self._lines)
         return seconds(done)
@@ -140,7 +136,7 @@ class Sides:
                     pathlib.Path(folder) / "job",
                     model=self._model,
                     actors=self._actors,
-                    part_rows=ROWS,
+                    part_rows=self._batch,
                     **OPTIONS,
                 )
             finally:
@@ -150,6 +146,10 @@ class Sides:
                 done.append(pyarrow.table({"begin": begin, "end": end}))
         return seconds(done)
 
+    def _batches(self) -> list[pyarrow.Table]:
+        starts = range(0, len(self._lines), self._batch)
+        return [self._table(self._lines[i : i + self._batch]) for i in starts]
+
     @staticmethod
     def _table(lines: list[str]) -> pyarrow.Table:
         return pyarrow.table({"text": pyarrow.array(lines, pyarrow.string())})
@@ -158,7 +158,8 @@ class Sides:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--lines", type=int, default=24 * ROWS)
+    parser.add_argument("--lines", type=int, default=24 * 1024)
+    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model", type=pathlib.Path, default=SOURCE / "deploy" / "models" / "g2p")
     parser.add_argument("--out", type=pathlib.Path)
@@ -167,7 +168,7 @@ def main() -> None:
     lines = [words[i % len(words)].partition("\t")[0] for i in range(arguments.lines)]
     ray.init("local", num_cpus=arguments.actors + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    sides = Sides(arguments.model, lines, arguments.actors)
+    sides = Sides(arguments.model, lines, arguments.actors, arguments.batch)
     measured = {"plain": [], "data": [], "job": []}
     load = []
     for repeat in range(arguments.repeats):
@@ -190,6 +191,7 @@ def main() -> None:
         "ray": ray.__version__,
         "actors": arguments.actors,
         "lines": len(lines),
+        "batch": arguments.batch,
         "lines_per_s": measured,
     }
     for name in ("data", "job"):

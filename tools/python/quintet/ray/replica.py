@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from quintet.ray.needs import need
-from quintet.ray.proxy import DETAILS, Message, methods, retry_trailers
+from quintet.ray.proxy import DETAILS, Message, methods, retry_trailers, status_details
 from quintet.ray.server import Server
 
 _log = logging.getLogger("quintet.ray")
@@ -150,6 +150,15 @@ def _fail(context: Any, error: grpc.aio.AioRpcError) -> None:
     context.set_trailing_metadata(trailers)
 
 
+def _fail_with_bug(context: Any) -> None:
+    """Gives a call the status of an error of this module, which is logged."""
+    _log.exception("a call has failed")
+    code, message = grpc.StatusCode.INTERNAL, "the replica has failed; its log has the reason"
+    context.set_code(code)
+    context.set_details(message)
+    context.set_trailing_metadata([(DETAILS, status_details(code, message, "BUG"))])
+
+
 def _unary(path: str) -> Any:
     async def call(self: Replica, request: Message, grpc_context: Any) -> Raw:
         message, seconds = request
@@ -159,7 +168,9 @@ def _unary(path: str) -> Any:
             )
         except grpc.aio.AioRpcError as error:
             _fail(grpc_context, error)
-            return Raw(b"")
+        except Exception:  # noqa: BLE001  Ray's own status would mean that the replica was lost
+            _fail_with_bug(grpc_context)
+        return Raw(b"")
 
     return call
 
@@ -195,6 +206,9 @@ async def _answers(answers: Any, context: Any) -> AsyncIterator[Raw]:
             yield Raw(answer)
     except grpc.aio.AioRpcError as error:
         _fail(context, error)
+        yield Raw(b"")
+    except Exception:  # noqa: BLE001  see above
+        _fail_with_bug(context)
         yield Raw(b"")
     finally:
         answers.cancel()
