@@ -14,7 +14,6 @@ from unittest import mock
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from server_process import eventually
 
 
@@ -82,7 +81,7 @@ class Collector:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> "Collector":
+    def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:

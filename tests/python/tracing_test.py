@@ -12,16 +12,15 @@ import time
 import grpc
 import pytest
 import tritonclient.grpc as triton
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-
 from http_api import HttpServer
 from kserve_requests import texts
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from quintet.wire import Stub, pb
 from server_process import BINARY, G2P, SOURCE, eventually, failure_of, free_port, run_quintet
 from trace_collector import Collector, attributes, environment
 
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
-import frames  # noqa: E402
+import frames
 
 SECRET = "xylophonesecret"  # a text that no span may contain
 GENERATE = "quintet.v1.Inference/Generate"
@@ -352,13 +351,16 @@ def test_a_collector_that_is_away():
 
 
 def test_a_collector_that_refuses():
-    with Collector(lambda _: 401) as collector, environment(collector.endpoint):
-        with HttpServer(G2P) as server:
-            check_service(server)
-            assert eventually(
-                lambda: server.metric("quintet_spans_dropped_total", reason="not_accepted") >= 106
-            )
-            assert "does not accept spans, which are dropped: HTTP status 401" in server.log()
+    with (
+        Collector(lambda _: 401) as collector,
+        environment(collector.endpoint),
+        HttpServer(G2P) as server,
+    ):
+        check_service(server)
+        assert eventually(
+            lambda: server.metric("quintet_spans_dropped_total", reason="not_accepted") >= 106
+        )
+        assert "does not accept spans, which are dropped: HTTP status 401" in server.log()
 
 
 def test_a_collector_that_never_answers():
@@ -382,11 +384,14 @@ def test_a_collector_that_never_answers():
 
 
 def test_a_collector_that_comes_back():
-    with Collector(lambda number: 503 if number == 0 else 200) as collector:
-        with environment(collector.endpoint), HttpServer(G2P) as server:
-            check_service(server)
-            assert eventually(lambda: server.metric("quintet_spans_exported_total") == 106)
-            assert server.metric("quintet_spans_dropped_total") == 0
+    with (
+        Collector(lambda number: 503 if number == 0 else 200) as collector,
+        environment(collector.endpoint),
+        HttpServer(G2P) as server,
+    ):
+        check_service(server)
+        assert eventually(lambda: server.metric("quintet_spans_exported_total") == 106)
+        assert server.metric("quintet_spans_dropped_total") == 0
     assert len(collector.spans()) >= 106  # and those of the batch that was sent again
 
 
