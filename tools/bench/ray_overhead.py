@@ -10,13 +10,16 @@ counts, so there should be many batches for each actor. One side is quintet.ray.
 set in memory, the other calls Ray actors directly. The third figure is quintet.ray.run_job, which
 also reads and writes the files of its parts. A throughput is the number of lines divided by the
 time from the begin of the first call of an actor to the end of the last one, so that neither the
-start of actors nor loading is in it. In each repeat all sides run one after the other, in
-alternating order. The script prints and writes all throughputs, and the median, the lowest and the
+start of actors nor loading is in it. The CPU time per line is that of the actors in this time, and
+that of this process, its raylet and its gcs_server from start to end; unlike the throughput it
+depends little on what else the machine does. In each repeat all sides run one after the other, in
+alternating order. The script prints and writes all figures, and the median, the lowest and the
 highest of their ratios to the plain actors in the same repeat.
 """
 
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import os
@@ -45,40 +48,75 @@ from serving import machine
 OPTIONS = {"cache_memory": 128}
 
 
-def timed(table: pyarrow.Table, begin: float) -> pyarrow.Table:
+TIMES = ("begin", "end", "cpu_begin", "cpu_end", "pid")
+
+
+def clocks() -> tuple[float, float]:
+    """The time, and the CPU time of this process, in seconds."""
+    return time.time(), time.process_time()
+
+
+def timed(table: pyarrow.Table, begin: tuple[float, float]) -> pyarrow.Table:
     """Appends the times of a call to its result."""
-    for name, value in (("begin", begin), ("end", time.time())):
+    end = clocks()
+    values = (begin[0], end[0], begin[1], end[1], float(os.getpid()))
+    for name, value in zip(TIMES, values, strict=True):
         table = table.append_column(name, pyarrow.array([value] * table.num_rows))
     return table
 
 
 class TimedWorker(Worker):
     def __call__(self, table):
-        begin = time.time()
+        begin = clocks()
         return timed(super().__call__(table), begin)
 
 
 class TimedPartWorker(PartWorker):
     def __call__(self, table):
-        begin = time.time()
+        begin = clocks()
         return timed(super().__call__(table), begin)
 
 
-def seconds(tables: list[pyarrow.Table]) -> float:
-    """From the begin of the first call to the end of the last one."""
-    begins = [value for table in tables for value in table["begin"].to_pylist()]
-    ends = [value for table in tables for value in table["end"].to_pylist()]
-    return max(ends) - min(begins)
+def seconds(tables: list[pyarrow.Table]) -> tuple[float, float]:
+    """From the begin of the first call to the end of the last one; the CPU time of the actors
+    between their first and their last call."""
+    times = pyarrow.concat_tables(table.select(TIMES) for table in tables).to_pylist()
+    calls = collections.defaultdict(list)
+    for call in times:
+        calls[call["pid"]].append(call)
+    cpu = sum(
+        max(call["cpu_end"] for call in own) - min(call["cpu_begin"] for call in own)
+        for own in calls.values()
+    )
+    wall = max(call["end"] for call in times) - min(call["begin"] for call in times)
+    return wall, cpu
+
+
+def ray_cpu() -> float:
+    """CPU seconds of this process, which schedules, and of its raylet and gcs_server."""
+    found, parents = {}, {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)] = int(stat[1])
+            program = (folder / "cmdline").read_bytes().partition(b"\0")[0]
+            if program.endswith((b"/raylet", b"/gcs_server")) or int(folder.name) == os.getpid():
+                ticks = int(stat[11]) + int(stat[12])
+                found[int(folder.name)] = ticks / os.sysconf("SC_CLK_TCK")
+    own = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return sum(cpu for pid, cpu in found.items() if pid in own)
 
 
 class Sides:
-    """The ways to run the actors; each method returns seconds."""
+    """The ways to run the actors; each method returns what `seconds` does."""
 
     def __init__(self, model: pathlib.Path, lines: list[str], actors: int, batch: int):
         self._lines, self._actors, self._model, self._batch = lines, actors, model, batch
         self._work = Pool(actors, 1, 0).placed(make_work("generate", model, OPTIONS))
 
-    def plain(self) -> float:
+    def plain(self) -> tuple[float, float]:
         """Ray actors, called directly."""
         kind = ray.remote(num_cpus=1, max_concurrency=CONCURRENT_BATCHES)(TimedWorker)
         actors = [kind.remote(self._work) for _ in range(self._actors)]
@@ -99,7 +137,7 @@ class Sides:
         assert sum(table.num_rows for table in done) == len(self._lines)
         return seconds(done)
 
-    def data(self) -> float:
+    def data(self) -> tuple[float, float]:
         """quintet.ray.generate."""
         source = ray.data.from_arrow(self._batches())
         pool = Pool(self._actors, 1, 0)
@@ -108,7 +146,7 @@ class Sides:
         assert sum(table.num_rows for table in done) == len(self._lines)
         return seconds(done)
 
-    def job(self) -> float:
+    def job(self) -> tuple[float, float]:
         """quintet.ray.run_job."""
         done = []
         original = Pool.map
@@ -122,8 +160,8 @@ class Sides:
             times.mkdir()
 
             def record(table):
-                pair = [table["begin"].to_pylist(), table["end"].to_pylist()]
-                (times / f"{table['item'][0]}").write_text(json.dumps(pair))
+                own = table.select(TIMES).to_pydict()
+                (times / f"{table['item'][0]}").write_text(json.dumps(own))
                 return table
 
             source = pathlib.Path(folder) / "in.txt"
@@ -142,8 +180,7 @@ class Sides:
             finally:
                 Pool.map = original
             for file in times.iterdir():
-                begin, end = json.loads(file.read_text())
-                done.append(pyarrow.table({"begin": begin, "end": end}))
+                done.append(pyarrow.table(json.loads(file.read_text())))
         return seconds(done)
 
     def _batches(self) -> list[pyarrow.Table]:
@@ -170,12 +207,21 @@ def main() -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     sides = Sides(arguments.model, lines, arguments.actors, arguments.batch)
     measured = {"plain": [], "data": [], "job": []}
+    cpu = {name: [] for name in measured}
     load = []
     for repeat in range(arguments.repeats):
         for name in list(measured)[:: 1 if repeat % 2 == 0 else -1]:
             load.append(os.getloadavg()[0])
-            measured[name].append(len(lines) / getattr(sides, name)())
-            print(f"{repeat} {name}: {measured[name][-1]:.0f} lines/s", flush=True)
+            before = ray_cpu()
+            wall_s, actors_s = getattr(sides, name)()
+            others_s = ray_cpu() - before
+            measured[name].append(len(lines) / wall_s)
+            cpu[name].append((actors_s + others_s) / len(lines) * 1000)
+            print(
+                f"{repeat} {name}: {measured[name][-1]:.0f} lines/s, {cpu[name][-1]:.3f} CPU ms "
+                f"per line, {others_s / len(lines) * 1000:.3f} of them outside the actors",
+                flush=True,
+            )
     report = {
         "script": "tools/bench/ray_overhead.py",
         "date": datetime.date.today().isoformat(),
@@ -193,15 +239,16 @@ def main() -> None:
         "lines": len(lines),
         "batch": arguments.batch,
         "lines_per_s": measured,
+        "cpu_ms_per_line": cpu,
     }
     for name in ("data", "job"):
-        ratios = [one / plain for one, plain in zip(measured[name], measured["plain"], strict=True)]
-        report[f"{name}_to_plain"] = {
-            "median": round(statistics.median(ratios), 3),
-            "lowest": round(min(ratios), 3),
-            "highest": round(max(ratios), 3),
-        }
-        print(f"{name} / plain: {report[f'{name}_to_plain']}")
+        for kind, figures in (("lines_per_s", measured), ("cpu_ms_per_line", cpu)):
+            pairs = zip(figures[name], figures["plain"], strict=True)
+            ratios = [round(one / plain, 3) for one, plain in pairs]
+            summary = {"lowest": min(ratios), "highest": max(ratios)}
+            summary = {"median": round(statistics.median(ratios), 3), **summary}
+            report[f"{name}_to_plain_{kind}"] = summary
+            print(f"{name} / plain, {kind}: {summary}")
     if arguments.out:
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
