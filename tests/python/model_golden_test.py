@@ -85,7 +85,7 @@ def test_decodes(case):
         pytest.skip("no recorded decodes")
     causal = case.golden["kind"] == "causal"
     inputs = [ids[:-1] if causal and len(ids) > 1 else ids for ids in case.inputs]
-    compared = 0
+    compared = recorded = 0
     with quintet.Model(case.folder, device="cpu", cache_memory=64) as model:
         for decode in case.golden["decodes"]:
             options = dict(decode["options"])
@@ -94,6 +94,7 @@ def test_decodes(case):
             beams = options.get("num_beams", 1) > 1
             results = model.generate(inputs, echo=True, return_scores=beams, **options)
             for result, row in zip(results, decode["rows"], strict=True):
+                recorded += len(row["sequences"])
                 if row["smallest_gap"] is not None and row["smallest_gap"] < 1e-4:
                     continue  # a decision within the rounding error
                 for i, sequence in enumerate(result.sequences):
@@ -102,4 +103,4 @@ def test_decodes(case):
                         limit = max(1e-4, 2e-6 * abs(row["scores"][i]))
                         assert abs(sequence.score - row["scores"][i]) <= limit, (options, i)
                     compared += 1
-    assert compared > 50
+    assert compared > recorded / 2
