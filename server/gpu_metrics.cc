@@ -13,9 +13,11 @@ using NvmlDevice = struct NvmlDeviceStruct*;
 struct NvmlUtilization {
   unsigned gpu, memory;  // percent
 };
-struct NvmlMemory {
-  unsigned long long total, free, used;  // bytes
+struct NvmlMemory {  // nvmlMemory_v2_t: `used` is without what the driver reserves
+  unsigned version;
+  unsigned long long total, reserved, free, used;  // bytes
 };
+constexpr unsigned kNvmlMemoryVersion = sizeof(NvmlMemory) | 2u << 24;
 struct NvmlFunctions {
   int (*init)();
   int (*shutdown)();
@@ -57,8 +59,8 @@ class NvmlMonitor final : public GpuMonitor {
         Find(nvml, "nvmlInit_v2", &nvml_.init) && Find(nvml, "nvmlShutdown", &nvml_.shutdown) &&
         Find(nvml, "nvmlDeviceGetHandleByPciBusId_v2", &nvml_.handle_by_bus_id) &&
         Find(nvml, "nvmlDeviceGetUtilizationRates", &nvml_.utilization) &&
-        Find(nvml, "nvmlDeviceGetMemoryInfo", &nvml_.memory) && Find(cuda, "cuInit", &cuda_.init) &&
-        Find(cuda, "cuDeviceGet", &cuda_.device) &&
+        Find(nvml, "nvmlDeviceGetMemoryInfo_v2", &nvml_.memory) &&
+        Find(cuda, "cuInit", &cuda_.init) && Find(cuda, "cuDeviceGet", &cuda_.device) &&
         Find(cuda, "cuDeviceGetPCIBusId", &cuda_.bus_id);
     initialized_ = found && cuda_.init(0) == 0 && nvml_.init() == 0;
     return initialized_;
@@ -72,7 +74,7 @@ class NvmlMonitor final : public GpuMonitor {
     if (nvml_.utilization(device, &utilization) == 0) {
       state.utilization = std::min(utilization.gpu, 100u) / 100.0;
     }
-    NvmlMemory memory{};
+    NvmlMemory memory{.version = kNvmlMemoryVersion};
     if (nvml_.memory(device, &memory) == 0) {
       state.memory_used_bytes = static_cast<int64_t>(memory.used);
       state.memory_total_bytes = static_cast<int64_t>(memory.total);

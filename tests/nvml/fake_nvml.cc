@@ -41,11 +41,20 @@ int nvmlDeviceGetUtilizationRates(void* device, unsigned* gpu_and_memory) {
   return fake_nvml_state.utilization_result;
 }
 
-int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* total_free_used) {
+struct NvmlMemoryV2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+
+int nvmlDeviceGetMemoryInfo_v2(void* device, NvmlMemoryV2* memory) {
+  if (memory->version != (sizeof(NvmlMemoryV2) | 2u << 24)) {
+    return 25;  // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+  }
   const auto i = static_cast<unsigned*>(device) - fake_nvml_state.utilization_percent;
-  total_free_used[0] = fake_nvml_state.total_bytes[i];
-  total_free_used[1] = 5;
-  total_free_used[2] = fake_nvml_state.used_bytes[i];
+  memory->total = fake_nvml_state.total_bytes[i];
+  memory->reserved = 7;
+  memory->free = 5;
+  memory->used = fake_nvml_state.used_bytes[i];
   return fake_nvml_state.memory_result;
 }
 
