@@ -248,6 +248,7 @@ def test_an_interrupted_job_continues(cluster, tmp_path):
     known = words(6000)
     source = write_lines(tmp_path / "in.txt", known)
     output = tmp_path / "job" / "output"
+    before = own_processes(WORKERS)  # those of data sets of other tests may go on
     command = [sys.executable, "-c", JOB, cluster, str(source), str(tmp_path / "job"), str(G2P)]
     process = subprocess.Popen(command, env=package_environment())
     try:
@@ -256,7 +257,7 @@ def test_an_interrupted_job_continues(cluster, tmp_path):
         process.kill()
         process.wait()
     # Ray ends the actors of a driver that is gone.
-    assert eventually(lambda: not own_processes(WORKERS), 120)
+    assert eventually(lambda: own_processes(WORKERS) <= before, 120)
     finished = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")}
     assert 10 <= len(finished) < 60
     options = {"model": G2P, "actors": 2, "format": "jsonl", **SMALL}
