@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+sys.path.append(str(TOOLS / "bench"))  # for the package fleet
 
 from server_process import CASES, G2P, KEY, OTHER_KEY, SMALL, Server  # noqa: E402
 import quintet  # noqa: E402
