@@ -4,9 +4,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +67,28 @@ class Collector {
   mutable std::mutex mutex_;
   std::vector<HttpRequest> requests_;
   std::unique_ptr<HttpServer> server_;  // last: its threads use the members above
+};
+
+// A collector that answers no request before Release or the end of its life.
+class WaitingCollector {
+ public:
+  WaitingCollector()
+      : collector_([released = release_.get_future().share()](size_t) {
+          released.wait();
+          return PlainText(200, "{}");
+        }) {}
+  ~WaitingCollector() { Release(); }
+  void Release() {
+    if (!std::exchange(released_, true)) release_.set_value();
+  }
+
+  HttpUrl url() const { return collector_.url(); }
+  std::vector<HttpRequest> requests() const { return collector_.requests(); }
+
+ private:
+  std::promise<void> release_;
+  bool released_ = false;
+  Collector collector_;  // last: its threads wait for release_
 };
 
 }  // namespace quintet

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -151,12 +150,7 @@ TEST_CASE("A POST over TLS checks the server's certificate and its name", "[http
 }
 
 TEST_CASE("A POST ends soon after it is stopped", "[http_post]") {
-  std::promise<void> release;
-  const std::shared_future<void> released = release.get_future().share();
-  Collector collector([released](size_t) {
-    released.wait();
-    return PlainText(200, "{}");
-  });
+  WaitingCollector collector;
   auto client = HttpPostClient::Create({.url = collector.url()});
   REQUIRE(client.ok());
   std::atomic<bool> stop{false};
@@ -166,7 +160,7 @@ TEST_CASE("A POST ends soon after it is stopped", "[http_post]") {
   });
   CHECK(absl::IsUnavailable((*client)->Post({}, "x", std::chrono::hours(1), stop).status()));
   stopper.join();
-  release.set_value();
+  collector.Release();
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "server/span_exporter.h"
 
 #include <atomic>
-#include <future>
 #include <string>
 #include <vector>
 
@@ -94,12 +93,7 @@ TEST_CASE("A collector that is away gets no spans, which are counted", "[trace]"
 }
 
 TEST_CASE("A collector that is slow fills the queue, and Add does not wait for it", "[trace]") {
-  std::promise<void> release;
-  const std::shared_future<void> released = release.get_future().share();
-  Collector collector([released](size_t) {
-    released.wait();
-    return PlainText(200, "{}");
-  });
+  WaitingCollector collector;
   SpanExporter::Options options = OptionsOf(collector.url());
   options.max_queued = 20;
   options.max_batch = 10;
@@ -111,24 +105,19 @@ TEST_CASE("A collector that is slow fills the queue, and Add does not wait for i
   CHECK(exporter->dropped_queue_full() == 6);
   exporter->Add(Spans(5));
   CHECK(exporter->dropped_queue_full() == 6);
-  release.set_value();
+  collector.Release();
   CHECK(Eventually([&] { return exporter->exported() == 30; }));
   CHECK(exporter->dropped_not_accepted() == 0);
 }
 
 TEST_CASE("A request to the collector ends after its timeout", "[trace]") {
-  std::promise<void> release;
-  const std::shared_future<void> released = release.get_future().share();
-  Collector collector([released](size_t) {
-    released.wait();
-    return PlainText(200, "{}");
-  });
+  WaitingCollector collector;
   SpanExporter::Options options = OptionsOf(collector.url());
   options.timeout = milliseconds(20);
   const auto exporter = StartExporter(std::move(options));
   exporter->Add(Spans(4));
   CHECK(Eventually([&] { return exporter->dropped_not_accepted() == 4; }));
-  release.set_value();
+  collector.Release();
 }
 
 TEST_CASE("A batch is sent again only if the collector asks for that", "[trace]") {
@@ -180,12 +169,7 @@ TEST_CASE("An exporter that stops sends what is queued, and then takes no more",
 }
 
 TEST_CASE("An exporter stops although its collector never answers", "[trace]") {
-  std::promise<void> release;
-  const std::shared_future<void> released = release.get_future().share();
-  Collector collector([released](size_t) {
-    released.wait();
-    return PlainText(200, "{}");
-  });
+  WaitingCollector collector;
   SpanExporter::Options options = OptionsOf(collector.url());
   options.timeout = std::chrono::hours(1);
   auto exporter = StartExporter(std::move(options));
@@ -195,7 +179,7 @@ TEST_CASE("An exporter stops although its collector never answers", "[trace]") {
   exporter->Shutdown(milliseconds(10));
   CHECK(exporter->dropped_not_accepted() == 7);
   exporter.reset();
-  release.set_value();
+  collector.Release();
 }
 
 }  // namespace
