@@ -22,7 +22,7 @@ class GrpcRpc : public grpc::ServerGenericBidiReactor, public Rpc {
     ClientTimeouts timeouts;
     Priority max_priority = Priority::kHigh;
     absl::string_view path;  // of the method: "/SERVICE/METHOD"; must outlive the RPC
-    // Reports the load in trailing metadata to clients that ask for it. Null: no reports.
+    // Clients that ask for a load report get it in the trailing metadata. Null: they get none.
     const LoadMeter* load = nullptr;
   };
   // `context` is owned by gRPC and valid until OnDone.

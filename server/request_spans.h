@@ -17,7 +17,7 @@
 
 namespace quintet {
 
-// What the spans of a call show of its engine requests.
+// The engine's part of a call: options, results and times that its spans show.
 struct EngineTrace {
   std::optional<RequestKind> kind;  // unset: the engine got no request
   DecodingOptions decoding;         // kGenerate

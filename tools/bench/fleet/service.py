@@ -66,7 +66,8 @@ class ServiceModel:
     prefill_share: float = number(0.0, low=0, high=1000)
     # Steps that are enqueued before the results of the running one are known: 1 on a GPU.
     steps_ahead: int = number(0, low=0, high=1)
-    # While rows run, requests are admitted only if this many rows are free, or after so many steps.
+    # While rows run, requests are admitted only if admission_rows rows are free, or when
+    # admission_steps steps have passed over waiting requests.
     admission_rows: int = number(1, low=1, high=4096)
     admission_steps: int = number(0, low=0, high=1 << 20)
     encoder_cache_tokens: int = number(0, low=0, high=1 << 40)  # 0: no encoder cache
