@@ -1,5 +1,6 @@
 #include "tools/load/flags.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -109,6 +110,14 @@ nlohmann::ordered_json LoadConfiguration(const LoadFlags& flags) {
           {"goodput", flags.goodput}};
 }
 
+// Returns INVALID_ARGUMENT unless the file `path` can be written, or is empty (not wanted). Creates
+// the file; the contents of an existing one stay.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app).good()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": cannot write ", path, ": ", std::strerror(errno)));
+}
+
 // Writes `text` to the file `path`. Returns an exit code.
 int WriteTrace(const std::string& path, const std::string& text) {
   std::ofstream file(path);
@@ -163,7 +172,9 @@ absl::Status ValidateLoad(LoadFlags* flags) {
   if (!flags->prompts_file.empty()) {
     QT_ASSIGN_OR_RETURN(shape.lines, ReadPrompts(flags->prompts_file));
   }
-  return ParseGoodput(flags->goodput).status();
+  QT_RETURN_IF_ERROR(ParseGoodput(flags->goodput).status());
+  QT_RETURN_IF_ERROR(CheckWritable("--json", flags->json_file));
+  return CheckWritable("--record", flags->record_file);
 }
 
 int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_json conditions,
@@ -185,8 +196,8 @@ int RunAndReport(const LoadFlags& flags, LoadTarget* target, nlohmann::ordered_j
                           {"configuration", std::move(configuration)},
                           {"load", summary}},
                          flags.output, flags.json_file);
-  if (code == kExitDone && !flags.record_file.empty()) {
-    code = WriteTrace(flags.record_file, TraceOfLoad(record));
+  if (!flags.record_file.empty()) {
+    code = std::max(code, WriteTrace(flags.record_file, TraceOfLoad(record)));
   }
   if (code != kExitDone) return code;
   if (record.interrupted) return kExitInterrupted;

@@ -24,7 +24,8 @@ struct LoadFlags {
 void AddLoadFlags(CLI::App* command, LoadFlags* flags);
 
 // Validates the flags, reads the prompts file, and fills flags->shape except for `vocab`, which the
-// caller sets from the target's model. Errors are INVALID_ARGUMENT and name the flag.
+// caller sets from the target's model. Creates the files of --json and --record. Errors are
+// INVALID_ARGUMENT and name the flag.
 absl::Status ValidateLoad(LoadFlags* flags);
 
 // Runs the load and prints and writes its report, which includes `conditions` and `configuration`.
