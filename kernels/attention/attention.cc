@@ -36,7 +36,7 @@ void CheckKeys(const AttentionArgs& args, size_t n) {
     CheckOffsets(args.kv_offsets, n, args.k.dim[0]);
     return;
   }
-  QT_CHECK(args.cache->dtype == args.q.dtype);
+  QT_CHECK(args.cache->Accepts(args.q.dtype));
   QT_CHECK_EQ(args.cache->heads, args.q.dim[1]);
   QT_CHECK_EQ(args.cache->head_dim, args.q.dim[2]);
   QT_CHECK(args.layer >= 0 && args.layer < args.cache->layers);

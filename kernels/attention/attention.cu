@@ -53,6 +53,7 @@ void PointIntoCache(const AttentionArgs& args, CudaStream& stream, AttentionCall
   call.page_size = Divisor(static_cast<uint32_t>(cache.page_size));
   call.page_rows = static_cast<uint32_t>(cache.page_elements() / cache.head_dim);
   call.kv_vectors = Aligned(cache.data, cache.dtype, {cache.head_dim});
+  call.kv_e4m3 = cache.dtype == DType::kF8;
 }
 
 AttentionCall MakeCall(const AttentionArgs& args, CudaStream& stream) {
@@ -136,7 +137,7 @@ bool HopperSupports(const AttentionCall& call, const CudaStream& stream) {
       : call.bias.kind == BiasKind::kFire ? call.bias.segments <= kHopperKnots + 1
                                           : true;
   return stream.hopper() && any_keys && bias_fits && call.scale > 0 && call.q_vectors &&
-         call.kv_vectors && call.head_dim <= kHopperHeadDim;
+         call.kv_vectors && !call.kv_e4m3 && call.head_dim <= kHopperHeadDim;
 }
 
 // Returns whether ALiBi tile skipping (attention/hopper_alibi_skip.cuh) saves more time than the

@@ -59,8 +59,8 @@ struct AttentionArgs {
   // Keys and values, option 1: packed rows. Used when cache is null.
   Tensor k, v;                          // [k_total, heads, head_dim] as q, any row stride
   std::span<const int32_t> kv_offsets;  // [n + 1]
-  // Keys and values, option 2: paged KV cache. Key t < kv_lens[s] of sequence s is in cache slot
-  // slots[s * slots_stride + t].
+  // Keys and values, option 2: paged KV cache, which accepts the dtype of q (KvCache::Accepts). Key
+  // t < kv_lens[s] of sequence s is in cache slot slots[s * slots_stride + t].
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   const int32_t* slots = nullptr;

@@ -63,6 +63,7 @@ struct AttentionCall {
   int slots_len = 0;  // readable slots per sequence, whatever its length
   Divisor page_size;
   uint32_t page_rows = 0;  // key rows per page
+  bool kv_e4m3 = false;    // paged cache only: K and V are e4m3, otherwise they have the type of q
 
   int sequences = 0, heads = 0, head_dim = 0;
   int few_rows = 0;  // sequences with at most this many queries are left to AttendFewRows
@@ -269,9 +270,9 @@ void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stre
 // AttendTiledLocal requires that the bias is not FIRE.
 template <typename T>
 void AttendTiledLocal(const LocalAttentionCall& call, int64_t rows_total, CudaStream& stream);
-// AttendHopper requires an sm_90 device, at least one key, call.q_vectors and call.kv_vectors set,
-// and scale > 0. head_dim, the saturation distance of a bias table and the number of FIRE's knots
-// must not exceed the kHopper limits at the top of this file.
+// AttendHopper requires an sm_90 device, at least one key, not call.kv_e4m3, call.q_vectors and
+// call.kv_vectors set, and scale > 0. head_dim, the saturation distance of a bias table and the
+// number of FIRE's knots must not exceed the kHopper limits at the top of this file.
 template <typename T>
 void AttendHopper(const AttentionCall& call, int64_t rows_total, CudaStream& stream);
 // NormTiles: number of tiles of kNormTileRows rows. ComputeMaxNorms writes the upper bounds of the

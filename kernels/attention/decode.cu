@@ -14,7 +14,8 @@ constexpr int kMaxSplits = 8;       // CTAs per cluster: the portable maximum
 constexpr int kMinSplitKeys = 512;  // keys per CTA, if several CTAs share an item
 constexpr int kMaxWarpKeys = 512;   // keys per warp, as long as the CTA can have more warps
 
-// Number of this kernel's warps that fit on one SM at the same time, limited by shared memory.
+// Number of this kernel's warps that fit on one SM at the same time, limited by shared memory (with
+// keys of e4m3: by registers).
 template <int kDim>
 constexpr int kResidentWarps = kDim == 64 ? 16 : 8;
 
@@ -96,26 +97,25 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 // out = softmax(scale q k^T + bias + mask) v for up to 16 queries of a sequence; hence the beams of
 // a request share one read of its keys. Supports causality and all biases except FIRE's; does not
 // support a ColumnMask.
-// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (a multiple of 8, at most
-// 128) with equal strides, all 16-byte aligned; T is bf16 or f16.
-// Math: MMAs of T with f32 accumulators; online softmax with lazy rescaling: P = 2^(score -
-// ref_max), rounded to T for P V, where ref_max is raised to the row maximum only when a score
-// exceeds ref_max by more than kRescaleThreshold. Each warp has its own row sums and P V sums; they
-// are merged in the order of warps, then of CTAs. The bits of a row depend on its sequence and on
-// the number of warps per item (one head of one sequence), and are the same from run to run.
-// Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps of 16 keys; each
-// warp has kStages steps in flight. One MMA covers 8 queries, although often only one or four
-// exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's 16-byte reads of K
-// are its MMA fragments.
-// Bound: reading 2 * kv_len * head_dim * sizeof(T) bytes per head and sequence at 4.3 TB/s (H200);
-// for few sequences, the sum of three latencies after WaitOnDependentGrids: one memory round trip,
-// the MMAs, the merge.
-// Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
-template <typename T, int kDim, int kTiles>
+// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values (at most 128) with equal
+// strides, all 16-byte aligned; T is bf16 or f16, Kv is T or uint8_t (e4m3).
+// Math: MMAs of T (of f16 if Kv is e4m3) with f32 accumulators; online softmax with lazy rescaling:
+// P = 2^(score - ref_max), rounded to that type for P V, where ref_max is raised to the row maximum
+// only when a score exceeds ref_max by more than kRescaleThreshold. Each warp has its own row sums
+// and P V sums; they are merged in the order of warps, then of CTAs. The bits of a row depend on
+// its sequence and on the number of warps per item (one head of one sequence), and are the same
+// from run to run. Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps
+// of 16 keys; each warp has kStages steps in flight. One MMA covers 8 queries, although often only
+// one or four exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's
+// 16-byte reads of K are its MMA fragments. Bound: reading 2 * kv_len * head_dim * sizeof(Kv) bytes
+// per head and sequence at 4.3 TB/s (H200); for few sequences, the sum of three latencies after
+// WaitOnDependentGrids: one memory round trip, the MMAs, the merge. Test:
+// tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
+template <typename T, int kDim, int kTiles, typename Kv>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Divisor heads, int warps_log2) {
   extern __shared__ __align__(16) unsigned char shared[];
-  WarpMemory<kDim>* const memory = reinterpret_cast<WarpMemory<kDim>*>(shared);
+  auto* const memory = reinterpret_cast<WarpMemory<kDim, Kv>*>(shared);
   const int block_warps = static_cast<int>(blockDim.x) / 32;
   const int w = static_cast<int>(threadIdx.x) / 32, group = w >> warps_log2;
   const int item = (static_cast<int>(blockIdx.x) * block_warps + w) >> warps_log2;
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   // A step is kStepKeys keys. Consecutive steps go to different CTAs, so that even a small number
   // of steps is divided evenly.
   const int begin = ((w - first_warp) * splits + split) * kStepKeys;
-  FewRowsWarp<T, kDim, kTiles> warp(call, memory[w],
-                                    {s, head, begin, (splits << warps_log2) * kStepKeys});
+  FewRowsWarp<T, kDim, kTiles, Kv> warp(call, memory[w],
+                                        {s, head, begin, (splits << warps_log2) * kStepKeys});
   const Sequence sequence(call, s);
   if (owner != s || sequence.q_len == 0 || sequence.q_len > kFewRows) {
     WaitOnDependentGrids();
@@ -190,29 +190,36 @@ SplitPlan PlanSplits(int64_t items, int64_t max_kv_len, const CudaStream& stream
   return plan;
 }
 
-template <typename T, int kDim, int kTiles>
+template <typename T, int kDim, int kTiles, typename Kv>
 void LaunchFewRows(const AttentionCall& call, int max_kv_len, CudaStream& stream) {
   const int64_t items = int64_t{call.sequences} * call.heads;
   const SplitPlan plan = PlanSplits<kDim>(items, max_kv_len, stream);
   const int64_t warps = std::max(kMinWarps, 1 << plan.warps_log2);
   const int64_t blocks = ((items << plan.warps_log2) + warps - 1) / warps;
-  const size_t bytes = static_cast<size_t>(warps) * sizeof(WarpMemory<kDim>) +
+  const size_t bytes = static_cast<size_t>(warps) * sizeof(WarpMemory<kDim, Kv>) +
                        (plan.splits > 1 ? sizeof(PartialResult<kDim>) : 0);
   const unsigned splits = static_cast<unsigned>(plan.splits);
   LaunchClusters(stream, dim3(static_cast<unsigned>(blocks), splits), dim3(1, splits),
                  dim3(static_cast<unsigned>(warps * 32)), bytes,
-                 AttendFewRowsKernel<T, kDim, kTiles>, call,
+                 AttendFewRowsKernel<T, kDim, kTiles, Kv>, call,
                  Divisor(static_cast<uint32_t>(call.heads)), plan.warps_log2);
+}
+
+template <typename T, int kDim, typename Kv>
+void LaunchOfDim(const AttentionCall& call, int max_q_len, int max_kv_len, CudaStream& stream) {
+  max_q_len <= 8 ? LaunchFewRows<T, kDim, 1, Kv>(call, max_kv_len, stream)
+                 : LaunchFewRows<T, kDim, 2, Kv>(call, max_kv_len, stream);
 }
 
 }  // namespace
 
 template <typename T>
 void AttendFewRows(const AttentionCall& call, int max_q_len, int max_kv_len, CudaStream& stream) {
-  const auto launch = call.head_dim <= 64
-                          ? (max_q_len <= 8 ? LaunchFewRows<T, 64, 1> : LaunchFewRows<T, 64, 2>)
-                          : (max_q_len <= 8 ? LaunchFewRows<T, 128, 1> : LaunchFewRows<T, 128, 2>);
-  launch(call, max_kv_len, stream);
+  const bool small = call.head_dim <= 64;
+  const auto launch = call.kv_e4m3
+                          ? (small ? LaunchOfDim<T, 64, uint8_t> : LaunchOfDim<T, 128, uint8_t>)
+                          : (small ? LaunchOfDim<T, 64, T> : LaunchOfDim<T, 128, T>);
+  launch(call, max_q_len, max_kv_len, stream);
 }
 template void AttendFewRows<__nv_bfloat16>(const AttentionCall&, int, int, CudaStream&);
 template void AttendFewRows<__half>(const AttentionCall&, int, int, CudaStream&);

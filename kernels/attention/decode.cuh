@@ -7,6 +7,7 @@
 
 #include "kernels/attention/call.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 
@@ -26,15 +27,18 @@ struct alignas(16) PartialResult {
 
 // Shared memory of one warp: first its K and V rows, after the mainloop its partial result. The
 // 16-byte pieces of the rows are swizzled to avoid bank conflicts in cp.async, in ldmatrix, and in
-// reads of eight lanes from two rows (four pieces from each row).
-template <int kDim>
+// reads of eight lanes from two rows (four pieces from each row). Kv: type of a value in a row.
+template <int kDim, typename Kv>
 union alignas(16) WarpMemory {
-  static constexpr int kPieces = kDim / 8;  // 16-byte pieces per row
+  static constexpr int kPieces = kDim * static_cast<int>(sizeof(Kv)) / 16;  // per row, of 16 bytes
   // A K or V row in shared memory consists of 16-byte pieces. Piece p of row `key` (its index among
   // the kStepKeys rows of one pipeline step) is stored at position p ^ Swizzle(key). Swizzle(key)
-  // takes all values 0..7 over eight consecutive rows and repeats every eight rows. Swizzle(a + b)
-  // = Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
-  __device__ static constexpr int Swizzle(int key) { return (key & 1) << 2 | (key >> 1 & 3); }
+  // takes all values 0..7 over eight consecutive rows and repeats every eight rows. Rows of four
+  // pieces take all values 0..3 twice, and two adjacent rows, which fill all banks, have the same.
+  // Swizzle(a + b) = Swizzle(a) ^ Swizzle(b) if a and b have no bit in common.
+  __device__ static constexpr int Swizzle(int key) {
+    return ((key & 1) << 2 | (key >> 1 & 3)) & (kPieces - 1);
+  }
   struct Rows {
     uint4 pieces[kStepKeys * kPieces];
   };
@@ -53,13 +57,21 @@ struct WarpKeys {
 // One warp's share of the attention of one (sequence, head). The MMA operands are transposed: the 8
 // columns of mma.sync are queries, and its 16 rows are keys in Q K^T and channels in P V. kTiles:
 // number of tiles of eight queries.
-template <typename T, int kDim, int kTiles>
+// T: type of q and out. Kv: type of K and V, T or uint8_t (e4m3). e4m3 values are converted to f16,
+// which is exact and takes one instruction for two values, so the MMAs have f16 operands then. The
+// conversion of bf16 queries to f16 loses nothing between 2^-14 and 65504; larger magnitudes become
+// 65504.
+template <typename T, int kDim, int kTiles, typename Kv>
 class FewRowsWarp {
-  using Memory = WarpMemory<kDim>;
-  // Number of blocks of 32 channels in a row. Each of four lanes holds one 16-byte piece (eight
-  // channels) of each block.
-  static constexpr int kBlocks = kDim / 32;
+  using Memory = WarpMemory<kDim, Kv>;
+  static constexpr bool kBytes = sizeof(Kv) == 1;
+  using Operand = std::conditional_t<kBytes, __half, T>;
+  // Q and K: of a row of channels, four lanes hold one 16-byte piece of K each, then the next. A
+  // piece has eight channels (e4m3: 16), so lane t has channels 8 t to 8 t + 7 of each block of 32
+  // (e4m3: 16 t to 16 t + 15 of each block of 64). q_ holds them in vectors of eight channels.
+  static constexpr int kVectors = kDim / 32;
   static constexpr int kPieces = Memory::kPieces;
+  static constexpr int kPieceChannels = 16 / static_cast<int>(sizeof(Kv));
   static constexpr int kRowsAtOnce = 32 / kPieces;
 
  public:
@@ -74,9 +86,9 @@ class FewRowsWarp {
         stride_(keys.stride) {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) rows_[i] = RowOfLane(begin_ + i * stride_);
-    const int channel = min(Lane() % kPieces * 8, call_.head_dim - 8);
-    keys_ = static_cast<const T*>(call_.k) + head_ * call_.k_head + channel;
-    values_ = static_cast<const T*>(call_.v) + head_ * call_.v_head + channel;
+    const int channel = min(Lane() % kPieces * kPieceChannels, call_.head_dim - kPieceChannels);
+    keys_ = static_cast<const Kv*>(call_.k) + head_ * call_.k_head + channel;
+    values_ = static_cast<const Kv*>(call_.v) + head_ * call_.v_head + channel;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) ref_max_[tile][0] = ref_max_[tile][1] = -INFINITY;
   }
@@ -137,8 +149,9 @@ class FewRowsWarp {
         result.sum[row] = sum;
 #pragma unroll
         for (int n = 0; n < kDim / 16; ++n) {
-          result.out[row][n * 16 + Lane() / 4] = out_[tile][n][side];
-          result.out[row][n * 16 + Lane() / 4 + 8] = out_[tile][n][2 + side];
+          float* const out = result.out[row] + n * 16;
+          out[Channel(0)] = out_[tile][n][side];
+          out[Channel(1)] = out_[tile][n][2 + side];
         }
       }
     }
@@ -152,6 +165,10 @@ class FewRowsWarp {
   // key Key(half) among the kStepKeys keys of the current pipeline step.
   __device__ static int Query(int tile, int side) { return tile * 8 + Lane() % 4 * 2 + side; }
   __device__ static int Key(int half) { return half * 8 + Lane() / 4; }
+  // Elements [tile][n][2 half + side] of out_ belong to channel 16 n + Channel(half).
+  __device__ static int Channel(int half) {
+    return kBytes ? Lane() / 4 * 2 + half : half * 8 + Lane() / 4;
+  }
 
   // MaxOverKeys and SumOverKeys combine x over all lanes that hold scores of the same queries, and
   // return the maximum or the sum to each of these lanes.
@@ -177,20 +194,37 @@ class FewRowsWarp {
     return key_rows_.RowOfSlot(__ldcg(key_rows_.slots + min(key, call_.slots_len - 1)));
   }
 
-  // Loads Q as B fragments of mma.sync. In each tile of eight queries, lane 4 g + t holds channels
-  // 8 t to 8 t + 7 of each block of 32 channels of query g. The lane reads the same channels of K.
+  // Loads Q as B fragments of mma.sync. In each tile of eight queries, lane 4 g + t holds the
+  // channels of query g that the lane reads of K.
   __device__ void LoadQueries(const Sequence& sequence) {
     const T* q = static_cast<const T*>(call_.q) + head_ * call_.q_head;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int query = tile * 8 + Lane() / 4;
-      const T* row = q + (sequence.first_row + query) * call_.q_row + Lane() % 4 * 8;
+      const T* row = q + (sequence.first_row + query) * call_.q_row;
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const bool there = query < sequence.q_len && b * 32 + Lane() % 4 * 8 < call_.head_dim;
-        q_[tile][b] = there ? *reinterpret_cast<const uint4*>(row + b * 32) : uint4{0, 0, 0, 0};
+      for (int i = 0; i < kVectors; ++i) {
+        const int channel =
+            kBytes ? i / 2 * 64 + Lane() % 4 * 16 + i % 2 * 8 : i * 32 + Lane() % 4 * 8;
+        const bool there = query < sequence.q_len && channel < call_.head_dim;
+        q_[tile][i] =
+            there ? AsOperands(*reinterpret_cast<const uint4*>(row + channel)) : uint4{0, 0, 0, 0};
       }
     }
+  }
+  __device__ static uint4 AsOperands(uint4 eight) {
+    if constexpr (!std::is_same_v<T, Operand>) {
+      constexpr float kLargest = 65504.0f;
+      const auto limit = [](float x) {  // unlike fminf, keeps NaN
+        return x > kLargest ? kLargest : x < -kLargest ? -kLargest : x;
+      };
+      const auto convert = [&](uint32_t pair) {
+        const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+        return PackPair<__half>(limit(v.x), limit(v.y));
+      };
+      return {convert(eight.x), convert(eight.y), convert(eight.z), convert(eight.w)};
+    }
+    return eight;
   }
 
   // Starts the asynchronous copies of the K and V rows of one step. The previous kernel may still
@@ -202,8 +236,8 @@ class FewRowsWarp {
   __device__ void CopyKeys(int stage, uint32_t row, int begin, int end, int fresh_begin) {
     if (begin >= end) return;
     const int first = Lane() / kPieces, piece = Lane() % kPieces;
-    const bool channels = piece * 8 < call_.head_dim;
-    const uint32_t row_bytes = static_cast<uint32_t>(call_.k_row * sizeof(T));
+    const bool channels = piece * kPieceChannels < call_.head_dim;
+    const uint32_t row_bytes = static_cast<uint32_t>(call_.k_row * sizeof(Kv));
     const uint32_t to = SharedAddress(&memory_.steps[stage]) + first * kPieces * 16;
     row = begin + Lane() % kStepKeys < end ? row : 0;
 #pragma unroll
@@ -257,14 +291,17 @@ class FewRowsWarp {
     const uint4* keys = step.k.pieces + g * kPieces;
     float scores[kTiles][4] = {}, more[kTiles][4] = {};  // two independent accumulation chains
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
+    for (int b = 0; b < kPieces / 4; ++b) {
       const int piece = t ^ Memory::Swizzle(g) ^ 4 * b;
       const uint4 top = keys[piece], low = keys[8 * kPieces + piece];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const uint4 q = q_[tile][b];
-        Mma<T>(scores[tile], top.x, low.x, top.y, low.y, q.x, q.y);
-        Mma<T>(more[tile], top.z, low.z, top.w, low.w, q.z, q.w);
+      if constexpr (kBytes) {
+        const auto convert = [](uint32_t x, uint32_t y) {
+          return EightFromE4m3<Operand>(uint2{x, y});
+        };
+        MultiplyEight(2 * b, convert(top.x, top.y), convert(low.x, low.y), scores, more);
+        MultiplyEight(2 * b + 1, convert(top.z, top.w), convert(low.z, low.w), scores, more);
+      } else {
+        MultiplyEight(b, top, low, scores, more);
       }
     }
 #pragma unroll
@@ -278,18 +315,51 @@ class FewRowsWarp {
     const int key = Lane() % 16;
     const uint32_t values = SharedAddress(step.v.pieces + key * kPieces);
 #pragma unroll
-    for (int n = 0; n < kDim / 16; ++n) {
-      uint32_t v[4];  // 16 channels x 16 keys
-      LoadMatricesTransposed(v, values + (Lane() / 16 ^ Memory::Swizzle(key) ^ 2 * n) * 16);
+    for (int i = 0; i < kPieces / 2; ++i) {
+      uint32_t v[4];  // two pieces of 16 keys
+      LoadMatricesTransposed(v, values + (Lane() / 16 ^ Memory::Swizzle(key) ^ 2 * i) * 16);
+      if constexpr (kBytes) {
+        AddBytes(2 * i, v[0], v[1], probs);
+        AddBytes(2 * i + 1, v[2], v[3], probs);
+      } else {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        Mma<T>(out_[tile][n], v[0], v[2], v[1], v[3], probs[tile][0], probs[tile][1]);
+        for (int tile = 0; tile < kTiles; ++tile) {
+          Mma<T>(out_[tile][i], v[0], v[2], v[1], v[3], probs[tile][0], probs[tile][1]);
+        }
       }
     }
   }
 
+  // Adds the products of eight channels of K and vector i of Q. top and low: the channels of keys g
+  // and g + 8 of the step.
+  __device__ void MultiplyEight(int i, const uint4& top, const uint4& low,
+                                float (&scores)[kTiles][4], float (&more)[kTiles][4]) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint4 q = q_[tile][i];
+      Mma<Operand>(scores[tile], top.x, low.x, top.y, low.y, q.x, q.y);
+      Mma<Operand>(more[tile], top.z, low.z, top.w, low.w, q.z, q.w);
+    }
+  }
+
+  // out_[..][n] += P V for the 16 channels of a piece of e4m3. The lane's words of the transposed
+  // matrices of keys 0 to 7 (first) and 8 to 15 (second) have channels 2 g and 2 g + 1 of keys 2 t
+  // and 2 t + 1.
+  __device__ void AddBytes(int n, uint32_t first, uint32_t second,
+                           const uint32_t (&probs)[kTiles][2]) {
+    constexpr uint32_t kByChannel = 0x3120;  // of bytes (key, channel): 00, 10, 01, 11
+    first = __byte_perm(first, 0, kByChannel);
+    second = __byte_perm(second, 0, kByChannel);
+    const uint32_t v[4] = {HalfPairOf(first), HalfPairOf(first >> 16), HalfPairOf(second),
+                           HalfPairOf(second >> 16)};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      Mma<Operand>(out_[tile][n], v[0], v[1], v[2], v[3], probs[tile][0], probs[tile][1]);
+    }
+  }
+
   // Turns the raw Q K^T of a tile of eight queries into P = 2^(scale * score + bias - ref_max),
-  // adds P to the row sums, and returns P rounded to T in `probs`, as a B fragment.
+  // adds P to the row sums, and returns P rounded to Operand in `probs`, as a B fragment.
   __device__ void ComputeProbs(float (&scores)[4], int tile, uint32_t (&probs)[2]) {
     const float scale = call_.scale * kLog2E;
     bool high = false;
@@ -307,8 +377,8 @@ class FewRowsWarp {
       scores[e] = Exp2(scores[e] - (ref_max == -INFINITY ? 0.0f : ref_max));
       sum_[tile][e % 2] += scores[e];
     }
-    probs[0] = TransposeMatrix(PackPair<T>(scores[0], scores[1]));
-    probs[1] = TransposeMatrix(PackPair<T>(scores[2], scores[3]));
+    probs[0] = TransposeMatrix(PackPair<Operand>(scores[0], scores[1]));
+    probs[1] = TransposeMatrix(PackPair<Operand>(scores[2], scores[3]));
   }
 
   // For each query whose largest score exceeds its ref_max by more than kRescaleThreshold: raises
@@ -336,10 +406,10 @@ class FewRowsWarp {
   const int64_t head_;
   const int begin_, stride_;
 
-  const T* keys_;  // address of the lane's piece of row 0
-  const T* values_;
+  const Kv* keys_;  // address of the lane's piece of row 0
+  const Kv* values_;
   uint32_t rows_[kStages];
-  uint4 q_[kTiles][kBlocks];
+  uint4 q_[kTiles][kVectors];
   bool uniform_bias_;  // bias_[0][0] applies to all pairs of the step
   float bias_[kTiles][4];
   float out_[kTiles][kDim / 16][4] = {};

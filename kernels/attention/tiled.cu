@@ -2,6 +2,7 @@
 #include "kernels/attention/call.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 namespace {
@@ -56,10 +57,25 @@ __device__ void CopyPiece(T* shared, const T* row, int piece, int head_dim, bool
   *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(values);
 }
 
+// Loads the eight channels of a row of e4m3 from piece * 8 on; zeros as CopyPiece writes them.
+__device__ __forceinline__ uint2 LoadE4m3Piece(const uint8_t* row, int piece, int head_dim,
+                                               bool valid, bool vectors) {
+  uint2 bytes = {0, 0};
+  if (!valid || piece * 8 >= head_dim) return bytes;
+  if (vectors) return *reinterpret_cast<const uint2*>(row + piece * 8);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (piece * 8 + i >= head_dim) break;
+    (i < 4 ? bytes.x : bytes.y) |= static_cast<uint32_t>(row[piece * 8 + i]) << i % 4 * 8;
+  }
+  return bytes;
+}
+
 // One thread's share of a CTA's work on a query tile. kFire is a template parameter, because FIRE's
 // network is long code that slows down kernels that do not need it. Call is AttentionCall or
-// LocalAttentionCall.
-template <typename T, int kDim, bool kFire, typename Call>
+// LocalAttentionCall. Kv is the type of K and V: T, or uint8_t for the
+// e4m3 of a KV cache, which is converted to T on the way to shared memory.
+template <typename T, int kDim, bool kFire, typename Call, typename Kv>
 class TiledBlock {
   using S = TileSizes<kDim>;
   static constexpr bool kLocal = std::is_same_v<Call, LocalAttentionCall>;
@@ -153,6 +169,20 @@ class TiledBlock {
   // position) that occur in the tile: one bias per distance, or for FIRE one FireDistance
   // (bias.cuh).
   __device__ void LoadTile(int begin, int stage) {
+    if constexpr (std::is_same_v<Kv, T>) {
+      CopyKeys(begin, stage);
+    } else {
+      ConvertKeys(begin, stage);
+    }
+    if (TileIsPlain(begin)) return;
+    const HeadBias bias = Bias();
+    const int first = begin - position_ - (S::kRows - 1);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
+      memory_.strip[stage][i] = kFire ? bias.FireDistance(first + i) : bias.At(first + i);
+    }
+  }
+
+  __device__ void CopyKeys(int begin, int stage) {
     const T* k = static_cast<const T*>(call_.k) + head_ * call_.k_head;
     const T* v = static_cast<const T*>(call_.v) + head_ * call_.v_head;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
@@ -166,11 +196,31 @@ class TiledBlock {
       CopyPiece(memory_.v[stage] + to, v + row * call_.v_row, piece, call_.head_dim, valid,
                 call_.kv_vectors);
     }
-    if (TileIsPlain(begin)) return;
-    const HeadBias bias = Bias();
-    const int first = begin - position_ - (S::kRows - 1);
-    for (int i = static_cast<int>(threadIdx.x); i < S::kStrip; i += S::kThreads) {
-      memory_.strip[stage][i] = kFire ? bias.FireDistance(first + i) : bias.At(first + i);
+  }
+
+  // As CopyKeys, for e4m3. All loads of a thread are in flight together; the thread waits for them.
+  __device__ void ConvertKeys(int begin, int stage) {
+    constexpr int kEach = S::kKeys / kRowStep;
+    const auto* k = static_cast<const uint8_t*>(call_.k) + head_ * call_.k_head;
+    const auto* v = static_cast<const uint8_t*>(call_.v) + head_ * call_.v_head;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    const int first = static_cast<int>(threadIdx.x) / kPieces;
+    uint2 keys[kEach], values[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int key = begin + first + i * kRowStep;
+      const bool valid = key < sequence_.kv_len;
+      const int64_t row = valid ? key_rows_.Row(key) : 0;
+      keys[i] =
+          LoadE4m3Piece(k + row * call_.k_row, piece, call_.head_dim, valid, call_.kv_vectors);
+      values[i] =
+          LoadE4m3Piece(v + row * call_.v_row, piece, call_.head_dim, valid, call_.kv_vectors);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int to = Swizzled<kDim>(first + i * kRowStep, piece);
+      *reinterpret_cast<uint4*>(memory_.k[stage] + to) = EightFromE4m3<T>(keys[i]);
+      *reinterpret_cast<uint4*>(memory_.v[stage] + to) = EightFromE4m3<T>(values[i]);
     }
   }
 
@@ -421,7 +471,8 @@ class TiledBlock {
 };
 
 // out = softmax(scale q k^T + bias + mask) v for one head and up to kRows queries of a sequence.
-// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values; T is bf16 or f16.
+// Shapes: q, out [rows, heads, head_dim]; k, v rows of head_dim values; T is bf16 or f16, Kv is T
+// or uint8_t (e4m3).
 // Math: MMAs of T with f32 accumulators; f32 online softmax with powers of two, over tiles of kKeys
 // keys; P rounded to T, as FlashAttention-2 does (Dao 2023). A row that sees no key gives zeros. A
 // tile in which the bias is constant (all distances are past the end of the bias table) costs one
@@ -433,41 +484,46 @@ class TiledBlock {
 // wgmma.
 // Test: tests/kernels/attention/attention_test.cc, tests/kernels/attention/global_keys_test.cc.
 // History: attention/NOTES.md.
-template <typename T, int kDim, bool kFire, typename Call>
+template <typename T, int kDim, bool kFire, typename Call, typename Kv>
 __global__ void __launch_bounds__(TileSizes<kDim>::kThreads)
     AttendTiledKernel(const __grid_constant__ Call call) {
   extern __shared__ __align__(128) unsigned char shared[];
   WaitOnDependentGrids();
   const QueryTile query_tile(call, static_cast<int>(blockIdx.x), TileSizes<kDim>::kRows);
   if (query_tile.sequence < 0) return;
-  TiledBlock<T, kDim, kFire, Call>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared),
-                                   query_tile, static_cast<int>(blockIdx.y))
+  TiledBlock<T, kDim, kFire, Call, Kv>(call, *reinterpret_cast<TileMemory<T, kDim>*>(shared),
+                                       query_tile, static_cast<int>(blockIdx.y))
       .Run();
 }
 
-template <typename T, int kDim, bool kFire, typename Call>
+template <typename T, int kDim, bool kFire, typename Kv = T, typename Call>
 void LaunchTiled(const Call& call, int64_t rows_total, CudaStream& stream) {
   using S = TileSizes<kDim>;
   constexpr int kSharedBytes = sizeof(TileMemory<T, kDim>);
   const int64_t blocks = MaxQueryTiles(rows_total, call.sequences, S::kRows);
   Launch(stream, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(call.heads)),
-         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire, Call>, call);
+         dim3(S::kThreads), kSharedBytes, AttendTiledKernel<T, kDim, kFire, Call, Kv>, call);
+}
+
+template <typename T, int kDim, typename Kv>
+void LaunchOfType(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
+  call.bias.kind == BiasKind::kFire ? LaunchTiled<T, kDim, true, Kv>(call, rows_total, stream)
+                                    : LaunchTiled<T, kDim, false, Kv>(call, rows_total, stream);
 }
 
 template <typename T, int kDim>
-void LaunchTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
-  if (call.bias.kind == BiasKind::kFire)
-    return LaunchTiled<T, kDim, true>(call, rows_total, stream);
-  LaunchTiled<T, kDim, false>(call, rows_total, stream);
+void LaunchOfDim(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
+  call.kv_e4m3 ? LaunchOfType<T, kDim, uint8_t>(call, rows_total, stream)
+               : LaunchOfType<T, kDim, T>(call, rows_total, stream);
 }
 
 }  // namespace
 
 template <typename T>
 void AttendTiled(const AttentionCall& call, int64_t rows_total, CudaStream& stream) {
-  if (call.head_dim <= 64) return LaunchTiled<T, 64>(call, rows_total, stream);
-  if (call.head_dim <= 128) return LaunchTiled<T, 128>(call, rows_total, stream);
-  LaunchTiled<T, 256>(call, rows_total, stream);
+  if (call.head_dim <= 64) return LaunchOfDim<T, 64>(call, rows_total, stream);
+  if (call.head_dim <= 128) return LaunchOfDim<T, 128>(call, rows_total, stream);
+  LaunchOfDim<T, 256>(call, rows_total, stream);
 }
 template void AttendTiled<__nv_bfloat16>(const AttentionCall&, int64_t, CudaStream&);
 template void AttendTiled<__half>(const AttentionCall&, int64_t, CudaStream&);

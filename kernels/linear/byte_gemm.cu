@@ -1,13 +1,12 @@
 // GEMM of 8-bit values on tensor cores, for weights of the types fp8-w8a8 and int8-w8a8 on Hopper:
 // x, or a norm of it, is quantised to the type of W, with one scale per row, and multiplied by W in
 // the persistent kernel (linear/persistent_kernel.cuh).
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
 #include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/persistent_kernel.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 namespace {
@@ -30,12 +29,7 @@ __device__ __forceinline__ uint32_t PackFour(const float* v, int8_t) {
   for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(__float2int_rn(v[i])) & 0xff) << 8 * i;
   return word;
 }
-__device__ __forceinline__ uint32_t PackFour(const float* v, __nv_fp8_e4m3) {
-  const auto pair = [](float low, float high) {
-    return __nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE, __NV_E4M3);
-  };
-  return static_cast<uint32_t>(pair(v[0], v[1])) | static_cast<uint32_t>(pair(v[2], v[3])) << 16;
-}
+__device__ __forceinline__ uint32_t PackFour(const float* v, __nv_fp8_e4m3) { return E4m3Four(v); }
 
 // fmaxf that returns NaN if a value is NaN.
 __device__ __forceinline__ float MaxOrNan(float a, float b) { return a >= b || a != a ? a : b; }
@@ -227,6 +221,7 @@ void Multiply(const LinearArgs& args, int64_t begin, const Tensor& q, const floa
     a.row_offset = stream.DevicePtr(args.scatter.row_offset) + begin;
     a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = static_cast<int>(args.scatter.chunk);
+    a.y_is_e4m3 = args.scatter.dtype == DType::kF8;
     return LaunchPersistent<PersistentTile<Byte, Half, PersistentOutput::kScattered, kFew>>(a, q, w,
                                                                                             stream);
   }
@@ -283,8 +278,9 @@ bool Finishes(const LinearArgs& args) {
   const bool activated = args.activation != Activation::kNone;
   if (args.row_bias.defined() || args.kv.cache != nullptr || !IsAligned(args.bias)) return false;
   if (args.scatter.base != nullptr) {
-    return args.scatter.dtype == DType::kBF16 && args.scatter.chunk % 8 == 0 && !args.w->gated() &&
-           !activated && !args.bias.defined();
+    const bool stores = args.scatter.dtype == DType::kBF16 || args.scatter.dtype == DType::kF8;
+    return stores && args.scatter.chunk % 8 == 0 && !args.w->gated() && !activated &&
+           !args.bias.defined();
   }
   if (args.w->gated() && (args.bias.defined() || args.residual.defined())) return false;
   if (args.y.dtype == DType::kBF16) return Vectorizable(args.y) && !args.residual.defined();

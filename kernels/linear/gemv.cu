@@ -158,6 +158,7 @@ void SetCache(const KvOutput& kv, CudaStream& stream, GemvKvArgs<Out>* to) {
   to->inner = static_cast<int>(cache.heads * cache.head_dim);
   to->head_dim = static_cast<int>(cache.head_dim);
   to->page_size = static_cast<int>(cache.page_size);
+  to->to_e4m3 = cache.dtype == DType::kF8;
 }
 
 template <typename Args>

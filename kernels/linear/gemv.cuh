@@ -10,6 +10,7 @@
 
 #include "kernels/linear/gemm.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 
@@ -84,6 +85,7 @@ struct GemvKvArgs {
   int64_t page_elements;
   int key_offset, value_offset;  // offsets of the layer's K and V in a cache page, in elements
   int inner, head_dim, page_size;
+  bool to_e4m3;  // the cache is an array of e4m3; values are rounded to Out first
 };
 
 // Layout of the CTA's shared memory. warp_bytes is the size of the buffer that holds the weights of
@@ -480,8 +482,15 @@ class GemvEpilogue {
         if (a.next_gamma != nullptr) BeginNextNorm(a, v);
       }
     } else if (slot_ >= 0) {
-      a.kv.cache[slot_ / a.kv.page_size * a.kv.page_elements +
-                 slot_ % a.kv.page_size * a.kv.head_dim + offset_] = FromF32<Out>(v);
+      const int64_t at = slot_ / a.kv.page_size * a.kv.page_elements +
+                         slot_ % a.kv.page_size * a.kv.head_dim + offset_;
+      if constexpr (sizeof(Out) == 2) {
+        if (a.kv.to_e4m3) {
+          RoundAndStoreE4m3<Out, 1>(&v, reinterpret_cast<uint8_t*>(a.kv.cache) + at);
+          return;
+        }
+      }
+      a.kv.cache[at] = FromF32<Out>(v);
     }
   }
 

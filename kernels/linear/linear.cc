@@ -69,6 +69,8 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   if (a.scatter.base != nullptr) {
     QT_CHECK(!a.y.defined() && !a.residual.defined());
     QT_CHECK(!a.x_squares.defined() && !a.next_norm.gamma.defined());
+    QT_CHECK(a.scatter.dtype != DType::kF8 ||
+             (stream.backend() != Backend::kCpu && w.type() != WeightType::kF32));
     QT_CHECK_GT(a.scatter.chunk, 0);
     QT_CHECK_EQ(columns % a.scatter.chunk, 0);
     return;
@@ -80,7 +82,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   QT_CHECK(a.y.stride[1] == 1 || columns == 1);
   if (a.kv.cache != nullptr) {
     const int64_t inner = a.kv.cache->heads * a.kv.cache->head_dim;
-    QT_CHECK(SupportsKvStore(w, rows, stream) && a.y.dtype == a.kv.cache->dtype);
+    QT_CHECK(SupportsKvStore(w, rows, stream) && a.kv.cache->Accepts(a.y.dtype));
     QT_CHECK(!w.gated() && columns == 3 * inner);
     QT_CHECK_EQ(static_cast<int64_t>(a.kv.slots.size()), rows);
   }

@@ -4,6 +4,7 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/linear/gemm.cuh"
 #include "kernels/runtime/cuda.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
@@ -218,6 +219,7 @@ struct EpilogueArgs {
   const int64_t* row_offset;  // scatter, or null
   const int64_t* chunk_offset;
   int64_t chunk;
+  bool to_e4m3;  // scatter: y is an array of e4m3; values are rounded to Out first
 };
 
 // Epilogue pass over a GEMM result (`product`): y = activation(product + bias) + residual. With a
@@ -260,7 +262,14 @@ __global__ void EpilogueKernel(EpilogueArgs<In, Out> a) {
   Out* y = a.y + row * a.y_stride + c;
   if (a.row_offset != nullptr) {
     const int chunk = static_cast<int>(a.chunk);
-    y = a.y + a.row_offset[row] + a.chunk_offset[c / chunk] + c % chunk;
+    const int64_t at = a.row_offset[row] + a.chunk_offset[c / chunk] + c % chunk;
+    if constexpr (sizeof(Out) == 2) {
+      if (a.to_e4m3) {
+        RoundAndStoreE4m3<Out, kEach>(v, reinterpret_cast<uint8_t*>(a.y) + at);
+        return;
+      }
+    }
+    y = a.y + at;
     if (reinterpret_cast<uintptr_t>(y) % 16 != 0) {
 #pragma unroll
       for (int j = 0; j < kEach; ++j) y[j] = FromF32<Out>(v[j]);
@@ -300,6 +309,7 @@ void LaunchFinish(const LinearArgs& args, const Tensor& product, int64_t first_r
     a.row_offset = stream.DevicePtr(args.scatter.row_offset) + first_row;
     a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = args.scatter.chunk;
+    a.to_e4m3 = args.scatter.dtype == DType::kF8;
   } else {
     a.y = args.y.as<Out>() + first_row * args.y.stride[0];
     a.y_stride = args.y.stride[0];
@@ -364,7 +374,7 @@ void Finish(const LinearArgs& args, const Tensor& product, int64_t first_row, Cu
   DispatchDType(product.dtype, [&](auto in) {
     using In = typename decltype(in)::type;
     if (out == DType::kF32) return LaunchFinish<In, float>(args, product, first_row, stream);
-    QT_CHECK(out == product.dtype);
+    QT_CHECK(out == product.dtype || (out == DType::kF8 && product.dtype != DType::kF32));
     LaunchFinish<In, In>(args, product, first_row, stream);
   });
 }

@@ -89,6 +89,8 @@ class WeightView {
 // chunk]. With it, one GEMM writes the cross-attention K and V of all layers into the cache.
 struct ScatterOutput {
   void* base = nullptr;
+  // f32 on a CPU; on a GPU f32, or the type of y that a GEMM with this weight can have, or kF8
+  // unless the weights are f32: y is then rounded to its 16-bit type and to kF8 as by StoreKv.
   DType dtype = DType::kF32;
   const int64_t* row_offset = nullptr;    // [rows], in elements
   const int64_t* chunk_offset = nullptr;  // [n / chunk], in elements
@@ -96,7 +98,8 @@ struct ScatterOutput {
 };
 
 // KV-cache destination of a QKV GEMM with y [rows, 3 * heads * head_dim]: K and V are written to
-// the slots of their rows (as StoreKv does) instead of to y; Q is written to y.
+// the slots of their rows (as StoreKv does) instead of to y; Q is written to y. The cache accepts
+// the dtype of y (KvCache::Accepts).
 struct KvOutput {
   const KvCache* cache = nullptr;
   int64_t layer = 0;

@@ -12,6 +12,7 @@ void CheckOutputs(const AddLoraArgs& a) {
   const int64_t rows = a.x.dim[0];
   if (a.scatter.base != nullptr) {
     QT_CHECK(!a.y.defined() && a.kv.cache == nullptr && !a.overwrite);
+    QT_CHECK(a.scatter.dtype != DType::kF8);
     QT_CHECK_GT(a.scatter.chunk, 0);
     QT_CHECK_EQ(w.part_columns % a.scatter.chunk, 0);
     return;

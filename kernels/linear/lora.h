@@ -57,6 +57,7 @@ struct AddLoraArgs {
   std::span<const int32_t> adapters;
   // The outputs, to which the terms are added. They are stored as in LinearArgs. With `kv`: K and V
   // are in the cache, the other columns in y. With `scatter`: all columns are in scatter.base.
+  // Neither may be of kF8: adding to a rounded value would round it twice.
   Tensor y;  // [rows, n] f32 or of the factors' dtype, unit last stride
   ScatterOutput scatter;
   KvOutput kv;

@@ -21,6 +21,7 @@ PersistentArgs ArgsOf(const LinearArgs& args, CudaStream& stream) {
     a.row_offset = stream.DevicePtr(args.scatter.row_offset);
     a.chunk_offset = stream.DevicePtr(args.scatter.chunk_offset);
     a.chunk = static_cast<int>(args.scatter.chunk);
+    a.y_is_e4m3 = args.scatter.dtype == DType::kF8;
   }
   return a;
 }
@@ -46,7 +47,8 @@ bool Finishes(const LinearArgs& args) {
   const DType type = WeightDType(args.w->type());
   if (args.alpha != 1.0f || args.bias.defined()) return false;
   if (args.scatter.base != nullptr) {
-    return args.scatter.dtype == type && args.scatter.chunk % 8 == 0 && !args.w->gated() &&
+    const bool stores = args.scatter.dtype == type || args.scatter.dtype == DType::kF8;
+    return stores && args.scatter.chunk % 8 == 0 && !args.w->gated() &&
            args.activation == Activation::kNone;
   }
   return args.w->gated() && args.y.dtype == type && Vectorizable(args.y) &&

@@ -6,6 +6,7 @@
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 
@@ -22,6 +23,7 @@ struct PersistentArgs {
   int64_t residual_stride;
   const int64_t *row_offset, *chunk_offset;  // scattered output: as in ScatterOutput
   int chunk;
+  bool y_is_e4m3;  // kScattered: values are rounded to T, then to e4m3
 };
 
 // TMA tensor maps of W and x, for boxes of PersistentTile::kWBoxRows and kXBoxRows rows.

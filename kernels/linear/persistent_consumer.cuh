@@ -259,16 +259,23 @@ class PersistentConsumer {
     if constexpr (S::kScattered) {
       column_at = a_.chunk_offset[column / a_.chunk] + column % a_.chunk;
     }
-    T* const y = static_cast<T*>(a_.y) + column_at;
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       const int row = i * 4 + lane_ / 8;
       const float4 bits = LoadFloat4(staged + row * 128 + (piece ^ row % 8) * 16);
-      if (Row(m, i) < a_.rows) Write(bits, y + row_at[i]);
+      if (Row(m, i) < a_.rows) Write(bits, column_at + row_at[i]);
     }
   }
 
-  __device__ static __forceinline__ void Write(const float4& bits, T* to) {
+  // Writes eight values to y from element `at` on.
+  __device__ __forceinline__ void Write(const float4& bits, int64_t at) const {
+    if constexpr (S::kScattered) {
+      if (a_.y_is_e4m3) {
+        StoreE4m3<T, 8>(reinterpret_cast<const T*>(&bits), static_cast<uint8_t*>(a_.y) + at);
+        return;
+      }
+    }
+    T* const to = static_cast<T*>(a_.y) + at;
     if (S::kScattered && reinterpret_cast<uintptr_t>(to) % 16 != 0) {
       const T* values = reinterpret_cast<const T*>(&bits);
 #pragma unroll

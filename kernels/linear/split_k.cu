@@ -29,6 +29,7 @@ bool InFours(const Tensor& t) { return !t.defined() || InFours(t.data, t.stride[
 void SetKvOutput(const KvOutput& kv, CudaStream& stream, SplitKArgs* a) {
   const KvCache& cache = *kv.cache;
   a->cache = cache.data;
+  a->cache_is_e4m3 = cache.dtype == DType::kF8;
   a->slots = stream.DevicePtr(kv.slots.data());
   a->inner = static_cast<int>(cache.heads * cache.head_dim);
   a->head_dim = static_cast<int>(cache.head_dim);

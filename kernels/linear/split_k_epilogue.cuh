@@ -6,6 +6,7 @@
 #include "kernels/linear/lora.h"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 
@@ -67,6 +68,7 @@ struct SplitKArgs {
   void* cache;
   const int32_t* slots;  // [rows] cache slot of each row; negative: the row is not stored
   int inner, head_dim, page_size;
+  bool cache_is_e4m3;  // values are rounded to the dtype of the weight first
   int64_t page_elements, layer_offset, head_stride;
 
   // Split RMSNorm before this GEMM (x_squares): partial sums of squares [rows, square_parts] that
@@ -393,10 +395,16 @@ class SplitKEpilogue {
         if (!cached) {
           StoreFour<T>(v[i], a_.y, (first_ + row) * a_.y_stride + column_, F32());
         } else if (const int64_t slot = row_slot[first_ - share_.row + row]; slot >= 0) {
-          StoreFour<T>(v[i], a_.cache, slot + in_slot, a_.y_f32);
+          StoreInCache(v[i], slot + in_slot);
         }
       }
     }
+  }
+
+  __device__ __forceinline__ void StoreInCache(const float4& v, int64_t at) const {
+    if (!a_.cache_is_e4m3) return StoreFour<T>(v, a_.cache, at, a_.y_f32);
+    const float values[4] = {v.x, v.y, v.z, v.w};
+    RoundAndStoreE4m3<T, 4>(values, static_cast<uint8_t*>(a_.cache) + at);
   }
 
   template <bool kSimple>

@@ -11,7 +11,8 @@ void StoreKv(const StoreKvArgs& args, Stream& stream) {
   const KvCache& cache = *args.cache;
   QT_CHECK(args.layer >= 0 && args.layer < cache.layers);
   for (const Tensor* t : {&args.k, &args.v}) {
-    QT_CHECK(t->dtype == cache.dtype && IsActivation(t->dtype, stream));
+    QT_CHECK(t->dtype == args.k.dtype && cache.Accepts(t->dtype));
+    QT_CHECK(IsActivation(t->dtype, stream));
     QT_CHECK_EQ(t->rank, 3);
     QT_CHECK_EQ(t->dim[0], static_cast<int64_t>(args.slots.size()));
     QT_CHECK_EQ(t->dim[1], cache.heads);

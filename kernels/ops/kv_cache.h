@@ -17,13 +17,21 @@ class Stream;  // kernels/runtime/stream.h
 
 // A view of the key/value cache; the model owns its memory.
 struct KvCache {
-  void* data = nullptr;       // [pages, layers, 2 (key, value), heads, page_size, head_dim]
-  DType dtype = DType::kF32;  // f32 on the CPU, the dtype of the activations on a GPU
+  void* data = nullptr;  // [pages, layers, 2 (key, value), heads, page_size, head_dim]
+  // f32 on the CPU; on a GPU the dtype of the activations, or kF8 (e4m3) with bf16 or f16
+  // activations. Ops round keys and values to kF8 without a scale: to nearest even, magnitudes
+  // above 448 become 448, NaN stays NaN.
+  DType dtype = DType::kF32;
   int64_t pages = 0, layers = 0, heads = 0, page_size = 0, head_dim = 0;
 
   template <typename T>
   T* as() const {
     return static_cast<T*>(data);
+  }
+  // Whether keys, values and queries of this dtype can be used with the cache.
+  bool Accepts(DType activations) const {
+    return activations == dtype ||
+           (dtype == DType::kF8 && (activations == DType::kBF16 || activations == DType::kF16));
   }
   int64_t page_elements() const { return layers * 2 * heads * page_size * head_dim; }
   // Offsets from `data` in elements. The key of a head in a slot and layer is head_dim numbers that
@@ -39,7 +47,7 @@ struct KvCache {
 
 // Copies the keys and values of new tokens into their slots of the key/value cache.
 struct StoreKvArgs {
-  Tensor k, v;  // [rows, heads, head_dim], dtype of the cache, any row stride
+  Tensor k, v;  // [rows, heads, head_dim], a dtype that the cache accepts, any row stride
   const KvCache* cache = nullptr;
   int64_t layer = 0;
   // [rows], pinned host array with a device copy: destination slot of each row; -1: the row is not

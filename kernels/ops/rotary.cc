@@ -10,7 +10,8 @@ void Rotary(const RotaryArgs& args, Stream& stream) {
   QT_CHECK(IsActivation(args.x.dtype, stream));
   QT_CHECK_EQ(args.x.rank, 3);
   QT_CHECK_EQ(args.x.stride[2], 1);
-  QT_CHECK(IsActivation(args.y.dtype, stream));
+  QT_CHECK(IsActivation(args.y.dtype, stream) ||
+           (args.y.dtype == DType::kF8 && stream.backend() == Backend::kCuda));
   QT_CHECK(args.y.dtype == args.x.dtype || args.x.dtype == DType::kF32);
   QT_CHECK_EQ(args.y.rank, 3);
   QT_CHECK_EQ(args.y.stride[2], 1);

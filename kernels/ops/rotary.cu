@@ -1,6 +1,7 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/ops/rotary_channels.h"
 #include "kernels/runtime/cuda.cuh"
+#include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 namespace {
@@ -20,6 +21,15 @@ struct RotateArgs {
   int xpos_sign;
 };
 
+template <typename Y>
+__device__ __forceinline__ void Store(float value, Y* to) {
+  if constexpr (std::is_same_v<Y, uint8_t>) {
+    StoreE4m3<float, 1>(&value, to);
+  } else {
+    *to = FromF32<Y>(value);
+  }
+}
+
 // Returns {cos(t) * scale, sin(t) * scale}, where t is the rotation angle of a pair of channels at
 // a position and `scale` is the xPos scale (1 without xPos).
 template <typename Args>
@@ -38,7 +48,7 @@ __device__ float2 Rotation(const Args& a, const RotaryChannels& channels, int pa
 
 // Channels (a, b) of a pair become (a cos t - b sin t, b cos t + a sin t) * scale, where t is the
 // rotation angle (Rotation); other channels are copied.
-// Shapes: x, y [rows, heads, head_dim], positions [rows].
+// Shapes: x, y [rows, heads, head_dim], positions [rows]. Y is uint8_t for kF8.
 // Math: f32 for angles and results. The frequency of each pair (theta) and its xPos base (zeta) are
 // computed on the host, by the code that the CPU backend uses too.
 // Mapping: one CTA per row. One thread per pair rotates that pair in every head. If y is not x, one
@@ -56,7 +66,7 @@ __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryC
   if (c >= a.pairs) {
     const int channel = c + a.pairs;
     for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
-      y[channel] = FromF32<Y>(ToF32(x[channel]));
+      Store(ToF32(x[channel]), y + channel);
     }
     return;
   }
@@ -64,8 +74,8 @@ __global__ void RotaryKernel(RotateArgs<X, Y> a, const __grid_constant__ RotaryC
   const int at = a.interleaved ? 2 * c : c, other = a.interleaved ? at + 1 : c + a.pairs;
   for (int h = 0; h < a.heads; ++h, x += a.x_head, y += a.y_head) {
     const float first = ToF32(x[at]), second = ToF32(x[other]);
-    y[at] = FromF32<Y>(first * rotation.x - second * rotation.y);
-    y[other] = FromF32<Y>(second * rotation.x + first * rotation.y);
+    Store(first * rotation.x - second * rotation.y, y + at);
+    Store(second * rotation.x + first * rotation.y, y + other);
   }
 }
 
@@ -99,6 +109,7 @@ void LaunchRotary(const RotaryArgs& args, CudaStream& stream) {
 
 void Rotary(const RotaryArgs& args, CudaStream& stream) {
   if (args.x.dim[0] == 0) return;
+  if (args.y.dtype == DType::kF8) return LaunchRotary<float, uint8_t>(args, stream);
   DispatchDType(args.y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     args.x.dtype == args.y.dtype ? LaunchRotary<T, T>(args, stream)

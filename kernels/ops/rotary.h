@@ -15,7 +15,7 @@ class Stream;  // kernels/runtime/stream.h
 struct RotaryArgs {
   Tensor x;  // [rows, heads, head_dim] f32 (GPU: also bf16|f16), any row and head stride
   // Result, with the shape of x; may alias x. Its dtype is that of x. On a GPU with an f32 x, it
-  // may also be bf16 or f16.
+  // may also be bf16 or f16, or kF8 as in a KvCache.
   Tensor y;
   // Used if y is the KV cache (kernels/ops/kv_cache.h): row r of y begins at element row_offset[r]
   // of y.data. If y aliases x, the rows of x are read at these offsets, too. If row_offset is null,

@@ -1,11 +1,28 @@
 #include "tests/kernels/test_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "tests/catch.h"
 
 namespace quintet {
+namespace {
+
+// Returns `values` as elements of a float dtype.
+std::vector<char> ElementsOf(const std::vector<float>& values, DType dtype) {
+  const auto n = static_cast<int64_t>(values.size());
+  std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
+  if (dtype == DType::kF8) {
+    std::transform(values.begin(), values.end(), bytes.begin(),
+                   [](float x) { return static_cast<char>(F32ToF8(x)); });
+  } else {
+    ConvertFromF32(values.data(), n, dtype, bytes.data());
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Tensor TestBackend::PutBytes(const void* bytes, int64_t count, DType dtype,
                              std::initializer_list<int64_t> dims) {
@@ -18,9 +35,7 @@ Tensor TestBackend::PutBytes(const void* bytes, int64_t count, DType dtype,
 
 Tensor TestBackend::Put(const std::vector<float>& values, std::initializer_list<int64_t> dims,
                         DType dtype) {
-  const auto n = static_cast<int64_t>(values.size());
-  std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
-  ConvertFromF32(values.data(), n, dtype, bytes.data());
+  const std::vector<char> bytes = ElementsOf(values, dtype);
   return PutBytes(bytes.data(), Bytes(bytes), dtype, dims);
 }
 
@@ -84,10 +99,8 @@ bool Brief() {
 }
 
 std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {
-  const auto n = static_cast<int64_t>(values.size());
-  std::vector<char> bytes(static_cast<size_t>(n * DTypeBytes(dtype)));
-  ConvertFromF32(values.data(), n, dtype, bytes.data());
-  ConvertToF32(bytes.data(), dtype, n, values.data());
+  const std::vector<char> bytes = ElementsOf(values, dtype);
+  ConvertToF32(bytes.data(), dtype, static_cast<int64_t>(values.size()), values.data());
   return values;
 }
 

@@ -202,10 +202,11 @@ inline std::vector<double> Reference(const Problem& p) {
 }
 
 // A KV cache in host memory that contains the keys and values of a Problem, at slots in random
-// order. All other slots contain NaN.
+// order. All other slots contain NaN. Inputs rounds it to `dtype`.
 struct CachedKeys {
-  CachedKeys(const Problem& p, uint32_t seed) {
-    cache.dtype = p.dtype;
+  CachedKeys(const Problem& p, uint32_t seed) : CachedKeys(p, seed, p.dtype) {}
+  CachedKeys(const Problem& p, uint32_t seed, DType dtype) {
+    cache.dtype = dtype;
     cache.layers = 3;
     cache.heads = p.shape.heads;
     cache.head_dim = p.shape.head_dim;
@@ -270,7 +271,8 @@ struct Inputs {
     if (cached == nullptr) return;
     cache = cached->cache;
     cache.data =
-        backend.Put(cached->values, {static_cast<int64_t>(cached->values.size())}, p.dtype).data;
+        backend.Put(cached->values, {static_cast<int64_t>(cached->values.size())}, cache.dtype)
+            .data;
     slots = backend.Plan(cached->slots);
     slots_stride = cached->stride;
     kv_lens = backend.Plan(p.shape.kv_lens);

@@ -1,4 +1,6 @@
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "tests/catch.h"
 #include "tests/kernels/attention/attention_problem.h"
@@ -420,6 +422,16 @@ std::vector<int32_t> TakeOwnKeys(const Problem& problem, CachedKeys& cached) {
   return missing;
 }
 
+// Returns the dtypes of activations, each with the types of a cache that accepts it.
+std::vector<std::pair<DType, DType>> CacheTypes(const TestBackend& backend) {
+  std::vector<std::pair<DType, DType>> types;
+  for (DType dtype : backend.float_types()) {
+    types.emplace_back(dtype, dtype);
+    if (dtype != DType::kF32) types.emplace_back(dtype, DType::kF8);
+  }
+  return types;
+}
+
 TEST_CASE("attention reads keys that the previous op has written", "[attention]") {
   const std::vector<Shape> shapes = {
       {.heads = 12, .head_dim = 64, .q_lens = {1, 4, 16, 0, 3}, .kv_lens = {1, 200, 77, 30, 40}},
@@ -430,10 +442,11 @@ TEST_CASE("attention reads keys that the previous op has written", "[attention]"
     shape.gap = 8;
     shape.scale = 0.125f;
     ForEachBackend([&](TestBackend& backend) {
-      for (DType dtype : backend.float_types()) {
-        const Problem problem(shape, 51, dtype);
+      for (const auto& [dtype, cache_type] : CacheTypes(backend)) {
+        Problem problem(shape, 51, dtype);
+        problem.kv_data = RoundedTo(cache_type, problem.kv_data);
         const std::vector<double> expected = Reference(problem);
-        CachedKeys cached(problem, 52);
+        CachedKeys cached(problem, 52, cache_type);
         const std::span<const int32_t> missing = backend.Plan(TakeOwnKeys(problem, cached));
         for (int repeat = 0; repeat < Pick(4, 2); ++repeat) {
           const Inputs inputs(problem, &cached, backend);

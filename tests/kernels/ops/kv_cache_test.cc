@@ -53,5 +53,67 @@ TEST_CASE("StoreKv writes keys and values to their slots and nothing else", "[kv
   }
 }
 
+// Stores all 65,536 values of a 16-bit dtype, as keys and in reverse order as values.
+void CheckE4m3(int64_t head_dim, DType dtype, TestBackend& backend) {
+  const int64_t heads = 2, part = heads * head_dim, rows = (65536 + part - 1) / part;
+  KvCache cache{.dtype = DType::kF8,
+                .pages = (rows + 7) / 8,
+                .layers = 2,
+                .heads = heads,
+                .page_size = 8,
+                .head_dim = head_dim};
+  std::vector<uint16_t> bits(static_cast<size_t>(rows * 2 * part));
+  std::vector<int32_t> slots;
+  for (int64_t r = 0; r < rows; ++r) {
+    slots.push_back(static_cast<int32_t>(rows - 1 - r));
+    for (int64_t i = 0; i < part; ++i) {
+      uint16_t* row = bits.data() + r * 2 * part;
+      row[i] = static_cast<uint16_t>(r * part + i);
+      row[part + i] = static_cast<uint16_t>(65535 - row[i]);
+    }
+  }
+  std::vector<float> exact(bits.size());
+  ConvertToF32(bits.data(), dtype, static_cast<int64_t>(bits.size()), exact.data());
+  const std::vector<float> expected = RoundedTo(DType::kF8, exact);
+  const Tensor kv =
+      backend.PutBytes(bits.data(), static_cast<int64_t>(bits.size()) * 2, dtype, {rows, 2 * part});
+  const Tensor memory = backend.Poisoned(DType::kF8, {cache.pages * cache.page_elements()});
+  cache.data = memory.data;
+  StoreKv({.k = kv.Columns(0, part).SplitLast(head_dim),
+           .v = kv.Columns(part, 2 * part).SplitLast(head_dim),
+           .cache = &cache,
+           .layer = 1,
+           .slots = backend.Plan(slots)},
+          backend.stream());
+  const std::vector<float> stored = backend.Floats(memory);
+  int64_t nans = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t slot = cache.SlotOffset(slots[static_cast<size_t>(r)]);
+    for (int64_t i = 0; i < 2 * part; ++i) {
+      const int64_t head = i % part / head_dim;
+      const int64_t at = slot + cache.ChunkOffset(1, i >= part, head) + i % head_dim;
+      const float want = expected[static_cast<size_t>(r * 2 * part + i)];
+      const float got = stored[static_cast<size_t>(at)];
+      nans += std::isnan(want);
+      if (std::isnan(want) ? !std::isnan(got)
+                           : got != want || std::signbit(got) != std::signbit(want)) {
+        FAIL(exact[static_cast<size_t>(r * 2 * part + i)] << " became " << got << ", not " << want);
+      }
+    }
+  }
+  CHECK(nans > 250);
+}
+
+// Heads of 5 values are converted one by one, heads of 64 in units of 8.
+TEST_CASE("StoreKv rounds every 16-bit value to a cache of e4m3", "[kv_cache][fp8_cache]") {
+  ForEachBackend([](TestBackend& backend) {
+    for (DType dtype : backend.float_types()) {
+      if (dtype == DType::kF32) continue;
+      CheckE4m3(5, dtype, backend);
+      CheckE4m3(64, dtype, backend);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace quintet

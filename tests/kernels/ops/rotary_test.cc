@@ -90,6 +90,27 @@ TEST_CASE("rotary embedding equals the reference: plain, xPos, both pairings, pa
   });
 }
 
+TEST_CASE("rotary rounds its f32 results to e4m3", "[rotary][fp8_cache]") {
+  ForEachBackend([](TestBackend& backend) {
+    if (backend.device() == nullptr) return;
+    const std::vector<int32_t> positions = {0, 1, 77, 500, 5};
+    for (const int64_t rotary_dim : {0, 32, 64}) {
+      RotaryArgs args;
+      args.rotary_dim = rotary_dim;
+      args.positions = backend.Put(positions, {5});
+      args.x = backend.Put(RandomData(6).Values(5 * 3 * 64, 400.0f), {5, 3, 64});
+      const auto result = [&](DType type) {
+        args.y = backend.Poisoned(type, {5, 3, 64});
+        Rotary(args, backend.stream());
+        return backend.Floats(args.y);
+      };
+      const std::vector<float> expected = RoundedTo(DType::kF8, result(DType::kF32));
+      CHECK(*std::max_element(expected.begin(), expected.end()) == 448.0f);
+      CHECK(result(DType::kF8) == expected);
+    }
+  });
+}
+
 TEST_CASE("rotary gives the same bits for any number of threads", "[rotary][cpu]") {
   RotaryArgs args;
   args.rotary_dim = 64;
