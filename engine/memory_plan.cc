@@ -58,8 +58,7 @@ absl::Status TooLarge(const MemoryPlan& plan, absl::string_view where, int64_t b
 }
 
 int64_t PageBytes(const LoadOptions& options, const ModelConfig& config) {
-  return CachePageBytes(config, options.limits.page_size,
-                        ActivationType(options.weights, options.device));
+  return CachePageBytes(config, options.limits.page_size, CacheType(options));
 }
 
 // Sets the limits max_step_sequences, max_encode_tokens and max_step_tokens, with automatic values
@@ -244,7 +243,8 @@ std::string DescribeLimits(const LimitRequest& request, const LoadOptions& optio
   if (!config.has_decoder() || !request.decodes) return line;
   const int64_t cache_mib = limits.cache_pages * PageBytes(options, config) >> 20;
   return absl::StrCat(text("max-running", limits.max_step_sequences, request.max_running, ""), ", ",
-                      line, ", ", text("cache-memory", cache_mib, request.cache_bytes, " MiB"));
+                      line, ", ", text("cache-memory", cache_mib, request.cache_bytes, " MiB"),
+                      options.fp8_cache ? ", cache-dtype fp8" : "");
 }
 
 }  // namespace quintet

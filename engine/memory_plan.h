@@ -73,7 +73,8 @@ int64_t MaxStepTokens(const ModelLimits& limits, const ModelConfig& config, bool
 absl::Status PlanMemory(const std::string& directory, const LimitRequest& request,
                         LoadOptions* options, ThreadPool* pool);
 
-// Returns one line of text for logs: the limits in effect and which of them were automatic.
+// Returns one line of text for logs: the limits in effect, which of them were automatic, and the
+// type of the KV cache if it is not that of the activations.
 std::string DescribeLimits(const LimitRequest& request, const LoadOptions& options,
                            const ModelConfig& config);
 

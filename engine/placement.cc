@@ -115,6 +115,12 @@ absl::Status CheckDtypeName(const std::string& dtype) {
       absl::StrCat("expected auto or one of ", absl::StrJoin(kDtypes, ", "), ", got ", dtype));
 }
 
+absl::Status CheckCacheDtypeName(const std::string& dtype) {
+  if (dtype == kAutoPlacement || dtype == kFp8Cache) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected auto or ", absl::StrJoin(kCacheDtypes, ", "), ", got ", dtype));
+}
+
 void ResolveAutoDevice(Placement* placement) {
   if (placement->device == kAutoPlacement) OpenAutoDevice(placement);
 }
@@ -144,6 +150,15 @@ WeightType WeightTypeOf(const Placement& placement, const ModelConfig& config) {
   const auto held = TypeByName(config.converted_dtype);
   if (held && RunsOn(placement, *held)) return *held;
   return DeviceOrdinal(placement) < 0 ? WeightType::kF32 : WeightType::kBF16;
+}
+
+bool HasFp8Cache(const Placement& placement) { return placement.cache_dtype == kFp8Cache; }
+
+std::string CacheTypeName(const Placement& placement, const ModelConfig& config) {
+  if (HasFp8Cache(placement)) return kFp8Cache;
+  const WeightType type = WeightTypeOf(placement, config);
+  if (DeviceOrdinal(placement) < 0 || type == WeightType::kF32) return DTypeName(DType::kF32);
+  return DTypeName(type == WeightType::kF16 ? DType::kF16 : DType::kBF16);
 }
 
 std::string DtypeWarning(const Placement& placement, const ModelConfig& config) {
@@ -179,6 +194,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(Placement* plac
   if (const auto given = TypeByName(placement->dtype); given && !RunsOn(*placement, *given)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--dtype: ", placement->dtype, " is not supported on this CPU; use f32, int8 or auto"));
+  }
+  if (HasFp8Cache(*placement) && devices[0] == nullptr) {
+    return absl::InvalidArgumentError(
+        "--cache-dtype: fp8 is not supported on a CPU, whose keys and values are f32; use auto, or "
+        "--device cuda");
   }
   return devices;
 }

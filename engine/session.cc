@@ -152,6 +152,7 @@ LimitRequest LimitRequestOf(const SessionOptions& options) {
 LoadOptions LoadOptionsOf(const Placement& placement, const ModelConfig& config, Device* device) {
   LoadOptions options;
   options.weights = WeightTypeOf(placement, config);
+  options.fp8_cache = HasFp8Cache(placement);
   options.device = device;
   options.limits.page_size = kPageTokens;
   return options;

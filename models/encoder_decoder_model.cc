@@ -18,7 +18,8 @@ void EncoderDecoderModel::Carve(Carver& carver) {
     const int64_t rows = std::min(limits_.max_encode_tokens, kMaxStagedRows);
     staged_states_ = carver.TakeTensor(DType::kF32, {rows, config_.d_model});
   }
-  if (rotary() && activations_ != DType::kF32) {
+  const bool adds_before_rounding = cache_.dtype == DType::kF8 && adapter_slot_count() > 0;
+  if ((rotary() && activations_ != DType::kF32) || adds_before_rounding) {
     const int64_t cross_row = config_.has_decoder() ? weights_.cross_kv.n() : 0;
     unrotated_ =
         carver.TakeTensor(DType::kF32, {std::max(block_rows_ * 3 * config_.inner(), cross_row)});
@@ -53,13 +54,13 @@ void EncoderDecoderModel::CheckBatch(const DecodeBatch& batch) const {
 
 void EncoderDecoderModel::Rotate(const Tensor& x, const Tensor& y, const Tensor& positions,
                                  Side side, const int64_t* row_offset) {
+  const double rotated = rotary() ? config_.rope_fraction : 0.0;
   Rotary({.x = x,
           .y = y,
           .row_offset = row_offset,
           .positions = positions,
           .base = config_.rope_base,
-          .rotary_dim =
-              static_cast<int64_t>(static_cast<double>(config_.head_dim) * config_.rope_fraction),
+          .rotary_dim = static_cast<int64_t>(static_cast<double>(config_.head_dim) * rotated),
           .interleaved = config_.rope_interleaved,
           .xpos_base = config_.rope_xpos_base,
           .xpos_center = config_.max_positions / 2,
@@ -167,7 +168,8 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
                                            const int64_t* row_offset,
                                            std::span<const int32_t> adapters) {
   const int64_t rows = states.dim[0], n = weights_.cross_kv.n();
-  if (!rotary() || activations_ == DType::kF32) {
+  const bool rounds_last = rotary() || (cache_.dtype == DType::kF8 && !adapters.empty());
+  if (!rounds_last || activations_ == DType::kF32) {
     row_adapters_ = adapters;
     Gemm({.x = states,
           .w = &weights_.cross_kv,
@@ -184,7 +186,7 @@ void EncoderDecoderModel::ProjectCrossRows(const Tensor& states, int64_t positio
     return;
   }
   // The GEMM writes f32 keys and values to the buffer unrotated_, max_rows rows at a time. Rotate
-  // reads them there, rotates them and writes the result to the KV cache.
+  // reads them there, rotates them if the model is rotary, and writes the result to the KV cache.
   const int64_t max_rows = unrotated_.dim[0] / n;
   for (int64_t begin = 0; begin < rows; begin += max_rows) {
     const int64_t end = std::min(begin + max_rows, rows);

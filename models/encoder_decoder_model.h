@@ -78,7 +78,9 @@ class EncoderDecoderModel : public PackedModel {
 
   Tensor source_positions_;  // [max_encode_tokens] i32: 0, 1, 2, ..
   Tensor staged_states_;     // [most rows per GEMM, d_model] f32, GPU: copy of states on the host
-  Tensor unrotated_;         // f32 buffer of Unrotated
+  // f32 buffer of Unrotated, and for cross keys and values that are rotated or get LoRA terms
+  // before they are rounded to the type of the cache.
+  Tensor unrotated_;
 };
 
 }  // namespace quintet

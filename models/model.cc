@@ -38,7 +38,7 @@ absl::Status CheckLimits(const ModelLimits& limits) {
   return absl::OkStatus();
 }
 
-// Checks the weight type and limits of `options` and reads the model's config.
+// Checks the weight type, cache type and limits of `options` and reads the model's config.
 absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
                                           const LoadOptions& options) {
   if (!WeightTypeSupported(options.weights, options.device)) {
@@ -48,6 +48,12 @@ absl::StatusOr<ModelConfig> CheckedConfig(const std::string& directory,
     return absl::UnimplementedError(
         absl::StrCat("weight type ", WeightTypeName(options.weights), " is not supported on this ",
                      options.device == nullptr ? "CPU" : "GPU", ": it needs ", needs));
+  }
+  if (options.fp8_cache && ActivationType(options.weights, options.device) == DType::kF32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cache-dtype: fp8 needs a GPU and activations of bf16 or f16, which ",
+                     WeightTypeName(options.weights), " weights on this ",
+                     options.device == nullptr ? "CPU" : "GPU", " do not have; use auto"));
   }
   QT_RETURN_IF_ERROR(CheckLimits(options.limits));
   return ReadModelConfig(directory);
@@ -94,6 +100,7 @@ absl::StatusOr<std::unique_ptr<PackedModel>> MakeLoaded(const std::string& direc
   const bool has_adapter = weights->changed;
   std::unique_ptr<PackedModel> model =
       MakeModel(std::move(config), options, std::move(weights), pool);
+  model->set_cache_type(CacheType(options));
   if (shared) model->ShareWeights();
   if (!has_adapter) QT_RETURN_IF_ERROR(model->LoadAdapters(options, describe));
   return model;

@@ -69,6 +69,9 @@ struct LoadOptions {
   // of one of them is valid for the other. It must outlive the call.
   const Model* replica_of = nullptr;
   WeightType weights = WeightType::kF32;
+  // Stores keys and values in the KV cache as e4m3 (KvCache::dtype). Needs a GPU and a weight type
+  // with 16-bit activations (ActivationType).
+  bool fp8_cache = false;
   Device* device = nullptr;  // outlives the model; null: the CPU
   ModelLimits limits;
   bool follow_symlinks = false;         // allow weight files that are symbolic links
@@ -84,6 +87,11 @@ struct LoadOptions {
   // effect if the type of the weights does not support such a copy.
   bool merged_weights = false;
 };
+
+// The dtype of the KV cache of a model that is loaded with these options.
+inline DType CacheType(const LoadOptions& options) {
+  return options.fp8_cache ? DType::kF8 : ActivationType(options.weights, options.device);
+}
 
 // Sizes of a loaded model: how many bytes of memory it takes, and its number of parameters.
 struct ModelMemory {

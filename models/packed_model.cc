@@ -22,6 +22,7 @@ PackedModel::PackedModel(ModelConfig config, const ModelLimits& limits, SharedWe
       block_rows_(std::max(EncodeBlockRows(), limits.max_step_tokens)),
       activations_(weights_.activations),
       step_(&stream_) {
+  cache_.dtype = activations_;
   memory_.weights = weights_.bytes;
   memory_.parameters = weights_.parameters;
 }
@@ -59,13 +60,14 @@ absl::StatusOr<AdapterHandle> PackedModel::ReadAdapter(const AdapterSource& sour
 
 absl::Status PackedModel::Measure() {
   if (config_.has_decoder()) {
-    cache_ = {.pages = limits_.cache_pages,
+    QT_CHECK(cache_.Accepts(activations_));
+    cache_ = {.dtype = cache_.dtype,
+              .pages = limits_.cache_pages,
               .layers = config_.decoder_layers,
               .heads = config_.heads,
               .page_size = limits_.page_size,
               .head_dim = config_.head_dim};
-    cache_.dtype = activations_;
-    const int64_t page_bytes = cache_.page_elements() * DTypeBytes(activations_);
+    const int64_t page_bytes = cache_.page_elements() * DTypeBytes(cache_.dtype);
     if (__builtin_mul_overflow(cache_.pages, page_bytes, &memory_.cache)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("cache of ", cache_.pages, " pages of ", page_bytes, " bytes is too large"));
@@ -458,8 +460,10 @@ Tensor PackedModel::HeadsOf(const Tensor& qkv, QkvPart part) const {
 }
 
 // Cache destination for K and V of a decoder layer. Unset if the QKV GEMM cannot store K and V
-// itself, or if rotary embedding must be applied to them after the GEMM.
+// itself, or if something must be done to them after the GEMM and before they are rounded: rotary
+// embedding, or with a cache of kF8 the addition of LoRA terms.
 KvOutput PackedModel::KvDestination(const WeightView& qkv, int64_t layer) {
+  if (cache_.dtype == DType::kF8 && Corrected(&qkv) != nullptr) return {};
   if (rotary() || !SupportsKvStore(qkv, step_.tokens().dim[0], stream_)) return {};
   return {.cache = &cache_, .layer = layer, .slots = step_.new_slots()};
 }

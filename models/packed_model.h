@@ -52,6 +52,9 @@ class PackedModel : public Model {
 
   // Says that another model owns the weights: memory() then counts none.
   void ShareWeights() { memory_.weights = 0; }
+  // The dtype of the KV cache: that of the activations, which is the default, or kF8 if these are
+  // bf16 or f16. Must be called before Measure and Allocate.
+  void set_cache_type(DType type) { cache_.dtype = type; }
   // Loads the adapters in `options`, or with `describe` only their sizes (AdapterPool::Load). Call
   // it before Measure and Allocate.
   absl::Status LoadAdapters(const LoadOptions& options, bool describe);

@@ -35,10 +35,11 @@ bool SameSettings(const HostOptions& a, const HostOptions& b) {
     const EngineLimits& engine = host.engine;
     const DecodingLimits& decoding = host.decoding;
     const TextTemplates& text = host.templates;
-    const auto model = std::tie(
-        host.name, host.directory, host.load.weights, host.load.follow_symlinks,
-        host.placement.device, host.placement.dtype, host.ignore_generation_fields, host.prompts,
-        host.default_prompt, host.idle_unload_us, host.load.adapter_slots, host.engines);
+    const auto model =
+        std::tie(host.name, host.directory, host.load.weights, host.load.follow_symlinks,
+                 host.placement.device, host.placement.dtype, host.placement.cache_dtype,
+                 host.ignore_generation_fields, host.prompts, host.default_prompt,
+                 host.idle_unload_us, host.load.adapter_slots, host.engines);
     const auto sizes =
         std::tie(limits.max_running, limits.max_batch_tokens, limits.cache_bytes, limits.max_bytes,
                  limits.max_input_tokens, engine.max_queue_requests, engine.max_queue_tokens,
@@ -178,10 +179,11 @@ std::string ModelHost::Summary() const {
                                      static_cast<double>(plan_.model.weights) / kMib);
   if (config().has_decoder()) {
     absl::StrAppend(
-        &text, absl::StrFormat("KV cache %.1f MiB; capacity %d sequences, %d tokens in "
+        &text, absl::StrFormat("KV cache %.1f MiB%s; capacity %d sequences, %d tokens in "
                                "the cache, ",
                                static_cast<double>(plan_.model.cache) / kMib,
-                               limits.max_step_sequences, limits.cache_pages * limits.page_size));
+                               options_.load.fp8_cache ? " of fp8" : "", limits.max_step_sequences,
+                               limits.cache_pages * limits.page_size));
   } else {
     absl::StrAppend(&text, "capacity ");
   }

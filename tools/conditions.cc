@@ -48,6 +48,7 @@ nlohmann::ordered_json SessionConditions(const Session& session) {
       {{"threads", session.flags.threads},
        {"device", session.device == nullptr ? "cpu" : session.device->name()},
        {"dtype", WeightTypeName(WeightTypeOf(session.flags.placement, session.config))},
+       {"cache_dtype", CacheTypeName(session.flags.placement, session.config)},
        {"family", FamilyName(session.config.family)},
        {"parameters", session.model->parameters()},
        {"weight_bytes", session.model->weight_bytes()},

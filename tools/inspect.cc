@@ -95,6 +95,7 @@ ModelLimits LimitsFor(const InspectFlags& flags, const ModelConfig& config, bool
 LoadOptions OptionsFor(const InspectFlags& flags, const ModelConfig& config, Device* device) {
   LoadOptions options;
   options.weights = WeightTypeOf(flags.placement, config);
+  options.fp8_cache = HasFp8Cache(flags.placement);
   options.device = device;
   options.follow_symlinks = flags.follow_symlinks;
   if (!flags.adapter.empty()) options.adapters = {{"adapter", flags.adapter}};
@@ -197,7 +198,8 @@ void PrintText(const InspectFlags& flags, const Inspection& in, const MemoryPlan
   const int64_t adapters = memory.model.adapters + memory.model.merged_weights;
   if (adapters > 0) PrintField("  adapters", Bytes(adapters));
   PrintField("  keys, values", absl::StrCat(Bytes(memory.model.cache), " (", memory.pages,
-                                            " pages of ", ModelLimits().page_size, " tokens)"));
+                                            " pages of ", ModelLimits().page_size, " tokens, ",
+                                            CacheTypeName(flags.placement, in.config), ")"));
   PrintField("  workspace", Bytes(memory.model.workspace));
   PrintField("  search", Bytes(memory.search));
   if (memory.runtime > 0) PrintField("  runtime", Bytes(memory.runtime));
@@ -253,6 +255,7 @@ void PrintJson(const InspectFlags& flags, const Inspection& in, const MemoryPlan
                          {"pad_id", t.pad_id}, {"unk_id", t.unk_id}, {"bos_id", t.bos_id}};
   report["memory"] = {{"device", flags.placement.device},
                       {"dtype", WeightTypeName(WeightTypeOf(flags.placement, in.config))},
+                      {"cache_dtype", CacheTypeName(flags.placement, in.config)},
                       {"batch", flags.batch},
                       {"input_tokens", flags.input_tokens},
                       {"output_tokens", flags.output_tokens},

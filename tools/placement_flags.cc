@@ -52,6 +52,17 @@ void AddPlacementFlags(CLI::App* command, Placement* placement) {
       ->transform(DtypeAliases())
       ->type_name("TYPE")
       ->group(kGroup);
+  std::vector<std::string> cache_dtypes = {kAutoPlacement};
+  cache_dtypes.insert(cache_dtypes.end(), std::begin(kCacheDtypes), std::end(kCacheDtypes));
+  command
+      ->add_option(
+          "--cache-dtype", placement->cache_dtype,
+          "Type of the keys and values in the KV cache: fp8 (e4m3 without scales, GPU, with bf16 "
+          "or f16 activations) halves the cache's memory per token and the time to read it. auto: "
+          "the type of the activations.")
+      ->check(CLI::IsMember(cache_dtypes))
+      ->type_name("TYPE")
+      ->group(kGroup);
 }
 
 CLI::Validator DtypeAliases() {

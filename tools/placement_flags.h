@@ -1,4 +1,4 @@
-// The flags --device and --dtype, which every subcommand that runs a model has.
+// The flags --device, --dtype and --cache-dtype, which every subcommand that runs a model has.
 #pragma once
 
 #include "CLI/CLI.hpp"

@@ -78,6 +78,7 @@ HostOptions HostOf(const ServeFlags& flags, const ModelArgument& model) {
   // Ignore an error here: loading the model reports a directory that cannot be read.
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(host.directory);
   host.load.weights = WeightTypeOf(flags.placement, config.ok() ? *config : ModelConfig());
+  host.load.fp8_cache = HasFp8Cache(flags.placement);
   host.ignore_generation_fields = flags.ignore_generation_fields;
   host.placement = flags.placement;
   host.engines = flags.engines;

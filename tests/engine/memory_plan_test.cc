@@ -49,6 +49,27 @@ TEST_CASE("the KV cache gets the memory that the bounds leave") {
   CHECK(refused.message().find("--max-memory") != std::string::npos);
 }
 
+TEST_CASE("a cache of fp8 holds more pages in the same memory") {
+  ThreadPool pool(1);
+  const LimitRequest request{.cache_bytes = int64_t{64} << 20};
+  const auto plan = [&](bool fp8) {
+    LoadOptions options;
+    options.fp8_cache = fp8;
+    REQUIRE(PlanMemory(kModel, request, &options, &pool).ok());
+    return options;
+  };
+  // Without a device the plan is for a CPU, whose cache has four bytes per value.
+  const LoadOptions wide = plan(false), narrow = plan(true);
+  CHECK(narrow.limits.cache_pages / 4 == wide.limits.cache_pages);
+  const ModelConfig config = *ReadModelConfig(kModel);
+  CHECK_THAT(DescribeLimits(request, narrow, config),
+             Catch::Matchers::ContainsSubstring("cache-memory 64 MiB, cache-dtype fp8"));
+  CHECK_THAT(DescribeLimits(request, wide, config),
+             Catch::Matchers::EndsWith("cache-memory 64 MiB"));
+  CHECK_THAT(std::string(MeasureMemory(kModel, narrow, &pool).status().message()),
+             Catch::Matchers::StartsWith("--cache-dtype: fp8 needs a GPU"));
+}
+
 TEST_CASE("the plan counts the memory in which the factors of an adapter are read") {
   const std::string tests = QUINTET_SOURCE_DIR "/tests/", adapter = tests + "data/adapters/t5-qv";
   const std::string base = nlohmann::json::parse(std::ifstream(adapter + "/record.json"))["base"];

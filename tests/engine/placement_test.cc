@@ -60,6 +60,39 @@ TEST_CASE("names of devices: one, or several different GPUs") {
   CHECK(devices->front() == nullptr);
 }
 
+TEST_CASE("a CPU refuses a KV cache of fp8") {
+  CHECK(CheckCacheDtypeName("auto").ok());
+  CHECK(CheckCacheDtypeName("fp8").ok());
+  CHECK(CheckCacheDtypeName("int8").message() == "expected auto or fp8, got int8");
+  Placement placement;
+  placement.device = "cpu";
+  CHECK_FALSE(HasFp8Cache(placement));
+  CHECK(CacheTypeName(placement, ConfigOf(512, 2048)) == "f32");
+  CHECK(OpenDevice(&placement).ok());
+  placement.cache_dtype = "fp8";
+  CHECK(HasFp8Cache(placement));
+  const absl::Status refused = OpenDevice(&placement).status();
+  CHECK(absl::IsInvalidArgument(refused));
+  CHECK_THAT(std::string(refused.message()),
+             Catch::Matchers::StartsWith("--cache-dtype: fp8 is not supported on a CPU"));
+}
+
+TEST_CASE("the type of the KV cache is that of the activations unless it is fp8") {
+  const ModelConfig config = ConfigOf(512, 2048);
+  const auto name = [&](const char* dtype, const char* cache_dtype) {
+    Placement placement;
+    placement.device = "cuda";
+    placement.dtype = dtype;
+    placement.cache_dtype = cache_dtype;
+    return CacheTypeName(placement, config);
+  };
+  CHECK(name("auto", "auto") == "bf16");
+  CHECK(name("int8", "auto") == "bf16");
+  CHECK(name("f16", "auto") == "f16");
+  CHECK(name("f32", "auto") == "f32");
+  CHECK(name("auto", "fp8") == "fp8");
+}
+
 TEST_CASE("opening the device auto replaces it by the device that was opened") {
   Placement placement;
   placement.device = "auto";

@@ -30,7 +30,7 @@ Words ReadWords() {
 }
 
 struct Place {
-  std::string device, dtype;
+  std::string device, dtype, cache_dtype = "auto";
 };
 
 std::vector<json> Answers(const Words& words, const std::string& beams, const Place& place) {
@@ -39,6 +39,7 @@ std::vector<json> Answers(const Words& words, const std::string& beams, const Pl
                                    place.dtype, "--max-new-tokens", "64",         "--output",
                                    "json"};
   if (beams != "1") args.push_back("--return-scores");
+  if (place.cache_dtype != "auto") args.insert(args.end(), {"--cache-dtype", place.cache_dtype});
   const Outcome outcome = RunBinary({args, words.input, {}});
   REQUIRE(outcome.exit_code == 0);
   std::vector<json> answers;
@@ -83,8 +84,9 @@ void CheckAccuracy(const Place& place, const std::string& beams, double points) 
   const std::vector<std::string> recorded =
       json::parse(TestFile("g2p/g2p_hyp_beam" + beams + ".json"));
   const double accuracy = Agreement(answers, words.references);
-  WARN(place.dtype << ", " << beams << " beams: word accuracy " << accuracy << " %, "
-                   << Agreement(answers, recorded) << " % of lines as recorded in f32");
+  WARN(place.dtype << ", cache " << place.cache_dtype << ", " << beams << " beams: word accuracy "
+                   << accuracy << " %, " << Agreement(answers, recorded)
+                   << " % of lines as recorded in f32");
   CHECK(std::abs(accuracy - (beams == "1" ? kGreedyAccuracy : kBeamAccuracy)) <= points);
 }
 
@@ -107,6 +109,11 @@ TEST_CASE("f32 on a GPU equals the recorded answers and scores", "[gpu]") {
 TEST_CASE("16-bit types on a GPU keep the word accuracy", "[gpu]") {
   if (OpenGpuOrSkip() == nullptr) return;
   for (const char* dtype : {"bf16", "f16"}) CheckAccuracy({"cuda", dtype}, "4", 0.3);
+}
+TEST_CASE("fp8 keys and values on a GPU keep the word accuracy", "[gpu]") {
+  if (OpenGpuOrSkip() == nullptr) return;
+  for (const char* dtype : {"bf16", "f16"}) CheckAccuracy({"cuda", dtype, "fp8"}, "4", 0.6);
+  CheckAccuracy({"cuda", "bf16", "fp8"}, "1", 0.6);
 }
 TEST_CASE("8-bit weights on a GPU keep the word accuracy", "[gpu]") {
   if (OpenGpuOrSkip() == nullptr) return;

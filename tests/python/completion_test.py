@@ -106,6 +106,7 @@ def test_subcommands_are_offered_where_they_may_stand(offered):
 
 def test_values_of_a_fixed_set_are_offered_and_files_otherwise(offered):
     assert offered("generate", "--dtype", "f") == {"f32", "f16", "fp8", "fp8-w8a8"}
+    assert offered("serve", "--cache-dtype", "") == {"auto", "fp8"}
     assert offered("generate", "--device", "") == {"auto", "cpu", "cuda"}
     assert offered("serve", "--device", "c") == {"cpu", "cuda"}
     assert offered("encode", "--output", "") == {"json", "f32", "npy"}

@@ -107,15 +107,17 @@ def test_print_config_shows_them_and_is_a_configuration(tmp_path):
 
 def test_flags_and_variables_beat_sections(tmp_path):
     config = tmp_path / "a.toml"
-    config.write_text(f'model = "{G2P}"\n[models.g2p]\ndtype = "int8"\nmax-queue = 5\n')
+    keys = 'dtype = "int8"\ncache-dtype = "auto"\nmax-queue = 5\n'
+    config.write_text(f'model = "{G2P}"\n[models.g2p]\n{keys}')
     assert settings(run(config, "--print-config").stdout)["g2p"] == {
         "dtype": "int8",
+        "cache-dtype": "auto",
         "max-queue": "5",
     }
-    flag = run(config, "--print-config", "--dtype", "f32").stdout
+    flag = run(config, "--print-config", "--dtype", "f32", "--cache-dtype", "auto").stdout
     assert settings(flag)["g2p"] == {"max-queue": "5"}
     variable = run(config, "--print-config", QUINTET_MAX_QUEUE="6").stdout
-    assert settings(variable)["g2p"] == {"dtype": "int8"}
+    assert settings(variable)["g2p"] == {"dtype": "int8", "cache-dtype": "auto"}
     with Server(G2P, config=config, dtype="f32") as server, quintet.Client(server.target) as client:
         assert [model.dtype for model in client.list_models()] == ["f32"]
 
@@ -127,6 +129,7 @@ def test_flags_and_variables_beat_sections(tmp_path):
         ("listen = 'x'", r":4: models\.g2p\.listen: unknown key, or not a setting of one model"),
         ("help = true", r":4: models\.g2p\.help: unknown key"),
         ("dtype = 'int9'", r":4: models\.g2p\.dtype: .*int9"),
+        ("cache-dtype = 'int8'", r":4: models\.g2p\.cache-dtype: .*int8"),
         (
             "device = 'tpu'",
             r":4: models\.g2p\.device: .*expected auto, cpu, cuda, cuda:N, cuda:N,M or cuda:all",
@@ -145,6 +148,14 @@ def test_errors_name_line_and_key(lines, error, tmp_path):
     done = run(config)
     assert done.returncode == 2, done.stderr
     assert re.search(re.escape(str(config)) + error, done.stderr), done.stderr
+
+
+def test_a_cpu_refuses_a_cache_of_fp8(tmp_path):
+    config = tmp_path / "serve.toml"
+    config.write_text(f'model = "{G2P}"\ndevice = "cpu"\n[models.g2p]\ncache-dtype = "fp8"\n')
+    done = run(config, "--http-listen", "")
+    assert done.returncode == 2
+    assert "--cache-dtype: fp8 is not supported on a CPU" in done.stderr
 
 
 def test_a_default_prompt_that_does_not_exist(tmp_path):

@@ -167,6 +167,10 @@ def test_the_model_works_after_all_of_them(model):
     assert model.generate("a").text == "EY1"
 
 
+def fp8_cache(cache_dtype):
+    return quintet.Model(G2P, device="cpu", cache_dtype=cache_dtype)
+
+
 LOADING = [
     (TypeError, "path", lambda: quintet.Model(None)),
     (TypeError, "device", lambda: quintet.Model(G2P, device=0)),
@@ -180,6 +184,9 @@ LOADING = [
     (InvalidArgumentError, "max_num_seqs", lambda: quintet.Model(G2P, max_num_seqs=0)),
     (InvalidArgumentError, "cache_memory", lambda: quintet.Model(G2P, cache_memory=2**40)),
     (InvalidArgumentError, "dtype", lambda: quintet.Model(G2P, dtype="fp8", device="cpu")),
+    (InvalidArgumentError, "cache_dtype: expected auto or fp8", lambda: fp8_cache("fp16")),
+    (InvalidArgumentError, "cache_dtype: fp8 is not supported on a CPU", lambda: fp8_cache("fp8")),
+    (TypeError, "cache_dtype", lambda: fp8_cache(8)),
     (quintet.ResourceExhaustedError, "", lambda: quintet.Model(G2P, max_memory=1)),
     (TypeError, "tokenizer", lambda: quintet.Model(G2P, tokenizer=5)),
     (TypeError, "revision", lambda: quintet.Model("acme/tiny", revision=1)),

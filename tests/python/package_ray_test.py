@@ -168,7 +168,7 @@ def test_options_become_flags(tmp_path):
 def test_every_option_of_the_model_is_a_flag():
     """`quintet serve` knows the flag of each option."""
     flags = run_quintet("serve", "--help").decode()
-    values = {"device": "cpu", "dtype": "f32", "tokenizer": "t"}
+    values = {"device": "cpu", "dtype": "f32", "cache_dtype": "auto", "tokenizer": "t"}
     for name, option in OPTIONS["Model"].items():
         if name in ("revision", "adapters"):
             continue

@@ -82,6 +82,19 @@ TEST_CASE("vLLM's names of the batch limits are aliases that --help does not sho
   CHECK_THAT(settled.Printed(), ContainsSubstring("\nmax-running = \"7\"\n"));
 }
 
+TEST_CASE("serve has a flag for the type of the KV cache") {
+  CHECK_FALSE(Settled("--device cuda").Host().load.fp8_cache);
+  CHECK(Settled("--device cuda --cache-dtype fp8").Host().load.fp8_cache);
+  CHECK(Settled("--device cuda", "cache-dtype = \"fp8\"\n").Host().load.fp8_cache);
+  CHECK_FALSE(Settled("--device cuda --cache-dtype auto").Host().load.fp8_cache);
+  CHECK_THAT(Settled("").Printed(), ContainsSubstring("\n# cache-dtype = \"auto\"\n"));
+  CHECK_THAT(Settled("--device cuda --cache-dtype fp8").Printed(),
+             ContainsSubstring("\ncache-dtype = \"fp8\"\n"));
+  // A server loads the model again if the type changes.
+  CHECK_FALSE(SameSettings(Settled("--device cuda").Host(),
+                           Settled("--device cuda --cache-dtype fp8").Host()));
+}
+
 TEST_CASE("serve runs a converted directory in its own type where the device computes with it") {
   ScratchDirectory scratch;
   const struct {

@@ -92,6 +92,36 @@ TEST_CASE("Adapters on a GPU are as exact as merged ones") {
   }
 }
 
+// LoRA terms are added before keys and values are rounded to fp8.
+TEST_CASE("Adapters on a GPU change a cache of fp8 as merged ones do") {
+  const std::unique_ptr<Device> device = OpenGpuOrSkip();
+  if (device == nullptr) return;
+  ThreadPool pool(2);
+  for (const char* name : {"flan-all", "t5-qv", "umt5-regex"}) {
+    const RecordedAdapter record(name);
+    ScratchDirectory scratch;
+    const std::string merged_directory = MustMerge(record, scratch / "merged");
+    for (const WeightType type : {WeightType::kF16, WeightType::kBF16, WeightType::kI8}) {
+      LoadOptions options = {
+          .weights = type, .fp8_cache = true, .device = device.get(), .limits = RecordedLimits()};
+      const auto merged_model = MustLoad(merged_directory, &pool, options);
+      options.adapters = {{"first", record.path}, {"second", record.path}};
+      const auto model = MustLoad(record.base, &pool, options);
+      const size_t rows = record.inputs.size();
+      for (int round = 0; round < 3; ++round) {
+        const std::vector<float> merged = RunRecorded(record, merged_model.get()).logits;
+        const std::vector<float> adapted =
+            RunRecorded(record, model.get(), std::vector<int32_t>(rows, 1)).logits;
+        const double error = RelativeDifference(merged, record.logits);
+        const double difference = RelativeDifference(adapted, merged);
+        CAPTURE(name, WeightTypeName(type), round, error, difference);
+        CHECK(error < 0.15);
+        CHECK(difference < 0.1);
+      }
+    }
+  }
+}
+
 TEST_CASE("Adapters that take turns in a slot on a GPU give what each gives alone") {
   const std::unique_ptr<Device> device = OpenGpuOrSkip();
   if (device == nullptr) return;

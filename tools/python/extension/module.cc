@@ -279,12 +279,14 @@ void CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
 
 class PythonModel {
  public:
-  PythonModel(const SessionOptions& given, const std::string& device, const std::string& dtype) {
+  explicit PythonModel(const SessionOptions& given) {
     SessionOptions options = given;
-    options.placement = {.device = CanonicalDevice(device), .dtype = CanonicalDtype(dtype)};
+    options.placement.device = CanonicalDevice(given.placement.device);
+    options.placement.dtype = CanonicalDtype(given.placement.dtype);
     const nb::gil_scoped_release release;
     OkOrThrow(Named("device", CheckDeviceName(options.placement.device)));
     OkOrThrow(Named("dtype", CheckDtypeName(options.placement.dtype)));
+    OkOrThrow(Named("cache_dtype", CheckCacheDtypeName(options.placement.cache_dtype)));
     absl::StatusOr<std::string> directory = FindModel(options.model, options.follow_symlinks);
     OkOrThrow(Named(options.model.c_str(), directory.status()));
     options.model = *std::move(directory);
@@ -516,9 +518,9 @@ class PythonModel {
 // `options`: the LoadOptions (quintet/options.py) that are not None; Python has checked them.
 void InitModel(PythonModel* self, const std::string& path, const nb::dict& options) {
   SessionOptions session = {.model = path};
-  std::string device, dtype;
-  Set(options, "device", &device);
-  Set(options, "dtype", &dtype);
+  Set(options, "device", &session.placement.device);
+  Set(options, "dtype", &session.placement.dtype);
+  Set(options, "cache_dtype", &session.placement.cache_dtype);
   Set(options, "tokenizer", &session.tokenizer);
   Set(options, "follow_symlinks", &session.follow_symlinks);
   Set(options, "threads", &session.threads);
@@ -537,7 +539,7 @@ void InitModel(PythonModel* self, const std::string& path, const nb::dict& optio
   CheckRange("max_num_batched_tokens", session.max_batch_tokens, 0, kMost);
   CheckRange("cache_memory", session.cache_mib, 0, kMost);
   CheckRange("max_memory", session.max_memory_mib, 0, kMost);
-  new (self) PythonModel(session, device, dtype);
+  new (self) PythonModel(session);
 }
 
 // Returns (repository, revision) of a hub id, with an empty revision if it has none; otherwise

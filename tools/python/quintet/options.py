@@ -321,6 +321,15 @@ class LoadOptions(TypedDict, total=False):
             "bf16 on a GPU, and the type of a converted directory",
         ),
     ]
+    cache_dtype: Annotated[
+        str,
+        Option(
+            "auto",
+            checks.text,
+            'type of the keys and values in the KV cache: "fp8" (on a GPU with bf16 or f16 '
+            'activations; half the memory), or "auto": that of the activations',
+        ),
+    ]
     revision: Annotated[
         str | None,
         Option(
