@@ -328,11 +328,12 @@ struct StepCase {
   BiasKind bias = BiasKind::kNone;
 };
 
-void BenchStep(GpuBench& bench, const StepCase& c) {
+void BenchStep(GpuBench& bench, const StepCase& c, DType cache_type) {
   const std::string name =
-      std::string("step bf16 ") + c.what + " requests " + std::to_string(c.sequences) + " rows " +
-      std::to_string(c.rows) + " heads " + std::to_string(c.heads) + " dim " +
-      std::to_string(c.head_dim) + " kv " + std::to_string(c.kv) + " " + Name(c.bias);
+      std::string(cache_type == DType::kF8 ? "step bf16, fp8 cache " : "step bf16 ") + c.what +
+      " requests " + std::to_string(c.sequences) + " rows " + std::to_string(c.rows) + " heads " +
+      std::to_string(c.heads) + " dim " + std::to_string(c.head_dim) + " kv " +
+      std::to_string(c.kv) + " " + Name(c.bias);
   if (!bench.Wanted(name)) return;
   constexpr int64_t kPage = 16;
   const int64_t request_pages = (c.kv + kPage - 1) / kPage;
@@ -343,13 +344,14 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
   for (int32_t page : pages) {
     for (int32_t i = 0; i < kPage; ++i) slots.push_back(page * static_cast<int32_t>(kPage) + i);
   }
-  KvCache shape{.dtype = DType::kBF16,
+  KvCache shape{.dtype = cache_type,
                 .pages = static_cast<int64_t>(pages.size()),
                 .layers = 1,
                 .heads = c.heads,
                 .page_size = kPage,
                 .head_dim = c.head_dim};
-  const int64_t bytes = shape.pages * shape.page_elements() * 2;
+  const int64_t values = shape.pages * shape.page_elements();
+  const int64_t bytes = values * DTypeBytes(cache_type);
   const int copies = bench.CopiesPastL2(bytes);
   std::vector<KvCache> caches(static_cast<size_t>(copies), shape);
   std::vector<AttentionArgs> calls;
@@ -357,7 +359,7 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
   for (int64_t s = 0; s <= c.sequences; ++s) offsets.push_back(static_cast<int32_t>(s * c.rows));
   for (int i = 0; i < copies; ++i) {
     KvCache& cache = caches[static_cast<size_t>(i)];
-    cache.data = bench.Random(DType::kBF16, {bytes / 2}, i + 1).data;
+    cache.data = bench.Random(cache_type, {values}, i + 1).data;
     AttentionArgs args;
     args.q = bench.Random(DType::kBF16, {c.sequences * c.rows, c.heads, c.head_dim}, i + 100);
     args.out = bench.Empty(DType::kBF16, {c.sequences * c.rows, c.heads, c.head_dim});
@@ -371,7 +373,8 @@ void BenchStep(GpuBench& bench, const StepCase& c) {
     args.scratch = Scratch(bench, c.sequences * c.rows, c.heads, c.head_dim);
     calls.push_back(args);
   }
-  const int64_t read = c.sequences * c.heads * c.head_dim * 2 * (2 * c.kv + 2 * c.rows);
+  const int64_t read = c.sequences * c.heads * c.head_dim *
+                       (2 * c.kv * DTypeBytes(cache_type) + 2 * c.rows * DTypeBytes(DType::kBF16));
   bench.Run(name, {.bytes = static_cast<double>(read)}, copies,
             [&](int i) { Attention(calls[static_cast<size_t>(i)], bench.stream()); });
   bench.Clear();
@@ -405,10 +408,13 @@ void BenchAll(GpuBench& bench) {
         StepCase{"xl b128 cross", 128, 1, 32, 64, 128},
         StepCase{"xl b128 cross", 128, 1, 32, 64, 512},
         StepCase{"xl b32 beam4", 32, 4, 32, 64, 512},
+        StepCase{"t5-base b32 cross", 32, 1, 12, 64, 1024},
+        StepCase{"t5-base b128 cross", 128, 1, 12, 64, 4096},
+        StepCase{"xl b32 cross", 32, 1, 32, 64, 4096},
         StepCase{"gpt2 b128 self", 128, 1, 12, 64, 1000}, StepCase{"b1", 1, 1, 32, 64, 8192},
         StepCase{"b8", 8, 1, 32, 64, 8192}, StepCase{"b64", 64, 1, 16, 128, 2048},
         StepCase{"b64 beam4", 64, 4, 16, 128, 2048}}) {
-    BenchStep(bench, c);
+    for (DType cache_type : {DType::kBF16, DType::kF8}) BenchStep(bench, c, cache_type);
   }
 }
 

@@ -1,8 +1,8 @@
-"""Writes a model directory of T5-small's or T5-base's shape with random weights, for measurements.
+"""Writes a model directory of the shape of a T5 with random weights, for measurements.
 Needs only the standard library and writes the same bytes every time.
 
 It has no tokenizer: requests carry token ids.
-usage: random_t5.py DIR [t5-small|t5-base], or `with random_t5.directory() as path:`
+usage: random_t5.py DIR [t5-small|t5-base|t5-xl], or `with random_t5.directory() as path:`
 """
 
 import array
@@ -32,7 +32,12 @@ class Shape:
         return self.heads * D_KV
 
 
-SHAPES = {"t5-small": Shape(512, 2048, 6, 8), "t5-base": Shape(768, 3072, 12, 12)}
+# t5-xl: the sizes of XL, but feed-forward layers without gates.
+SHAPES = {
+    "t5-small": Shape(512, 2048, 6, 8),
+    "t5-base": Shape(768, 3072, 12, 12),
+    "t5-xl": Shape(2048, 5120, 24, 32),
+}
 
 
 def config(shape: Shape) -> dict:

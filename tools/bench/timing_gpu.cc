@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <deque>
@@ -148,7 +149,12 @@ Tensor GpuBench::Random(DType dtype, std::initializer_list<int64_t> dims, uint32
   int64_t from = int64_t{seed} * 7919 % kPattern;
   for (int64_t done = 0; done < n;) {
     const int64_t piece = std::min(n - done, kPattern - from);
-    ConvertFromF32(pattern.data() + from, piece, dtype, bytes.data() + done * size);
+    if (dtype == DType::kF8) {
+      std::transform(pattern.begin() + from, pattern.begin() + from + piece, bytes.begin() + done,
+                     [](float x) { return static_cast<char>(F32ToF8(x)); });
+    } else {
+      ConvertFromF32(pattern.data() + from, piece, dtype, bytes.data() + done * size);
+    }
     done += piece;
     from = 0;
   }
