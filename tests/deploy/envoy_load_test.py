@@ -1,7 +1,8 @@
-"""Envoy with our configuration balances by the load reports (ORCA) of servers."""
+"""Envoy with our configuration: load reports (ORCA) as weights, and servers that drain."""
 
 import contextlib
 import hashlib
+import signal
 
 import pytest
 
@@ -59,3 +60,27 @@ def test_envoy_sends_a_loaded_server_fewer_calls(tmp_path, rpc):
         stack.enter_context(Load(loaded.target, 8, api_key=KEY))
         assert eventually(lambda: share_of_idle(balanced) > 0.75, 120)
         assert share_of_idle(control) == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("by_reports", [False, True])
+def test_envoy_excludes_a_draining_server(tmp_path, by_reports):
+    """It does so soon after its start too, when Envoy's default is one check in 60 s."""
+    with contextlib.ExitStack() as stack:
+        leaving = stack.enter_context(Server(G2P, drain_delay=50))
+        staying = stack.enter_context(Server(G2P))
+        port, _ = stack.enter_context(envoy([leaving, staying], tmp_path, by_reports))
+        client = RpcClient(f"127.0.0.1:{port}", timeout_s=60.0, attempts=1)
+        stack.enter_context(client)
+        assert eventually(lambda: answers(client), 30), (tmp_path / "log").read_text()
+        leaving.process.send_signal(signal.SIGTERM)
+
+        def excluded() -> bool:
+            before = leaving.metric("quintet_requests_accepted_total")
+            for _ in range(20):
+                client.generate("phoneme")
+            return leaving.metric("quintet_requests_accepted_total") == before
+
+        assert eventually(excluded, 40)
+        leaving.process.kill()
+        for _ in range(20):
+            client.generate("phoneme")
