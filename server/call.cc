@@ -40,6 +40,17 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 
 }  // namespace
 
+void CallContext::Record(const EndedCall& call) const {
+  if (access_log != nullptr) access_log->Write(call.record);
+  if (!call.span.recorded) return;
+  SpanExporter& exporter = tracer->exporter();
+  try {
+    exporter.Add(CallSpans(call, MonotonicEpochMicros()));
+  } catch (const std::bad_alloc&) {
+    exporter.CountLost(1);
+  }
+}
+
 void CallContext::WakeSoon(std::shared_ptr<Rpc> rpc) const {
   const size_t key = absl::HashOf(rpc.get());
   writer->Post(key, [rpc = std::move(rpc)] { rpc->Wake(); });
@@ -458,15 +469,8 @@ void Call::Record(const RpcOutcome& outcome, const std::string& reason) {
     }
     engine = std::move(engine_trace_);
   }
-  if (context_->access_log != nullptr) context_->access_log->Write(record);
-  if (!span_.recorded) return;
   ended.engine = engine.get();
-  SpanExporter& exporter = context_->tracer->exporter();
-  try {
-    exporter.Add(CallSpans(ended, MonotonicEpochMicros()));
-  } catch (const std::bad_alloc&) {
-    exporter.CountLost(1);
-  }
+  context_->Record(ended);
 }
 
 void Call::Cancel() {

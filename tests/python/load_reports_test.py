@@ -27,12 +27,14 @@ BALANCER = {
 class Load:
     """Keeps `callers` long requests of a server in progress."""
 
-    def __init__(self, target: str, callers: int):
+    def __init__(self, target: str, callers: int, api_key: str | None = None):
         self._stop = threading.Event()
-        self._callers = [threading.Thread(target=self._run, args=[target]) for _ in range(callers)]
+        self._callers = [
+            threading.Thread(target=self._run, args=[target, api_key]) for _ in range(callers)
+        ]
 
-    def _run(self, target: str) -> None:
-        with quintet.Client(target) as client:
+    def _run(self, target: str, api_key: str | None) -> None:
+        with quintet.Client(target, api_key=api_key) as client:
             while not self._stop.is_set():
                 client.generate("wagner", max_new_tokens=200, min_new_tokens=200)
 

@@ -16,7 +16,16 @@ from http_api import HttpServer
 from kserve_requests import texts
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from quintet.wire import Stub, pb
-from server_process import BINARY, G2P, SOURCE, eventually, failure_of, free_port, run_quintet
+from server_process import (
+    BINARY,
+    G2P,
+    KEY,
+    SOURCE,
+    eventually,
+    failure_of,
+    free_port,
+    run_quintet,
+)
 from trace_collector import Collector, attributes, environment
 
 sys.path.insert(0, str(SOURCE / "tools" / "reliability"))
@@ -229,6 +238,55 @@ def test_a_rejected_request_of_the_http_api(server, collector):
     assert attributes(span)["http.response.status_code"] == 400
     assert span.status.code == Status.STATUS_CODE_UNSET  # an error of the client
     assert trace_id in trace_ids_of_log(server)
+
+
+def test_an_rpc_that_is_rejected_before_its_message(collector, key_file):
+    with environment(collector.endpoint):
+        guarded = HttpServer(G2P, access_log=True, api_key_file=key_file)
+    with guarded, grpc.insecure_channel(guarded.target) as channel:
+
+        def rejected(code: str, *fields: tuple[str, str], path: str = f"/{GENERATE}") -> str:
+            """Opens a stream without a message. Returns the id of its trace."""
+            trace_id, span_id = make_ids()
+            call = channel.stream_stream(path)(
+                iter(()), metadata=[*metadata(trace_id, span_id), *fields], timeout=60
+            )
+            with pytest.raises(grpc.RpcError):
+                next(call)
+            assert call.code().name == code
+            return trace_id
+
+        for code, fields in {
+            "UNAUTHENTICATED": [],
+            "PERMISSION_DENIED": [("authorization", f"Bearer {SECRET}")],
+        }.items():
+            trace_id = rejected(code, *fields)
+            (span,) = collector.wait(trace_id, GENERATE)
+            assert span.kind == Span.SPAN_KIND_SERVER
+            assert span.start_time_unix_nano <= span.end_time_unix_nano
+            assert span.status.code == Status.STATUS_CODE_UNSET  # an error of the client
+            assert attributes(span) == {
+                "rpc.system": "grpc",
+                "rpc.service": "quintet.v1.Inference",
+                "rpc.method": "Generate",
+                "rpc.grpc.status_code": getattr(grpc.StatusCode, code).value[0],
+                "quintet.error.reason": "AUTH",
+            }
+            assert trace_id in trace_ids_of_log(guarded)
+        key = ("authorization", f"Bearer {KEY}")
+        unknown = rejected("UNIMPLEMENTED", key, path=f"/{SECRET}/{SECRET}")
+        assert eventually(lambda: unknown in trace_ids_of_log(guarded))
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"", timeout=60) for _ in range(256)]  # the limit of a connection
+        for call in watches:
+            next(call)
+        trace_id = rejected("RESOURCE_EXHAUSTED", key, path="/quintet.v1.Inference/EncodeStream")
+        (span,) = collector.wait(trace_id, "quintet.v1.Inference/EncodeStream")
+        assert attributes(span)["rpc.grpc.status_code"] == 8
+        for call in watches:
+            call.cancel()
+    # The server has stopped, and has sent what was queued.
+    assert collector.spans(unknown) == []
 
 
 def test_a_deadline_is_an_error_of_the_span(collector, stub):
