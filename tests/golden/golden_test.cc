@@ -54,7 +54,7 @@ struct Setting {
     const bool hidden = absl::StrContains(name, "hidden_state");
     const double tolerance =
         std::max(hidden ? 3e-2 : 6e-2, rounding == nullptr ? 0.0 : 1.5 * rounding->f32_residual);
-    return fp8_cache && !hidden ? std::max(0.2, 2 * tolerance) : tolerance;
+    return fp8_cache && !hidden ? std::max(0.45, 2 * tolerance) : tolerance;
   }
 };
 

@@ -112,11 +112,11 @@ TEST_CASE("Adapters on a GPU change a cache of fp8 as merged ones do") {
         const std::vector<float> merged = RunRecorded(record, merged_model.get()).logits;
         const std::vector<float> adapted =
             RunRecorded(record, model.get(), std::vector<int32_t>(rows, 1)).logits;
-        const double error = RelativeDifference(merged, record.logits);
-        const double difference = RelativeDifference(adapted, merged);
-        CAPTURE(name, WeightTypeName(type), round, error, difference);
-        CHECK(error < 0.15);
-        CHECK(difference < 0.1);
+        const double of_merged = MeanDifference(merged, record.logits);
+        const double of_adapted = MeanDifference(adapted, record.logits);
+        CAPTURE(name, WeightTypeName(type), round, of_merged, of_adapted);
+        CHECK(of_merged < 0.5);
+        CHECK(of_adapted < 1.3 * of_merged + 0.01);
       }
     }
   }
