@@ -104,13 +104,15 @@ __device__ __forceinline__ const Shared& OfClusterBlock(const Shared& own, int b
 // only when a score exceeds ref_max by more than kRescaleThreshold. Each warp has its own row sums
 // and P V sums; they are merged in the order of warps, then of CTAs. The bits of a row depend on
 // its sequence and on the number of warps per item (one head of one sequence), and are the same
-// from run to run. Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps
-// of 16 keys; each warp has kStages steps in flight. One MMA covers 8 queries, although often only
-// one or four exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's
-// 16-byte reads of K are its MMA fragments. Bound: reading 2 * kv_len * head_dim * sizeof(Kv) bytes
-// per head and sequence at 4.3 TB/s (H200); for few sequences, the sum of three latencies after
-// WaitOnDependentGrids: one memory round trip, the MMAs, the merge. Test:
-// tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
+// from run to run.
+// Mapping: grid (CTAs, splits), see SplitPlan. The warps of an item process steps of 16 keys; each
+// warp has kStages steps in flight. One MMA covers 8 queries, although often only one or four
+// exist: the MMAs are not the bottleneck. Channels are permuted so that a lane's 16-byte reads of K
+// are its MMA fragments.
+// Bound: reading 2 * kv_len * head_dim * sizeof(Kv) bytes per head and sequence at 4.3 TB/s (H200);
+// for few sequences, the sum of three latencies after WaitOnDependentGrids: one memory round trip,
+// the MMAs, the merge.
+// Test: tests/kernels/attention/attention_test.cc. History: attention/NOTES.md.
 template <typename T, int kDim, int kTiles, typename Kv>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     AttendFewRowsKernel(const __grid_constant__ AttentionCall call, Divisor heads, int warps_log2) {

@@ -73,8 +73,8 @@ __device__ __forceinline__ uint2 LoadE4m3Piece(const uint8_t* row, int piece, in
 
 // One thread's share of a CTA's work on a query tile. kFire is a template parameter, because FIRE's
 // network is long code that slows down kernels that do not need it. Call is AttentionCall or
-// LocalAttentionCall. Kv is the type of K and V: T, or uint8_t for the
-// e4m3 of a KV cache, which is converted to T on the way to shared memory.
+// LocalAttentionCall. Kv is the type of K and V: T, or uint8_t for the e4m3 of a KV cache, which is
+// converted to T on the way to shared memory.
 template <typename T, int kDim, bool kFire, typename Call, typename Kv>
 class TiledBlock {
   using S = TileSizes<kDim>;
