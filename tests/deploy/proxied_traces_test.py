@@ -15,8 +15,11 @@ __all__ = ["certificate"]  # a fixture
 GENERATE = "quintet.v1.Inference/Generate"
 
 
-def haproxy(servers, certificate, folder):
-    """Runs HAProxy with our configuration in front of two servers."""
+def haproxy(servers, certificate, folder, others=None):
+    """Runs HAProxy with our configuration in front of two servers.
+
+    `others` maps further texts of the configuration to their replacements.
+    """
 
     def command(plain_port, tls_port):
         changes = {
@@ -24,6 +27,7 @@ def haproxy(servers, certificate, folder):
             "bind :443": f"bind 127.0.0.1:{tls_port}",
             "127.0.0.1:50050": f"127.0.0.1:{plain_port}",
             "maxconn 20000": "maxconn 100",
+            **(others or {}),
         }
         for number, server in enumerate(servers, 1):
             changes[f"quintet-{number}:50051 proto h2 check port 9464"] = (
