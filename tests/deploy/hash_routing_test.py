@@ -11,8 +11,9 @@ from rpc_client import RpcClient
 from server_process import G2P, Server, eventually
 
 __all__ = ["certificate"]  # a fixture
-WORDS = ["phoneme", "wagner", "seven", "table", "window", "river", "stone", "cloud"]
-REPEATS = 5
+# So many that one server gets all of them once in a million runs: Envoy's hashes depend on ports.
+WORDS = [first + rest for first in "bdfhlmnprt" for rest in ("eat", "ale")]
+REPEATS = 3
 
 
 def by_hash(config: dict) -> None:
