@@ -5,13 +5,13 @@
 
 #include "kernels/base/carver.h"
 #include "kernels/cuda_ops.h"
+#include "kernels/linear/byte_weights.cuh"
 #include "kernels/linear/persistent_kernel.cuh"
 #include "kernels/runtime/e4m3.cuh"
 
 namespace quintet::cuda {
 namespace {
 
-constexpr int64_t kMinByteRows = 33;  // fewer rows: RunByteGemv, or dequantised weights
 constexpr int64_t kFewRows = 128;     // up to which PersistentTile::kFew is used
 constexpr int64_t kPieceRows = 8192;  // rows quantised at a time; bounds the scratch memory
 
@@ -95,15 +95,14 @@ __device__ __forceinline__ void Normalize(const QuantizeArgs<X, Byte>& a, int th
 }
 
 // Quantises rows: scales[r] = the largest magnitude in row r / kLargest, q = x / scales[r], rounded
-// to nearest even. A row with a NaN or an infinity gets a scale that makes its products NaN. With
-// gamma, rows of f32 are normalised first (Normalize).
-// Shapes: x [rows, k] bf16 or f32; gamma, beta [k]; q [rows, k] dense; scales [rows]. Rows of x,
-// gamma and beta begin on 16-byte boundaries. k is a multiple of 16, and at most kPieces * kEach
-// times the number of threads per row.
-// Mapping: a row is computed by one warp or, with kBlockRow, by one CTA; a thread holds kPieces
-// pieces of kEach values in registers.
-// Bound: reading x and writing q, 3 bytes per value of bf16, 5 per value of f32.
-// Tests: tests/kernels/linear/byte_gemm_test.cc.
+// to nearest even, in the order of W (linear/byte_weights.cuh). A row with a NaN or an infinity
+// gets a scale that makes its products NaN. With gamma, rows of f32 are normalised first
+// (Normalize). Shapes: x [rows, k] bf16 or f32; gamma, beta [k]; q [rows, k] dense; scales [rows].
+// Rows of x, gamma and beta begin on 16-byte boundaries. k is a multiple of 16, and at most kPieces
+// * kEach times the number of threads per row. Mapping: a row is computed by one warp or, with
+// kBlockRow, by one CTA; a thread holds kPieces pieces of kEach values in registers. Bound: reading
+// x and writing q, 3 bytes per value of bf16, 5 per value of f32. Tests:
+// tests/kernels/linear/byte_gemm_test.cc.
 template <typename X, typename Byte, int kPieces, bool kBlockRow>
 __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
   WaitOnDependentGrids();
@@ -143,12 +142,24 @@ __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
     if (at >= a.k) continue;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) values[p][i] *= inverse;
+    Byte* const q = a.q + row * a.k;
+    if (a.k % kByteGroup == 0) {
+      // The piece is product at / 16 % 4 of a group of W's order (linear/byte_weights.cuh).
+      auto* const to = reinterpret_cast<uint32_t*>(q + at / kByteGroup * kByteGroup);
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const float* const v = values[p] + 2 * t;
+        const float four[4] = {v[0], v[8], v[1], v[9]};
+        to[4 * t + at % kByteGroup / 16] = PackFour(four, Byte{});
+      }
+      continue;
+    }
     uint4 words;
     words.x = PackFour(values[p], Byte{});
     words.y = PackFour(values[p] + 4, Byte{});
     words.z = PackFour(values[p] + 8, Byte{});
     words.w = PackFour(values[p] + 12, Byte{});
-    *reinterpret_cast<uint4*>(a.q + row * a.k + at) = words;
+    *reinterpret_cast<uint4*>(q + at) = words;
   }
 }
 
@@ -295,8 +306,8 @@ bool ByteGemmTakes(const LinearArgs& args, const CudaStream& stream) {
   const WeightView& w = *args.w;
   const int64_t columns = w.gated() ? w.n() / 2 : w.n();
   const bool known = args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16;
-  return QuantizesInputs(w.type()) && known && stream.hopper() && args.x.dim[0] >= kMinByteRows &&
-         w.k() % kEach == 0 && columns % 8 == 0 &&
+  return QuantizesInputs(w.type()) && known && stream.hopper() &&
+         args.x.dim[0] >= kMinQuantizedInputRows && w.k() % kEach == 0 && columns % 8 == 0 &&
          w.k() <= int64_t{kEach} * kMostPieces * kMostThreads && Vectorizable(args.x) &&
          Normalizes(args) && Finishes(args);
 }

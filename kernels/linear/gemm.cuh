@@ -106,6 +106,7 @@ void WideLinear(const LinearArgs& args, CudaStream& stream);
 // GEMM of 8-bit values on Hopper, for weights whose type quantises inputs (QuantizesInputs), in
 // linear/byte_gemm.cu. ByteGemmTakes: whether it supports the call.
 bool ByteGemmTakes(const LinearArgs& args, const CudaStream& stream);
+constexpr int64_t kMinQuantizedInputRows = 33;  // with fewer rows, x is not quantised
 int64_t ByteGemmScratchBytes(const WeightView& w, int64_t rows);
 void ByteGemm(const LinearArgs& args, CudaStream& stream);
 

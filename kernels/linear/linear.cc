@@ -9,15 +9,20 @@
 namespace quintet {
 namespace {
 
+// The dtype of x with a split RMSNorm, and of NormOutput::scaled.
+DType SplitNormType(const WeightView& w) {
+  return IsQuantized(w.type()) ? DType::kBF16 : WeightDType(w.type());
+}
+
 void CheckNextNorm(const LinearArgs& a, const Stream& stream) {
   const WeightView& w = *a.w;
   const NormOutput& norm = a.next_norm;
   const int64_t rows = a.x.dim[0], parts = SplitNormParts(w, rows, stream);
   QT_CHECK(parts > 0 && a.y.dtype == DType::kF32 && a.kv.cache == nullptr);
-  QT_CHECK(a.x.dtype == WeightDType(w.type()));
+  QT_CHECK(a.x.dtype == SplitNormType(w));
   QT_CHECK(norm.gamma.dtype == DType::kF32 && norm.gamma.is_dense());
   QT_CHECK_EQ(norm.gamma.dim[0], w.n());
-  QT_CHECK(norm.scaled.rank == 2 && norm.scaled.dtype == WeightDType(w.type()));
+  QT_CHECK(norm.scaled.rank == 2 && norm.scaled.dtype == SplitNormType(w));
   QT_CHECK(norm.scaled.dim[0] == rows && norm.scaled.dim[1] == w.n());
   QT_CHECK_EQ(norm.scaled.stride[1], 1);
   QT_CHECK(norm.squares.rank == 2 && norm.squares.dtype == DType::kF32);
@@ -60,7 +65,7 @@ void CheckShapes(const LinearArgs& a, const Stream& stream) {
   }
   if (a.x_squares.defined()) {
     QT_CHECK(SupportsSplitNormInput(w, rows, stream) && !a.norm_gamma.defined());
-    QT_CHECK(a.x.dtype == WeightDType(w.type()));
+    QT_CHECK(a.x.dtype == SplitNormType(w));
     QT_CHECK(a.x_squares.rank == 2 && a.x_squares.is_dense());
     QT_CHECK(a.x_squares.dtype == DType::kF32 && a.x_squares.dim[0] == rows);
   }

@@ -8,7 +8,9 @@
 
 // GEMM dispatch on the GPU. bf16 and f16 weights have kernels of their own for up to eight rows
 // (linear/gemv.cu) and, on Hopper, for tens and hundreds of rows (linear/split_k.cu) and for many
-// rows (linear/persistent.cu). Any other GEMM runs in up to three stages on the stream:
+// rows (linear/persistent.cu). Quantised weights have theirs in linear/quantized.cu (few rows),
+// linear/split_k.cu, linear/byte_gemm.cu and linear/sliced.cu. Any other GEMM with unquantised
+// weights runs in up to three stages on the stream:
 // 1. Convert x to the weight type if it has another dtype. (GEMMs of linear/persistent.cu, which
 //    have no other stages, need this conversion as well.)
 // 2. GEMM: cuBLASLt for bf16 and f16 (tensor cores, f32 accumulation; linear/cublas_plans.cuh),
@@ -472,12 +474,12 @@ void Linear(const LinearArgs& args, CudaStream& stream) {
   if (args.lora.weight != nullptr && args.lora.adapters.empty()) {
     return MergedLoraLinear(args, stream);
   }
-  if (IsQuantized(args.w->type())) return QuantizedLinear(args, stream);
-  if (args.row_bias.defined()) return LinearWithRowBias(args, stream);
-  if (RunSplitK(args, stream) || RunGemv(WholeGemm(args), stream)) return;
+  const bool quantized = IsQuantized(args.w->type());
+  if (args.row_bias.defined() && !quantized) return LinearWithRowBias(args, stream);
+  if (RunSplitK(args, stream) || (!quantized && RunGemv(WholeGemm(args), stream))) return;
   LinearArgs product = args;
   product.kv = {};
-  WideLinear(product, stream);
+  quantized ? QuantizedLinear(product, stream) : WideLinear(product, stream);
   if (args.kv.cache != nullptr) StoreKvAfter(args, stream);
 }
 

@@ -69,7 +69,8 @@ class WeightView {
   bool gated() const { return gated_; }
   int64_t bytes() const { return panel_bytes_ + channel_bytes_; }
 
-  // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major.
+  // The packed values. CPU: panels, as described in linear_cpu.h. GPU: [n, k] row-major; bytes of a
+  // row are in the order of linear/byte_weights.cuh.
   const void* panels() const { return panels_; }
   // The data of each output channel of a quantised W. CPU: scales and sums of weights, as described
   // in linear_cpu.h. GPU: scales [n] f32.
@@ -184,7 +185,8 @@ constexpr int64_t kMostFusedNormRows = 8;
 bool SupportsFusedNorm(const LinearArgs& args, const Stream& stream);
 // Whether a GEMM of `rows` rows can store K and V to the cache in its epilogue (LinearArgs::kv): on
 // a GPU with bf16 or f16 weights, for up to eight rows if k is a multiple of 32; on Hopper also for
-// up to 64 rows, or up to 256 for small weights, if k is a multiple of 8.
+// up to 64 rows, or up to 256 for small weights, if k is a multiple of 8. With quantised weights on
+// Hopper for up to 128 rows, if k is a multiple of 64 and x is not quantised.
 bool SupportsKvStore(const WeightView& w, int64_t rows, const Stream& stream);
 // Whether the GEMM of these arguments can add LoRA terms itself (LinearArgs::lora). Otherwise the
 // caller adds the terms with AddLora.
@@ -199,12 +201,14 @@ constexpr int64_t kMostNormRows = 512;
 // Returns the number of partial sums of squares per row that a GEMM of `rows` rows writes to
 // NormOutput::squares: at most w.n() / 16. Returns 0 if this GEMM cannot write a NormOutput (the
 // first half of a split RMSNorm, which its epilogue computes for the next GEMM). The number is
-// nonzero only on a GPU, with bf16 weights and few rows of x: up to 8, on Hopper up to 64 (more if
-// rows * n * k is small, split_k.cu). In calls that write a NormOutput or have x_squares, rows of
-// all tensors must begin on 16-byte boundaries.
+// nonzero only on a GPU, with few rows of x: up to 8 with bf16 weights, on Hopper up to 64 (more if
+// rows * n * k is small, split_k.cu) also with quantised weights for which SupportsKvStore holds.
+// In calls that write a NormOutput or have x_squares, rows of all tensors must begin on 16-byte
+// boundaries.
 int64_t SplitNormParts(const WeightView& w, int64_t rows, const Stream& stream);
 // Whether a GEMM of `rows` rows can finish an RMSNorm of x that the previous GEMM began (split
-// RMSNorm, LinearArgs::x_squares). With up to eight rows it can do so only if k > 1024.
+// RMSNorm, LinearArgs::x_squares). With up to eight rows and bf16 weights it can do so only if k >
+// 1024.
 bool SupportsSplitNormInput(const WeightView& w, int64_t rows, const Stream& stream);
 // Size of LinearArgs::scratch in bytes. It grows with `rows`, but on the CPU only up to about a
 // quarter of the L2 cache of a core.

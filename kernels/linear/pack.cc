@@ -101,6 +101,21 @@ HWY_EXPORT(QuantizeValues);
 
 namespace {
 
+// Copies n bytes, n a multiple of 64, into the order of linear/byte_weights.cuh.
+void InterleaveBytes(const uint8_t* in, int64_t n, uint8_t* out) {
+  for (int64_t i = 0; i < n; i += 64) {
+    uint32_t words[4][4];  // [lane][product]
+    for (int product = 0; product < 4; ++product) {
+      for (int lane = 0; lane < 4; ++lane) {
+        const uint8_t* const from = in + i + 16 * product + 2 * lane;
+        const uint32_t first = from[0] | uint32_t{from[8]} << 8;
+        words[lane][product] = first | uint32_t{from[1]} << 16 | uint32_t{from[9]} << 24;
+      }
+    }
+    std::memcpy(out + i, words, sizeof words);
+  }
+}
+
 constexpr int64_t kUnitsAtOnce = 64;  // groups of one piece
 constexpr int64_t kGroupBytes = cpu::kPanelColumns * cpu::kUnitBytes;
 
@@ -358,9 +373,22 @@ void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
   device_->Write(place, converted.data(), rows * row_bytes);
 }
 
+// Writes rows of quantised weights to device memory, in the order of linear/byte_weights.cuh.
 void LinearWeight::WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
   QT_CHECK(w.is_dense() && scales.is_dense());
-  device_->Write(panel_memory_.as<char>() + row * k_, w.data, w.dim[0] * k_);
+  constexpr int64_t kGroup = 64, kAtOnce = int64_t{1} << 20;
+  char* const place = panel_memory_.as<char>() + row * k_;
+  const int64_t bytes = w.dim[0] * k_;
+  if (k_ % kGroup != 0) {
+    device_->Write(place, w.data, bytes);
+  } else {
+    std::vector<uint8_t> ordered(static_cast<size_t>(std::min(bytes, kAtOnce)));
+    for (int64_t i = 0; i < bytes; i += kAtOnce) {
+      const int64_t n = std::min(kAtOnce, bytes - i);
+      InterleaveBytes(w.as<uint8_t>() + i, n, ordered.data());
+      device_->Write(place + i, ordered.data(), n);
+    }
+  }
   device_->Write(channel_memory_.as<float>() + row, scales.data, w.dim[0] * 4);
 }
 

@@ -8,54 +8,25 @@
 #include <algorithm>
 
 #include "kernels/cuda_ops.h"
+#include "kernels/linear/byte_weights.cuh"
 #include "kernels/linear/gemm.cuh"
 #include "kernels/ptx/mma.cuh"
 
 namespace quintet::cuda {
 namespace {
 
-constexpr int kChannels = 16;  // rows of W per CTA
-constexpr int kStepK = 64;     // values of k in one step of a warp, 16 per thread
-constexpr int kAhead = 4;      // steps whose weights are in flight
+constexpr int kChannels = 16;       // rows of W per CTA
+constexpr int kStepK = kByteGroup;  // values of k in one step of a warp, 16 per thread
+constexpr int kAhead = 4;           // steps whose weights are in flight
 constexpr int64_t kMostRows = 32;
 
-// Converts bytes 2 i and 2 i + 1 of a word of four int8 or e4m3 values to a pair of bf16, exactly;
-// i is 0 or 1.
-template <bool kF8>
-__device__ __forceinline__ uint32_t PairOf(uint32_t word, int i) {
-  __nv_bfloat162 pair;
-  if constexpr (kF8) {
-    // e4m3: move sign, exponent and mantissa to their places in bf16; the multiplication by 2^120
-    // corrects the exponent bias.
-    const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
-    const uint32_t bits = (high & 0x80008000u) | ((high & 0x7f007f00u) >> 4);
-    const uint32_t factor = 0x7b807b80u;  // 2^120
-    pair = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
-                   *reinterpret_cast<const __nv_bfloat162*>(&factor));
-  } else {
-    // int8: the low seven bits become the mantissa of the bf16 value 128 + low. Subtract 128 from
-    // it, or 256 if the sign bit is set.
-    const uint32_t low = __byte_perm(word, 0, i == 0 ? 0x4140 : 0x4342);
-    const uint32_t bits = (low & 0x007f007fu) | 0x43004300u;
-    const uint32_t less = (low & 0x00800080u) | 0x43004300u;
-    pair = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
-                   *reinterpret_cast<const __nv_bfloat162*>(&less));
-  }
-  return *reinterpret_cast<const uint32_t*>(&pair);
+// Loads two consecutive values of x as a pair of bf16.
+__device__ __forceinline__ uint32_t LoadPair(const __nv_bfloat16* x) {
+  return *reinterpret_cast<const uint32_t*>(x);
 }
-
-// Loads 16 consecutive values of x as pairs of bf16.
-__device__ __forceinline__ void LoadPairs(const __nv_bfloat16* x, uint32_t (&pairs)[8]) {
-  *reinterpret_cast<uint4*>(pairs) = *reinterpret_cast<const uint4*>(x);
-  *reinterpret_cast<uint4*>(pairs + 4) = *reinterpret_cast<const uint4*>(x + 8);
-}
-__device__ __forceinline__ void LoadPairs(const float* x, uint32_t (&pairs)[8]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float4 v = *reinterpret_cast<const float4*>(x + 4 * i);
-    pairs[2 * i] = PackPair<__nv_bfloat16>(v.x, v.y);
-    pairs[2 * i + 1] = PackPair<__nv_bfloat16>(v.z, v.w);
-  }
+__device__ __forceinline__ uint32_t LoadPair(const float* x) {
+  const float2 v = *reinterpret_cast<const float2*>(x);
+  return PackPair<__nv_bfloat16>(v.x, v.y);
 }
 
 template <typename X, typename Out>
@@ -83,9 +54,9 @@ struct ByteGemvArgs {
 // Accumulation: the bytes are exact in bf16. mma in f32: each warp sums its steps of k in ascending
 // order, then the warps' sums are added in warp order, then the scale of the channel is applied.
 // Mapping: a CTA computes 16 rows of W (gated: 8 gate rows and their 8 up rows); its warps split k
-// in interleaved steps of 64 values. The 16 bytes that a thread loads from a row of W are
-// contiguous in memory and become operands of four mma, because the k index is permuted in the same
-// way for W and x. The first weights are loaded before the kernel waits for its inputs.
+// in interleaved steps of 64 values. The 16 bytes that a thread loads from a row of W are operands
+// of four mma (linear/byte_weights.cuh). The first weights are loaded before the kernel waits for
+// its inputs.
 // Bound: HBM, W is read once: n * k bytes at 4.3 TB/s on an H200.
 // Tests: tests/kernels/linear/linear_test.cc.
 template <bool kF8, typename X, typename Out, int kTiles>
@@ -127,13 +98,17 @@ __global__ void ByteGemvKernel(ByteGemvArgs<X, Out> a) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const int r = tile * 8 + g;
-        uint32_t b[8] = {};
-        if (r < a.rows) LoadPairs(a.x + r * a.x_stride + step * kStepK + 16 * t, b);
+        const X* const x = a.x + r * a.x_stride + step * kStepK + 2 * t;
+        uint32_t b[4][2] = {};
+#pragma unroll
+        for (int j = 0; j < 4 && r < a.rows; ++j) {
+          b[j][0] = LoadPair(x + 16 * j);
+          b[j][1] = LoadPair(x + 16 * j + 8);
+        }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          Mma<__nv_bfloat16>(sums[tile], PairOf<kF8>(p_words[j], 0), PairOf<kF8>(q_words[j], 0),
-                             PairOf<kF8>(p_words[j], 1), PairOf<kF8>(q_words[j], 1), b[2 * j],
-                             b[2 * j + 1]);
+          Mma<__nv_bfloat16>(sums[tile], EvenPair<kF8>(p_words[j]), EvenPair<kF8>(q_words[j]),
+                             OddPair<kF8>(p_words[j]), OddPair<kF8>(q_words[j]), b[j][0], b[j][1]);
         }
       }
     }
@@ -213,39 +188,47 @@ bool IsFewRows(const LinearArgs& args) {
          args.w->k() % kStepK == 0 && Vectorizable(args.x);
 }
 
-// out = W * scales in bf16, for a range of channels; rounded once.
-// Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of 16.
-// Mapping: a thread converts 16 values. Bound: 3 bytes per value.
-// Tests: tests/kernels/linear/linear_test.cc.
-template <bool kF8>
-__global__ void DequantizeKernel(const char* w, const float* scales, int64_t vectors,
-                                 int64_t row_vectors, __nv_bfloat16* out) {
-  WaitOnDependentGrids();
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i >= vectors) return;
-  const float scale = scales[i / row_vectors];
-  const uint4 bytes = __ldg(reinterpret_cast<const uint4*>(w) + i);
-  const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-  uint32_t pairs[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const uint32_t pair = PairOf<kF8>(words[j / 2], j % 2);
-    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-    pairs[j] = PackPair<__nv_bfloat16>(v.x * scale, v.y * scale);
-  }
-  uint4* to = reinterpret_cast<uint4*>(out) + 2 * i;
-  to[0] = *reinterpret_cast<const uint4*>(pairs);
-  to[1] = *reinterpret_cast<const uint4*>(pairs + 4);
+// Returns two bf16 values times a scale, rounded once.
+__device__ __forceinline__ uint32_t Scaled(uint32_t pair, float scale) {
+  const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  return PackPair<__nv_bfloat16>(v.x * scale, v.y * scale);
 }
 
-// DequantizeKernel for any k: a thread converts one value.
+// out = W * scales in bf16, for a range of channels; rounded once.
+// Shapes: w [channels, k] bytes, scales [channels], out [channels, k]; k a multiple of kByteGroup.
+// Mapping: a thread converts the 16 values of one product of a group (linear/byte_weights.cuh).
+// Bound: 3 bytes per value.
+// Tests: tests/kernels/linear/linear_test.cc.
+template <bool kF8>
+__global__ void DequantizeKernel(const char* w, const float* scales, int64_t products,
+                                 int64_t row_products, __nv_bfloat16* out) {
+  constexpr int kProducts = kByteGroup / 16;
+  WaitOnDependentGrids();
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= products) return;
+  const float scale = scales[i / row_products];
+  const int product = static_cast<int>(i % kProducts);
+  const auto* const group = reinterpret_cast<const uint32_t*>(w) + i / kProducts * kByteGroup / 4;
+  uint32_t low[4], high[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const uint32_t word = __ldg(group + 4 * t + product);
+    low[t] = Scaled(EvenPair<kF8>(word), scale);
+    high[t] = Scaled(OddPair<kF8>(word), scale);
+  }
+  uint4* to = reinterpret_cast<uint4*>(out) + 2 * i;
+  to[0] = *reinterpret_cast<const uint4*>(low);
+  to[1] = *reinterpret_cast<const uint4*>(high);
+}
+
+// DequantizeKernel for other k: a thread converts one value.
 template <bool kF8>
 __global__ void DequantizeAnyKernel(const char* w, const float* scales, int64_t values, int64_t k,
                                     __nv_bfloat16* out) {
   WaitOnDependentGrids();
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= values) return;
-  const uint32_t pair = PairOf<kF8>(static_cast<unsigned char>(w[i]), 0);
+  const uint32_t pair = EvenPair<kF8>(static_cast<unsigned char>(w[i]));
   const float v = __bfloat162float(reinterpret_cast<const __nv_bfloat162*>(&pair)->x);
   out[i] = __float2bfloat16_rn(v * scales[i / k]);
 }
@@ -258,10 +241,10 @@ void LaunchDequantize(const WeightView& w, int64_t begin, int64_t end, void* to,
   const char* from = static_cast<const char*>(w.panels()) + begin * k;
   const float* scales = static_cast<const float*>(w.channels()) + begin;
   auto* out = static_cast<__nv_bfloat16*>(to);
-  const bool vectors = k % 16 == 0;
-  const int64_t threads = (end - begin) * k / (vectors ? 16 : 1);
+  const bool groups = k % kByteGroup == 0;
+  const int64_t threads = (end - begin) * k / (groups ? 16 : 1);
   const dim3 grid(static_cast<unsigned>((threads + kThreads - 1) / kThreads));
-  if (vectors) {
+  if (groups) {
     Launch(stream, grid, dim3(kThreads), 0, DequantizeKernel<kF8>, from, scales, threads, k / 16,
            out);
   } else {

@@ -1,5 +1,5 @@
-// Split-K GEMM for tens to a few hundred rows with bf16 or f16 weights on Hopper: choice of the
-// tiling, and the launch. The kernel is in linear/split_k.cuh.
+// Split-K GEMM for tens to a few hundred rows on Hopper: which calls it takes, the choice of the
+// tiling, and the launch with bf16 and f16 weights. The kernel is in linear/split_k.cuh.
 #include "kernels/linear/split_k.cuh"
 
 #include <algorithm>
@@ -13,6 +13,7 @@ namespace {
 // A GEMM with at most this number of rows may use the split-K kernel whatever the size of its
 // weights. With more rows, only some sizes may (Fits).
 constexpr int64_t kRowsOfAny = 64;
+constexpr int64_t kRowsOfBytes = 128;  // the same for 8-bit weights
 constexpr int64_t kMostRows = 256;
 
 int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -81,16 +82,19 @@ bool InTwo(const WeightView& w, int64_t rows, const CudaStream& stream) {
 }
 
 // Whether the split-K kernel can compute a GEMM of `rows` rows. Returns false, too, if there are so
-// many rows that cuBLASLt is faster.
+// many rows that another kernel is faster.
 bool SupportsRows(const WeightView& w, int64_t rows, const CudaStream& stream) {
-  if (!stream.hopper() || !IsHalf(w.type()) || w.k() % 8 != 0) return false;
-  if (rows <= kRowsOfAny) return true;
+  if (!stream.hopper() || w.type() == WeightType::kF32) return false;
+  if (w.k() % (IsQuantized(w.type()) ? kByteGroup : 8) != 0) return false;
+  if (QuantizesInputs(w.type()) && rows >= kMinQuantizedInputRows) return false;
+  if (rows <= (IsQuantized(w.type()) ? kRowsOfBytes : kRowsOfAny)) return true;
   return (rows <= kMostRows && rows * w.n() * w.k() <= kSplitKMaxMultiplyAdds) ||
          InTwo(w, rows, stream);
 }
 
 // Whether the split-K kernel is used: it must be faster than the gemv kernel (linear/gemv.cu) and
-// than cuBLASLt, whose kernels do not use programmatic dependent launch.
+// than cuBLASLt, whose kernels do not use programmatic dependent launch. With 8-bit weights it is
+// used from one row on.
 // Up to 64 rows it is never slower than cuBLASLt (1.0 to 2.2 times as fast for 9 to 64 rows on the
 // shapes of linear/NOTES.md). With more rows it is faster only if the GEMM is so small that the
 // latency of kernels, not the multiplication, takes most of the time.
@@ -98,15 +102,19 @@ bool SupportsRows(const WeightView& w, int64_t rows, const CudaStream& stream) {
 // Flan-T5-XL (large weights): with 8 rows 1,199 us with this kernel and 1,340 us with the gemv
 // kernel, with 6 rows 1,210 us and 1,170 us. T5-base: with 8 rows 285 us and 280 us.
 bool Fits(const WeightView& w, int64_t rows, const CudaStream& stream) {
-  return rows >= (SplitKIsLarge(w) ? 8 : 9) && SupportsRows(w, rows, stream);
+  const int64_t least = IsQuantized(w.type()) ? 1 : SplitKIsLarge(w) ? 8 : 9;
+  return rows >= least && SupportsRows(w, rows, stream);
 }
-// Whether the split-K kernel supports this call: no scattered output, no norm_gamma (a complete
-// RMSNorm of x; this kernel supports only the split RMSNorm), x already of the weight type, and
-// everything aligned for accesses of four elements.
+
+// Whether the split-K kernel supports this call: no scattered output, no biases of rows, no
+// norm_gamma (a complete RMSNorm of x; this kernel supports only the split RMSNorm), x already of
+// the weight type (bf16 if that has 8 bits), and everything aligned for accesses of four elements.
 bool Takes(const LinearArgs& args) {
   const WeightView& w = *args.w;
   if (args.scatter.base != nullptr || args.norm_gamma.defined()) return false;
-  if (args.x.dtype != WeightDType(w.type()) || !Vectorizable(args.x)) return false;
+  if (args.row_bias.defined()) return false;
+  const DType type = IsQuantized(w.type()) ? DType::kBF16 : WeightDType(w.type());
+  if (args.x.dtype != type || !Vectorizable(args.x)) return false;
   if (reinterpret_cast<uintptr_t>(w.panels()) % 16 != 0) return false;
   if (args.y.dim[1] % 4 != 0 || !InFours(args.y) || !InFours(args.residual)) return false;
   if (args.bias.defined() && !InFours(args.bias.data, 0, args.bias.dtype)) return false;
@@ -119,6 +127,7 @@ bool Takes(const LinearArgs& args) {
 // the shapes of linear/NOTES.md. Where the rules do not choose the fastest tiling, the chosen one
 // takes 5 % longer than the fastest on average.
 SplitKPlan PlanOf(const WeightView& w, int64_t rows, const CudaStream& stream) {
+  const bool bytes = IsQuantized(w.type());
   const int units = stream.num_sms(), steps = CeilDiv(w.k(), kSplitKDepth);
   const int channel_tiles = CeilDiv(w.n(), 64);
   const bool narrow = w.k() < 2048 && channel_tiles * CeilDiv(rows, 32) <= units * 11 / 10;
@@ -128,14 +137,21 @@ SplitKPlan PlanOf(const WeightView& w, int64_t rows, const CudaStream& stream) {
   const bool in_two = InTwo(w, rows, stream);
   // The number of CTAs is limited, so that the CTAs of this kernel and of the next one can be
   // resident together.
-  const int wanted_blocks = rows <= 32 ? units * 3 / 4 : in_two ? units : units / 2;
+  const int of_few_rows = !bytes ? units * 3 / 4 : w.k() >= 4096 ? units * 3 / 2 : units;
+  const int wanted_blocks = rows <= 32 ? of_few_rows : in_two ? units : units / 2;
   // As many splits as wanted_blocks allows, but each CTA must have at least three steps of
   // kSplitKDepth values of k.
   plan.splits = std::clamp(wanted_blocks / tiles, 1, std::clamp(steps / 3, 1, kMaxSplits));
-  const int blocks = tiles * plan.splits, share = CeilDiv(steps, plan.splits);
+  // share: steps of the pipeline. A step has twice as many values of 8-bit weights.
+  const int blocks = tiles * plan.splits;
+  const int share = CeilDiv(bytes ? CeilDiv(steps, 2) : steps, plan.splits);
   const bool deep = 2 * blocks <= units || (blocks <= units && share >= 24);
-  const int ring_kib = in_two ? 128 : deep ? 192 : blocks <= units || plan.rows == 64 ? 104 : 72;
-  const int stage_bytes = (64 + plan.rows) * 128;
+  const int ring_kib = in_two                               ? 128
+                       : deep                               ? 192
+                       : bytes && blocks <= units           ? 140
+                       : blocks <= units || plan.rows == 64 ? 104
+                                                            : 72;
+  const int stage_bytes = (64 + plan.rows * (bytes ? 2 : 1)) * 128;
   plan.stages = std::min({share, (ring_kib << 10) / stage_bytes, kSplitKMaxStages});
   return plan;
 }
@@ -167,6 +183,7 @@ SplitKArgs SplitKArgsOf(const LinearArgs& args, CudaStream& stream) {
   a.activation = args.activation;
   a.y_f32 = args.y.dtype == DType::kF32;
   a.inner = a.columns;
+  if (IsQuantized(w.type())) a.w_scales = static_cast<const float*>(w.channels());
   if (args.kv.cache != nullptr) SetKvOutput(args.kv, stream, &a);
   SetSplitNorms(args, &a);
   if (args.lora.weight != nullptr) SetLora(args, stream, &a.lora);
@@ -222,7 +239,8 @@ bool RunSplitK(const LinearArgs& args, CudaStream& stream) {
     return true;
   }
   if (!Fits(w, rows, stream)) return false;
-  LaunchSplitK(args, PlanOf(w, rows, stream), stream);
+  const auto launch = IsQuantized(w.type()) ? LaunchSplitKBytes : LaunchSplitK;
+  launch(args, PlanOf(w, rows, stream), stream);
   return true;
 }
 
@@ -240,13 +258,13 @@ bool SplitKSupportsKvStore(const WeightView& w, int64_t rows, const CudaStream& 
 }
 
 // A split RMSNorm of the input (the previous GEMM has computed its first half) is supported only
-// for bf16: the input is then y * gamma of the previous GEMM, which could overflow f16, because it
-// is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k must be at
-// most kMaxMultiplyAdds, which is smaller than the maximum of other GEMMs (Fits): between these two
-// limits, a separate RMSNorm op and a GEMM without the norm are faster.
+// for inputs of bf16: the input is then y * gamma of the previous GEMM, which could overflow f16,
+// because it is not yet divided by the root mean square of y. With more than 64 rows, rows * n * k
+// must be at most kMaxMultiplyAdds, which is smaller than the maximum of other GEMMs (Fits):
+// between these two limits, a separate RMSNorm op and a GEMM without the norm are faster.
 bool SplitKSupportsSplitNormInput(const WeightView& w, int64_t rows, const CudaStream& stream) {
   constexpr int64_t kMaxMultiplyAdds = int64_t{3} << 27;
-  if (!Fits(w, rows, stream) || w.type() != WeightType::kBF16) return false;
+  if (!Fits(w, rows, stream) || w.type() == WeightType::kF16) return false;
   return rows <= kRowsOfAny || rows * w.n() * w.k() <= kMaxMultiplyAdds;
 }
 

@@ -2,6 +2,7 @@
 // shares with its launcher (linear/split_k.cu).
 #pragma once
 
+#include "kernels/linear/byte_weights.cuh"
 #include "kernels/linear/split_k_each_lora.cuh"
 #include "kernels/linear/split_k_one_lora.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -51,7 +52,8 @@ class SplitKProducer {
   __device__ __forceinline__ void Begin(int received_bytes) const {
     for (int stage = 0; stage < a_.stages; ++stage) {
       BarrierInit(SharedAddress(&tail_.full[stage]), 1);
-      BarrierInit(SharedAddress(&tail_.empty[stage]), (S::kOneLora ? 2 : 1) * kWarpgroup / 32);
+      constexpr int kReaders = S::kOneLora || S::kBytes ? 2 : 1;  // warpgroups
+      BarrierInit(SharedAddress(&tail_.empty[stage]), kReaders * kWarpgroup / 32);
     }
     BarrierInit(SharedAddress(&tail_.received), 1);
     if constexpr (S::kLora) BarrierInit(SharedAddress(&tail_.lora_ready), kWarpgroup / 32);
@@ -102,6 +104,7 @@ class SplitKProducer {
   }
   __device__ __forceinline__ void CopyWeights(int i, int stage) const {
     const uint32_t full = SharedAddress(&tail_.full[stage]), to = ring_ + stage * S::kStageBytes;
+    // In units of two bytes, as the tensor map has them: a step has 128 bytes of a row.
     const int k = (share_.begin + i) * kSplitKDepth;
     BarrierArriveExpectTx(full, S::kStageBytes);
     TmaLoad(to, maps_.w, k, 0, share_.column, full);
@@ -110,8 +113,12 @@ class SplitKProducer {
     }
   }
   __device__ __forceinline__ void CopyRows(int i, int stage) const {
-    TmaLoad(ring_ + stage * S::kStageBytes + S::kWBytes, maps_.x, (share_.begin + i) * kSplitKDepth,
-            0, share_.row, SharedAddress(&tail_.full[stage]));
+    const uint32_t full = SharedAddress(&tail_.full[stage]);
+    uint32_t to = ring_ + stage * S::kStageBytes + S::kWBytes;
+#pragma unroll
+    for (int k = 0; k < S::kDepth; k += kSplitKDepth, to += S::kXBoxBytes) {
+      TmaLoad(to, maps_.x, (share_.begin + i) * S::kDepth + k, 0, share_.row, full);
+    }
   }
 
   const SplitKArgs& a_;
@@ -150,26 +157,113 @@ __device__ __forceinline__ void SplitKMainloop(const SplitKWork<S>& share, int s
   WarpgroupFenceOperand(c);
 }
 
+// SplitKMainloop for 8-bit weights, of one of the two consumer warpgroups: adds the products of one
+// half (`half`, 0 or 1) of every stage, a group of linear/byte_weights.cuh. While the tensor cores
+// multiply, the warps convert the next weights to bf16 in registers. thread: index in the
+// warpgroup.
+template <typename S>
+__device__ __forceinline__ void SplitKByteMainloop(const SplitKWork<S>& share, int stages,
+                                                   uint32_t ring, SplitKSmem::Tail& tail, int half,
+                                                   int thread, float (&c)[S::kRows / 8][4]) {
+  constexpr bool kF8 = S::kWeights == SplitKWeights::kE4m3;
+  constexpr int kProducts = kByteGroup / 16, kTurns = 2, kEach = kProducts / kTurns;
+  static_assert(kByteGroup == kSplitKDepth && S::kDepth == 2 * kByteGroup);
+  const int lane = thread % 32, g = lane / 4;
+  // Of the lane's 16 bytes in row g of the warp's 16 rows. Row g + 8 has the same swizzle.
+  const auto offset = static_cast<uint32_t>((thread / 32 * 16 + g) * 128 +
+                                            ((half * kProducts + lane % 4) ^ g) * 16);
+  const uint32_t x_offset = S::kWBytes + half * S::kXBoxBytes;
+  uint32_t a[kTurns][kEach][4] = {};
+  int stage = 0, before = 0;
+  uint32_t parity = 0;
+  WarpgroupFenceOperand(c);
+  for (int i = 0; i < share.count; ++i) {
+    BarrierWait(SharedAddress(&tail.full[stage]), parity);
+    const uint32_t at = ring + stage * S::kStageBytes;
+    const uint64_t x = MakeSmemDescriptor(at + x_offset, 16);
+    uint32_t top[kProducts], bottom[kProducts];  // of rows g and g + 8
+    LoadWords(at + offset, top);
+    LoadWords(at + offset + 8 * 128, bottom);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const uint32_t p = top[turn * kEach + j], q = bottom[turn * kEach + j];
+        a[turn][j][0] = EvenPair<kF8>(p);
+        a[turn][j][1] = EvenPair<kF8>(q);
+        a[turn][j][2] = OddPair<kF8>(p);
+        a[turn][j][3] = OddPair<kF8>(q);
+      }
+      WarpgroupFenceOperand(a[turn]);
+      WarpgroupArrive();
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        WgmmaKMajor<__nv_bfloat16>(c, a[turn][j], x + (turn * kEach + j) * 2, true);
+      }
+      WarpgroupCommitBatch();
+      WarpgroupWait<1>();
+      WarpgroupFenceOperand(a[1 - turn]);
+      if (turn == 0 && i > 0 && lane == 0) BarrierArrive(SharedAddress(&tail.empty[before]));
+    }
+    before = stage;
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  WarpgroupWait<0>();
+  WarpgroupFenceOperand(a[1]);
+  WarpgroupFenceOperand(c);
+}
+
+// The second consumer's part of the mainloop, and how its sums come to the first consumer: through
+// the pipeline buffers, after both have finished. thread: index in the warpgroup.
+constexpr int kSplitKSumsBarrier = 2;  // named barrier of both consumers
+template <typename S>
+__device__ __forceinline__ void SplitKSecondConsumer(const SplitKWork<S>& share, int stages,
+                                                     uint32_t ring, SplitKSmem::Tail& tail,
+                                                     int thread) {
+  float sums[S::kRows / 8][4] = {};
+  SplitKByteMainloop<S>(share, stages, ring, tail, 1, thread, sums);
+  NamedBarrierSync(kSplitKSumsBarrier, 2 * kWarpgroup);  // the buffers are free
+#pragma unroll
+  for (int i = 0; i < S::kRows / 8; ++i) {
+    StoreFloat4(ring + (i * kWarpgroup + thread) * 16, sums[i]);
+  }
+  NamedBarrierSync(kSplitKSumsBarrier, 2 * kWarpgroup);  // the sums are there
+}
+template <typename S>
+__device__ __forceinline__ void SplitKAddSecondSums(uint32_t ring, int thread,
+                                                    float (&sums)[S::kRows / 8][4]) {
+  NamedBarrierSync(kSplitKSumsBarrier, 2 * kWarpgroup);
+  NamedBarrierSync(kSplitKSumsBarrier, 2 * kWarpgroup);
+#pragma unroll
+  for (int i = 0; i < S::kRows / 8; ++i) {
+    const float4 second = LoadFloat4(ring + (i * kWarpgroup + thread) * 16);
+    sums[i][0] += second.x;
+    sums[i][1] += second.y;
+    sums[i][2] += second.z;
+    sums[i][3] += second.w;
+  }
+}
+
 // Split-K GEMM: y = activation(alpha x W^T + bias) + residual. With a gated weight, y =
 // activation(gate) * up + residual, where gate and up are the two halves of alpha x W^T + bias. K
 // and V may be stored in the KV cache instead of in y. With split RMSNorm (an RMSNorm between two
 // GEMMs, each of which computes one half; see NormOutput) the kernel computes the second half of
 // the norm of x, the first half of the norm of y, or both. LoRA terms are added to x W^T
 // (linear/split_k_one_lora.cuh, linear/split_k_each_lora.cuh).
-// Shapes: x [rows, k] T, W [n, k] T, y [rows, columns] f32 or T. k is a multiple of 8; `columns`
-// and all row strides are multiples of 4.
-// Accumulation: wgmma in f32. Each CTA sums its k range in ascending order and the epilogue adds
-// the CTAs' partial sums in rank order, so results are bit-identical from run to run.
-// Mapping: one cluster per output tile, one k range per CTA. The operands are swapped: the M side
-// of wgmma is 64 channels of W (gated: 32 gate channels and their 32 up channels), the N side is
-// kRows rows of x. Warpgroup 0 is the consumer; two or one more warps are producers that load 64
-// values of k per stage by TMA; with LoRA terms, a warpgroup computes those. Loads of W start
-// before the kernel waits for its inputs, loads of x after. At the end each CTA of the cluster
-// finishes an equal share of the tile's rows, for which the other CTAs send it their partial sums.
-// Bound: HBM, W is read once: 2 n k bytes at 4.3 TB/s on an H200. x is read from L2 once per
-// channel tile. In a decoder step the bound is the latency of the chain of kernels.
-// Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
-// linear/split_norm_test.cc. Measurements: linear/NOTES.md.
+// Shapes: x [rows, k] T, W [n, k] T or one byte each with one scale per channel, y [rows, columns]
+// f32 or T. k is a multiple of 8 (bytes: 64); `columns` and all row strides are multiples of 4.
+// Accumulation: wgmma in f32. Bytes are exact in bf16; the epilogue applies the scales. Each CTA
+// sums its k range in ascending order and the epilogue adds the CTAs' partial sums in rank order,
+// so results are bit-identical from run to run. Mapping: one cluster per output tile, one k range
+// per CTA. The operands are swapped: the M side of wgmma is 64 channels of W (gated: 32 gate
+// channels and their 32 up channels), the N side is kRows rows of x. Warpgroup 0 is the consumer;
+// two or one more warps are producers that load 64 values of k (bytes: 128) per stage by TMA; with
+// LoRA terms, a warpgroup computes those. Loads of W start before the kernel waits for its inputs,
+// loads of x after. At the end each CTA of the cluster finishes an equal share of the tile's rows,
+// for which the other CTAs send it their partial sums. Bound: HBM, W is read once: 2 n k bytes
+// (bytes: n k) at 4.3 TB/s on an H200. x is read from L2 once per channel tile. In a decoder step
+// the bound is the latency of the chain of kernels. Tests: tests/kernels/linear/linear_test.cc,
+// linear/norm_epilogue_test.cc, linear/split_norm_test.cc. Measurements: linear/NOTES.md.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
     SplitKKernel(const __grid_constant__ SplitKArgs a,
@@ -183,7 +277,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const SplitKSmem layout = SplitKSmem::Of<S>(a, share.splits);
   auto& tail = *reinterpret_cast<SplitKSmem::Tail*>(memory + layout.tail);
   // Indices of the producer threads.
-  constexpr int kCopiesWeights = kWarpgroup, kCopiesRows = kWarpgroup + 32;
+  constexpr int kCopiesWeights = S::kProducerThread, kCopiesRows = kCopiesWeights + 32;
   const int finishes = max(0, min(layout.each, share.rows - share.rank * layout.each));
   const SplitKProducer<S> copier(a, maps, share, shared, tail);
   if (thread == kCopiesWeights) {
@@ -202,8 +296,13 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     } else {
       if (thread == kCopiesWeights) copier.RunBoth();
     }
+    const int index = thread - S::kSecondThread;  // in the LoRA warpgroup or the second consumer
+    if constexpr (S::kBytes) {
+      if (warp < S::kProducerThread / 32) {
+        SplitKSecondConsumer<S>(share, a.stages, shared, tail, index);
+      }
+    }
     if constexpr (S::kLora) {
-      const int index = thread - S::kLoraThread;  // in the LoRA warpgroup
       if constexpr (S::kOneLora) {
         if (index >= 0) SplitKOneLora<T, S>(a, share, layout, memory, shared, index).Run();
       } else {
@@ -221,7 +320,12 @@ __global__ void __launch_bounds__(S::kThreads, 2)
       tail.row_slot[thread] = RowSlot(a, share.row + thread);
     }
     float sums[S::kRows / 8][4] = {};
-    SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
+    if constexpr (S::kBytes) {
+      SplitKByteMainloop<S>(share, a.stages, shared, tail, 0, thread, sums);
+      SplitKAddSecondSums<S>(shared, thread, sums);
+    } else {
+      SplitKMainloop<T, S>(share, a.stages, shared, tail, sums);
+    }
     if constexpr (S::kOneLora) {
       BarrierWait(SharedAddress(&tail.lora_ready), 0);
       const float* const terms = reinterpret_cast<const float*>(memory + layout.terms) + thread;
@@ -287,7 +391,8 @@ void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, CudaStream
   const WeightView& w = *args.w;
   SplitKTensorMaps maps{};
   const int box = a.up_offset > 0 ? S::kChannels / 2 : S::kChannels;
-  if (!MakeTensorMap({w.panels(), w.n(), 1, w.k(), w.k(), 0}, box, stream, &maps.w) ||
+  const int64_t units = w.k() / (S::kBytes ? 2 : 1);  // of two bytes in a row of W
+  if (!MakeTensorMap({w.panels(), w.n(), 1, units, units, 0}, box, stream, &maps.w) ||
       !MakeTensorMap({args.x.data, a.rows, 1, w.k(), args.x.stride[0], 0}, S::kRows, stream,
                      &maps.x)) {
     return;
@@ -303,6 +408,8 @@ void LaunchSplitKTile(const LinearArgs& args, const SplitKPlan& plan, CudaStream
 // Launches the GEMM with this plan. Does not check whether the kernel supports the call; RunSplitK
 // does.
 void LaunchSplitK(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
+// Like LaunchSplitK, but for 8-bit weights; in linear/split_k_bytes.cu.
+void LaunchSplitKBytes(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
 // Like LaunchSplitK, but for a GEMM with LoRA terms; in linear/split_k_lora.cu.
 void LaunchSplitKLora(const LinearArgs& args, const SplitKPlan& plan, CudaStream& stream);
 // SplitKLora::blocks of a call.

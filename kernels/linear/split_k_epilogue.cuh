@@ -10,7 +10,9 @@
 
 namespace quintet::cuda {
 
-constexpr int kSplitKDepth = 64;  // values of k per pipeline stage: 128 bytes per row
+// Values of k per pipeline stage with 16-bit weights: 128 bytes per row of W and of x. With 8-bit
+// weights a stage has twice as many (SplitKTile::kDepth).
+constexpr int kSplitKDepth = 64;
 constexpr int kSplitKMaxStages = 16;
 // The split-K kernel is used for a GEMM with more than 64 rows only if rows * n * k is at most
 // this number. InTwo in split_k.cu makes an exception for some larger GEMMs.
@@ -83,6 +85,7 @@ struct SplitKArgs {
   float* next_squares;
   int64_t next_stride;
 
+  const float* w_scales;  // [n] scales of the channels of 8-bit weights; otherwise null
   SplitKLora lora;
 };
 
@@ -96,19 +99,32 @@ enum class SplitKKind { kSmall, kLarge, kAdds };
 // an adapter of its own or none.
 enum class SplitKAdapters { kNone, kOne, kEach };
 
+// How W is stored: as values of x's type, or one byte each, int8 or e4m3. The kernel converts bytes
+// to bf16, which is exact; x is bf16 then.
+enum class SplitKWeights { kHalf, kInt8, kE4m3 };
+
 // Compile-time sizes of the kernel. kHalves_: whether the kernel supports split RMSNorm: the first
 // half of the norm of y (next_norm) and the second half of the norm of x (x_squares).
 template <int kRowsOfTile, bool kHalves_, SplitKKind kKind,
-          SplitKAdapters kAdapters = SplitKAdapters::kNone>
+          SplitKAdapters kAdapters = SplitKAdapters::kNone,
+          SplitKWeights kWeights_ = SplitKWeights::kHalf>
 struct SplitKTile {
+  static constexpr SplitKWeights kWeights = kWeights_;
+  static constexpr bool kBytes = kWeights != SplitKWeights::kHalf;
   static constexpr int kRows = kRowsOfTile, kChannels = 64;
   static constexpr bool kHalves = kHalves_, kAdds = kKind == SplitKKind::kAdds;
   static constexpr bool kLora = kAdapters != SplitKAdapters::kNone;
   static constexpr bool kOneLora = kAdapters == SplitKAdapters::kOne;
-  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;          // two producer threads
-  static constexpr int kLoraThread = kWarpgroup + (kTwoCopy ? 64 : 32);  // after the producers
-  static constexpr int kThreads = kLoraThread + (kLora ? kWarpgroup : 0);
-  static constexpr int kWBytes = kChannels * 128, kXBytes = kRows * 128;
+  static constexpr bool kTwoCopy = kKind != SplitKKind::kSmall;  // two producer threads
+  // First threads of the producers, and of the LoRA warpgroup or the second consumer (bytes), which
+  // wgmma requires to begin at a multiple of a warpgroup. Thread 0 is the first of the consumer.
+  static constexpr int kProducerThread = kBytes ? 2 * kWarpgroup : kWarpgroup;
+  static constexpr int kAfterProducers = kProducerThread + (kTwoCopy ? 64 : 32);
+  static constexpr int kSecondThread = kBytes ? kWarpgroup : kAfterProducers;
+  static constexpr int kThreads = kAfterProducers + (kLora ? kWarpgroup : 0);
+  static constexpr int kDepth = kBytes ? 2 * kSplitKDepth : kSplitKDepth;  // k per stage
+  static constexpr int kXBoxBytes = kRows * 128;  // x of kSplitKDepth values of k
+  static constexpr int kWBytes = kChannels * 128, kXBytes = kXBoxBytes * (kDepth / kSplitKDepth);
   static constexpr int kStageBytes = kWBytes + kXBytes;
   // Bytes from one row of partial sums to the next in shared memory. The padding avoids bank
   // conflicts when accumulator fragments are stored.
@@ -185,6 +201,12 @@ __device__ __forceinline__ void PrefetchL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" : : "l"(global));
 }
 
+__device__ __forceinline__ void LoadWords(uint32_t shared, uint32_t (&words)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared)
+               : "memory");
+}
 __device__ __forceinline__ float LoadFloat(uint32_t shared) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
@@ -192,6 +214,12 @@ __device__ __forceinline__ float LoadFloat(uint32_t shared) {
 }
 __device__ __forceinline__ void StoreFloat(uint32_t shared, float v) {
   asm volatile("st.shared.f32 [%0], %1;" : : "r"(shared), "f"(v) : "memory");
+}
+__device__ __forceinline__ void StoreFloat4(uint32_t shared, const float (&v)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(shared), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
 }
 // Loads four consecutive values and returns them as f32. In memory they have type f32 if `f32` is
 // true, else T.
@@ -219,7 +247,7 @@ struct SplitKWork {
   int channels;      // columns of y in a tile
   int column;        // first column of the tile
   int row, rows;     // first row of the tile, and rows of y in it
-  int begin, count;  // the k range in steps of kSplitKDepth
+  int begin, count;  // the k range in steps of S::kDepth
 
   __device__ __forceinline__ explicit SplitKWork(const SplitKArgs& a)
       : splits(ClusterSize()),
@@ -228,7 +256,7 @@ struct SplitKWork {
         column(static_cast<int>(blockIdx.x) / splits * channels),
         row(static_cast<int>(blockIdx.y) * S::kRows),
         rows(min(S::kRows, a.rows - row)) {
-    const int all = (a.k + kSplitKDepth - 1) / kSplitKDepth;
+    const int all = (a.k + S::kDepth - 1) / S::kDepth;
     begin = all * rank / splits;
     count = all * (rank + 1) / splits - begin;
   }
@@ -257,6 +285,10 @@ class SplitKEpilogue {
     if constexpr (S::kLora && !S::kOneLora) terms_ = shared + layout.terms + channel_ * 4;
     bias_ = BiasAt(column_);
     up_bias_ = Gated() ? BiasAt(a.up_offset + column_) : float4{};
+    if constexpr (S::kBytes) {
+      scale_ = ScaleAt(column_);
+      up_scale_ = Gated() ? ScaleAt(a.up_offset + column_) : float4{};
+    }
     if (Begins()) {
       gamma_ = *reinterpret_cast<const float4*>(a.next_gamma + column_);
     }
@@ -343,6 +375,11 @@ class SplitKEpilogue {
     return LoadFour<T>(static_cast<const char*>(a_.out_bias) + at * bytes, a_.y_f32);
   }
 
+  __device__ __forceinline__ float4 ScaleAt(int at) {
+    if (column_ >= a_.columns) return {};
+    return __ldg(reinterpret_cast<const float4*>(a_.w_scales + at));
+  }
+
   // Runs the epilogue for the rows of this thread, kAtOnce at a time, so that the shared memory
   // latencies of several rows overlap. kSimple: the activation is kNone, kRelu or kGeluTanh.
   template <int kAtOnce, bool kSimple>
@@ -369,12 +406,12 @@ class SplitKEpilogue {
         if (Finishes()) alpha[i] *= LoadFloat(scales_ + (row < rows_ ? row : first) * 4);
       }
       float4 v[kAtOnce];
-      Sum(sums_, at, alpha, bias_, first, 0, v);
+      Sum(sums_, at, alpha, scale_, bias_, first, 0, v);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) v[i] = Activate<kSimple>(v[i]);
       if (Gated()) {
         float4 up[kAtOnce];
-        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_bias_, first, 1, up);
+        Sum(sums_ + S::kChannels / 2 * 4, at, alpha, up_scale_, up_bias_, first, 1, up);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           v[i] = {v[i].x * up[i].x, v[i].y * up[i].y, v[i].z * up[i].z, v[i].w * up[i].w};
@@ -450,13 +487,14 @@ class SplitKEpilogue {
     }
   }
 
-  // v[i] = alpha[i] * (partial sums of all CTAs, added in rank order, + LoRA term) + bias, for
-  // kAtOnce rows, every step_-th one from `first` on. The partial sums of row i begin at[i] bytes
-  // after `sums` in shared memory.
+  // v[i] = alpha[i] * scale * (partial sums of all CTAs, added in rank order, + LoRA term) + bias,
+  // for kAtOnce rows, every step_-th one from `first` on; scale is 1 with 16-bit weights. The
+  // partial sums of row i begin at[i] bytes after `sums` in shared memory.
   template <int kAtOnce>
   __device__ __forceinline__ void Sum(uint32_t sums, const uint32_t (&at)[kAtOnce],
-                                      const float (&alpha)[kAtOnce], const float4& bias, int first,
-                                      int half, float4 (&v)[kAtOnce]) {
+                                      const float (&alpha)[kAtOnce], const float4& scale,
+                                      const float4& bias, int first, int half,
+                                      float4 (&v)[kAtOnce]) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) v[i] = LoadFloat4(sums + at[i]);
 #pragma unroll 1
@@ -478,6 +516,12 @@ class SplitKEpilogue {
         v[i] = {v[i].x + term.x, v[i].y + term.y, v[i].z + term.z, v[i].w + term.w};
       }
     }
+    if constexpr (S::kBytes) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        v[i] = {v[i].x * scale.x, v[i].y * scale.y, v[i].z * scale.z, v[i].w * scale.w};
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       v[i] = {fmaf(alpha[i], v[i].x, bias.x), fmaf(alpha[i], v[i].y, bias.y),
@@ -494,6 +538,7 @@ class SplitKEpilogue {
   uint32_t terms_;                     // kEach: shared memory address of the LoRA terms
   int block_bytes_;                    // bytes between the partial sums of two CTAs
   float4 bias_, up_bias_, gamma_;
+  float4 scale_, up_scale_;  // S::kBytes: scales of the channels
 };
 
 // Offset of a row's slot in the KV cache, in elements; -1 if the row is not stored.

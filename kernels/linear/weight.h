@@ -16,8 +16,8 @@ class LinearWeight : public WeightView {
  public:
   // Allocates memory for W. `gated`: W consists of n/2 gate rows and then n/2 up rows. On the CPU
   // the two halves are interleaved in memory, so that one GEMM yields both halves of a gated
-  // activation together. With a `device`, W is row-major in device memory, and the Device object
-  // must outlive the calls of Pack.
+  // activation together. With a `device`, W is in device memory, and the Device object must outlive
+  // the calls of Pack.
   static absl::StatusOr<LinearWeight> Allocate(int64_t n, int64_t k, WeightType type, bool gated,
                                                Device* device = nullptr);
   // Takes the arguments of Allocate but allocates no memory. The result has no values and serves

@@ -132,15 +132,18 @@ __device__ __forceinline__ void WarpgroupFenceOperand(T (&values)[kCount][4]) {
 // QT_WGMMA_OF for 16-bit operands, 16 values of k.
 #define QT_WGMMA_SHARED(size, type, ...) \
   QT_WGMMA_OF(size, "k16.f32." type "." type, ", 1, 1, 0, 0", __VA_ARGS__)
-// The asm statement of a wgmma with operand a in registers and operand b in shared memory,
-// MN-major. Parameters as in QT_WGMMA_OF.
-#define QT_WGMMA_REGISTERS(size, type, registers, a_names, b_name, p_name, ...)             \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                   \
-               ", 0;\n"                                                                     \
-               "wgmma.mma_async.sync.aligned." size "k16.f32." type "." type " {" registers \
-               "}, {" a_names "}, " b_name ", p, 1, 1, 1;\n}\n"                             \
-               : __VA_ARGS__                                                                \
+// The asm statement of a wgmma with operand a in registers and operand b in shared memory, 16
+// values of k. transposed: "1" if b is MN-major, "0" if it is K-major. The other parameters are
+// those of QT_WGMMA_OF.
+#define QT_WGMMA_REGISTERS_OF(size, type, transposed, registers, a_names, b_name, p_name, ...) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p_name                                      \
+               ", 0;\n"                                                                        \
+               "wgmma.mma_async.sync.aligned." size "k16.f32." type "." type " {" registers    \
+               "}, {" a_names "}, " b_name ", p, 1, 1, " transposed ";\n}\n"                   \
+               : __VA_ARGS__                                                                   \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate ? 1 : 0))
+#define QT_WGMMA_REGISTERS(size, type, ...) QT_WGMMA_REGISTERS_OF(size, type, "1", __VA_ARGS__)
+#define QT_WGMMA_REGISTERS_K(size, type, ...) QT_WGMMA_REGISTERS_OF(size, type, "0", __VA_ARGS__)
 
 #define QT_REGISTERS_8 "%0, %1, %2, %3"
 #define QT_REGISTERS_16 QT_REGISTERS_8 ", %4, %5, %6, %7"
@@ -151,19 +154,20 @@ __device__ __forceinline__ void WarpgroupFenceOperand(T (&values)[kCount][4]) {
 #define QT_REGISTERS_128 QT_REGISTERS_64 ", " QT_R32 ", " QT_R48
 #define QT_REGISTERS_256 QT_REGISTERS_128 ", " QT_R64 ", " QT_R80 ", " QT_R96 ", " QT_R112
 
-// Defines Wgmma(c [64 x columns], a, b, accumulate) for 16 values of k. kind: SHARED or REGISTERS,
-// the place of operand a. The arguments after `columns` are passed to QT_WGMMA_SHARED or
-// QT_WGMMA_REGISTERS.
-#define QT_WGMMA(kind, declared_a, columns, ...)                                           \
-  template <typename T>                                                                    \
-  __device__ __forceinline__ void Wgmma(float(&c)[columns / 8][4], declared_a, uint64_t b, \
-                                        bool accumulate) {                                 \
-    if constexpr (std::is_same_v<T, __half>) {                                             \
-      QT_WGMMA_##kind("m64n" #columns, "f16", QT_REGISTERS_##columns, __VA_ARGS__);        \
-    } else {                                                                               \
-      QT_WGMMA_##kind("m64n" #columns, "bf16", QT_REGISTERS_##columns, __VA_ARGS__);       \
-    }                                                                                      \
+// Defines name(c [64 x columns], a, b, accumulate) for 16 values of k. kind: SHARED, REGISTERS or
+// REGISTERS_K, the place of operand a and the order of b. The arguments after `columns` are passed
+// to QT_WGMMA_SHARED, QT_WGMMA_REGISTERS or QT_WGMMA_REGISTERS_K.
+#define QT_WGMMA_NAMED(name, kind, declared_a, columns, ...)                              \
+  template <typename T>                                                                   \
+  __device__ __forceinline__ void name(float(&c)[columns / 8][4], declared_a, uint64_t b, \
+                                       bool accumulate) {                                 \
+    if constexpr (std::is_same_v<T, __half>) {                                            \
+      QT_WGMMA_##kind("m64n" #columns, "f16", QT_REGISTERS_##columns, __VA_ARGS__);       \
+    } else {                                                                              \
+      QT_WGMMA_##kind("m64n" #columns, "bf16", QT_REGISTERS_##columns, __VA_ARGS__);      \
+    }                                                                                     \
   }
+#define QT_WGMMA(kind, ...) QT_WGMMA_NAMED(Wgmma, kind, __VA_ARGS__)
 
 // Wgmma with both operands in shared memory: c [64 x columns] = a b^T, plus the old c if
 // `accumulate`.
@@ -173,14 +177,22 @@ QT_WGMMA(SHARED, uint64_t a, 64, "%32", "%33", "%34", QT_C8(0))
 QT_WGMMA(SHARED, uint64_t a, 80, "%40", "%41", "%42", QT_C8(0), QT_C1(8), QT_C1(9))
 QT_WGMMA(SHARED, uint64_t a, 128, "%64", "%65", "%66", QT_C8(0), QT_C8(8))
 QT_WGMMA(SHARED, uint64_t a, 256, "%128", "%129", "%130", QT_C8(0), QT_C8(8), QT_C8(16), QT_C8(24))
-// Wgmma with operand a in registers: c [64 x columns] = a b, plus the old c if `accumulate`. Each
-// warp's registers of a have the A fragment layout of mma.m16n8k16.
+// Wgmma with operand a in registers and b MN-major: c [64 x columns] = a b, plus the old c if
+// `accumulate`. Each warp's registers of a have the A fragment layout of mma.m16n8k16.
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 8, "%4, %5, %6, %7", "%8", "%9", QT_C1(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36", "%37", QT_C8(0))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 72, "%36, %37, %38, %39", "%40", "%41", QT_C8(0),
          QT_C1(8))
 QT_WGMMA(REGISTERS, const uint32_t (&a)[4], 128, "%64, %65, %66, %67", "%68", "%69", QT_C8(0),
          QT_C8(8))
+
+// The same with b K-major: c = a b^T.
+QT_WGMMA_NAMED(WgmmaKMajor, REGISTERS_K, const uint32_t (&a)[4], 16, "%8, %9, %10, %11", "%12",
+               "%13", QT_C1(0), QT_C1(1))
+QT_WGMMA_NAMED(WgmmaKMajor, REGISTERS_K, const uint32_t (&a)[4], 32, "%16, %17, %18, %19", "%20",
+               "%21", QT_C4(0))
+QT_WGMMA_NAMED(WgmmaKMajor, REGISTERS_K, const uint32_t (&a)[4], 64, "%32, %33, %34, %35", "%36",
+               "%37", QT_C8(0))
 
 // Wgmma with 8-bit operands in shared memory, 32 values of k: e4m3 with f32 sums, or int8 with i32
 // sums. A 128-byte row holds 128 values. MakeSmemDescriptor makes the descriptors here, too.
@@ -226,8 +238,11 @@ __device__ __forceinline__ void ByteWgmma(int32_t (&c)[16][4], uint64_t a, uint6
 #undef QT_I1
 #undef QT_I8
 #undef QT_WGMMA
+#undef QT_WGMMA_NAMED
 #undef QT_WGMMA_OF
 #undef QT_WGMMA_SHARED
 #undef QT_WGMMA_REGISTERS
+#undef QT_WGMMA_REGISTERS_K
+#undef QT_WGMMA_REGISTERS_OF
 
 }  // namespace quintet::cuda

@@ -357,6 +357,21 @@ void BenchEncoderLinear(GpuBench& bench) {
   }
 }
 
+// Measures the GEMMs of decoder steps of T5-base and Flan-T5-XL with weights of 16 and 8 bits.
+void BenchStepLinear(GpuBench& bench) {
+  for (WeightType type : {WeightType::kBF16, WeightType::kI8, WeightType::kF8}) {
+    for (int64_t rows : {1, 4, 8, 16, 32, 64, 96, 128, 4096}) {
+      for (const Shape& s : {Shape{768, 2304}, Shape{768, 32128}, Shape{2048, 6144}}) {
+        BenchLinear(bench, rows, s.k, s.n, DType::kBF16, type);
+      }
+      for (const Shape& s : {Shape{768, 768}, Shape{2048, 2048}, Shape{5120, 2048}}) {
+        BenchLinear(bench, rows, s.k, s.n, DType::kF32, type);
+      }
+      BenchGatedLinear(bench, rows, 2048, 10240, type);
+    }
+  }
+}
+
 void BenchAll(GpuBench& bench) {
   for (int64_t rows : {32, 128, 512, 4096, 16384}) {
     for (int64_t d : {768, 2048}) {
@@ -382,14 +397,7 @@ void BenchAll(GpuBench& bench) {
   }
   BenchLoraShapes(bench);
   for (int64_t rows : {1, 32, 128}) BenchLinear(bench, rows, 768, 32128, DType::kF32);
-  for (WeightType type : {WeightType::kI8, WeightType::kF8}) {
-    for (const Shape& s :
-         {Shape{768, 2304}, Shape{768, 32128}, Shape{2048, 6144}, Shape{2048, 10240}}) {
-      for (int64_t rows : {1, 8, 32, 128, 4096}) {
-        BenchLinear(bench, rows, s.k, s.n, DType::kBF16, type);
-      }
-    }
-  }
+  BenchStepLinear(bench);
   BenchEncoderLinear(bench);
   for (const CrossCase& c :
        {CrossCase{"t5-base", 12, 12, 768, 32, 128}, CrossCase{"t5-base", 12, 12, 768, 32, 512},

@@ -320,8 +320,10 @@ TEST_CASE("an 8-bit GEMM makes only rows with NaN or infinity NaN", "[linear][by
 }
 
 TEST_CASE("GEMMs that cannot multiply 8-bit values use weights alone", "[linear][byte_gemm]") {
+  // With 257 rows, since weights alone may have a kernel of their own up to 256.
   for (const ByteGemmCase& shape :
-       {ByteGemmCase{.k = 40}, ByteGemmCase{.columns = 132}, ByteGemmCase{.rows = 20}}) {
+       {ByteGemmCase{.k = 40}, ByteGemmCase{.rows = 257, .columns = 132},
+        ByteGemmCase{.rows = 20}}) {
     ForEachType(shape, [](const ByteGemmCase& c, TestBackend& backend) {
       ByteGemmProblem problem(c, backend);
       const WeightType alone = c.type == WeightType::kF8W8A8 ? WeightType::kF8 : WeightType::kI8;

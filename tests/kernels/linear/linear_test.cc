@@ -116,20 +116,6 @@ DType OperandType(WeightType type, const Device* device) {
   return ActivationType(type, device);
 }
 
-// Returns the weights that the GEMM effectively multiplies by: w rounded to the weight type or, for
-// quantized types, quantized and dequantized.
-std::vector<float> Stored(const LinearCase& c, const LinearInputs& in) {
-  if (!IsQuantized(c.type)) return RoundedTo(WeightDType(c.type), in.w);
-  std::vector<char> q(in.w.size());
-  std::vector<float> scales(static_cast<size_t>(c.n)), w(in.w.size());
-  QuantizeRows(Tensor::F32(in.w.data(), {c.n, c.k}),
-               Tensor::Dense(q.data(), WeightDType(c.type), {c.n, c.k}),
-               Tensor::F32(scales.data(), {c.n}));
-  ConvertToF32(q.data(), WeightDType(c.type), c.n * c.k, w.data());
-  for (size_t i = 0; i < w.size(); ++i) w[i] *= scales[i / static_cast<size_t>(c.k)];
-  return w;
-}
-
 // Reference: computes y by loops in double from the stored (rounded) weights, and for i8 weights on
 // a CPU also from the quantized x. The output of Linear therefore differs only by the rounding of
 // its own arithmetic. Elements of y in columns that the test does not compare are 0.
@@ -168,6 +154,14 @@ std::vector<double> Reference(const LinearCase& c, const LinearInputs& in,
   return y;
 }
 
+// Whether a GPU certainly multiplies by quantized weights without rounding them to bf16.
+bool MultipliesBytes(const LinearCase& c, TestBackend& backend) {
+  if (c.scatter || c.x_gap % 8 != 0) return false;
+  if (c.rows <= 32 && c.k % 64 == 0) return true;
+  return backend.device()->hopper() && c.rows <= 128 && c.k % 64 == 0 && c.columns() % 4 == 0 &&
+         c.x_type == DType::kBF16;
+}
+
 void Check(const LinearCase& c, TestBackend& backend) {
   INFO("rows " << c.rows << " n " << c.n << " k " << c.k << " weights " << static_cast<int>(c.type)
                << " x " << DTypeName(c.x_type) << " y " << DTypeName(c.y_type) << " gated "
@@ -176,7 +170,8 @@ void Check(const LinearCase& c, TestBackend& backend) {
                << static_cast<int>(c.activation));
   const LinearInputs in = MakeInputs(c);
   const std::vector<float> y = Run(c, in, MakeWeight(c, in, backend), backend);
-  const std::vector<double> expected = Reference(c, in, Stored(c, in), backend.device());
+  const std::vector<double> expected =
+      Reference(c, in, StoredWeights(in.w, c.n, c.k, c.type), backend.device());
   REQUIRE(y.size() == expected.size());
   double most = 1e-3, error = 0;
   for (double v : expected) most = std::max(most, std::fabs(v));
@@ -193,11 +188,11 @@ void Check(const LinearCase& c, TestBackend& backend) {
   if (operand != DType::kF32 && (c.gated || c.scatter || c.activation != Activation::kNone)) {
     rounding = std::max(rounding, RoundingError(operand));
   }
-  // On a GPU only the kernel for few rows multiplies quantized weights directly. The other paths
-  // round each dequantized weight. The tolerance for this rounding grows with the magnitude of the
-  // k terms of the sum, which can be much larger than the magnitude of the sum.
-  const bool as_bytes = c.rows <= 32 && c.k % 64 == 0 && c.x_gap == 0 && !c.scatter;
-  if (backend.device() != nullptr && IsQuantized(c.type) && !as_bytes) {
+  // On a GPU only the kernels for few and for tens of rows (on Hopper) multiply quantized weights
+  // directly. The other paths round each dequantized weight. The tolerance for this rounding grows
+  // with the magnitude of the k terms of the sum, which can be much larger than the magnitude of
+  // the sum.
+  if (backend.device() != nullptr && IsQuantized(c.type) && !MultipliesBytes(c, backend)) {
     rounding = std::max(rounding, RoundingError(operand));
     // In a gated GEMM the error of the gate is multiplied by the magnitude of the up projection,
     // and vice versa.
@@ -297,18 +292,20 @@ TEST_CASE("GEMMs of few rows equal the reference", "[linear][sweep]") {
   CheckEverywhere({.rows = 4, .n = 9000, .k = 512});  // more blocks than are resident on a GPU
 }
 
-// Checks test case `c` on a GPU with 16-bit weights, x of the same type, and y once of that type
-// and once f32. On the CPU everything is f32. There, large cases (those that compare only a sample
-// of y's columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
+// Checks test case `c` on a GPU with weights of 16 and 8 bits, x of 16 bits, and y once of the type
+// of x and once f32. On the CPU everything is f32. There, large cases (those that compare only a
+// sample of y's columns, sample > 1) are skipped, since they target the tiles of GPU kernels.
 void CheckHalfOperands(LinearCase c) {
   ForEachBackend([&](TestBackend& backend) {
     if (backend.device() == nullptr) {
       if (c.sample == 1) Check(c, backend);
       return;
     }
-    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
-      for (DType y_type : {WeightDType(type), DType::kF32}) {
-        c.type = type, c.x_type = WeightDType(type), c.y_type = y_type;
+    for (WeightType type :
+         {WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {
+      const DType operand = OperandType(type, backend.device());
+      for (DType y_type : {operand, DType::kF32}) {
+        c.type = type, c.x_type = operand, c.y_type = y_type;
         Check(c, backend);
       }
     }
@@ -317,16 +314,16 @@ void CheckHalfOperands(LinearCase c) {
 
 // Row lengths of y (n, or n / 2 if gated) are multiples of 4 elements here, because the Hopper
 // kernel requires it.
-TEST_CASE("16-bit GEMMs of tens of rows equal the reference", "[linear]") {
+TEST_CASE("GEMMs of tens of rows of 16 bits equal the reference", "[linear]") {
   for (int64_t rows : {9, 33, 128, 256}) {
     CheckHalfOperands({.rows = rows, .n = 72, .k = 200, .bias = true});
     CheckHalfOperands({.rows = rows, .n = 72, .k = 64, .gated = true, .residual = true});
   }
 }
 
-TEST_CASE("16-bit GEMMs of tens to hundreds of rows equal the reference", "[linear][sweep]") {
+TEST_CASE("GEMMs of tens to hundreds of rows of 16 bits equal the reference", "[linear][sweep]") {
   for (int64_t rows : {9, 16, 17, 31, 33, 64, 100, 127, 128, 129, 255, 256}) {
-    for (int64_t k : {32, 72, 520}) {
+    for (int64_t k : {32, 72, 448, 520}) {
       CheckHalfOperands({.rows = rows, .n = 65 + 2 * (rows % 2), .k = k, .bias = true});
       CheckHalfOperands({.rows = rows, .n = 136, .k = k, .residual = true, .alias = true});
       CheckHalfOperands({.rows = rows,
@@ -352,7 +349,7 @@ TEST_CASE("16-bit GEMMs of tens to hundreds of rows equal the reference", "[line
 }
 
 // On Hopper, these GEMMs run through the split-K kernel or the 2-CTA kernel.
-TEST_CASE("16-bit GEMMs of about a hundred rows with large weights equal the reference",
+TEST_CASE("GEMMs of about a hundred rows of 16 bits with large weights equal the reference",
           "[linear]") {
   for (int64_t rows : Pick<int64_t>({64, 65, 100, 127, 128, 129}, {65, 128})) {
     CheckHalfOperands(

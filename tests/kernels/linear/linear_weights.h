@@ -1,14 +1,16 @@
-// Shared by the GEMM tests: indices, random values, the weight types that a backend supports, and
-// activation functions in double.
+// Shared by the GEMM tests: indices, random values, weights and their types, and activation
+// functions in double.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear/linear.h"
 #include "kernels/linear/weight.h"
+#include "tests/kernels/test_backend.h"
 
 namespace quintet {
 
@@ -29,6 +31,21 @@ inline LinearWeight MakeWeight(const std::vector<float>& w, int64_t n, int64_t k
   LinearWeight weight = *LinearWeight::Allocate(n, k, type, gated, device);
   weight.Pack(0, Tensor::F32(w.data(), {n, k}));
   return weight;
+}
+
+// Returns the values by which a GEMM with the weights w [n, k] of this type multiplies: w rounded
+// or, for quantised types, quantised and dequantised.
+inline std::vector<float> StoredWeights(std::vector<float> w, int64_t n, int64_t k,
+                                        WeightType type) {
+  const DType dtype = WeightDType(type);
+  if (!IsQuantized(type)) return RoundedTo(dtype, std::move(w));
+  std::vector<char> bytes(w.size());
+  std::vector<float> scales(At(n)), values(w.size());
+  QuantizeRows(Tensor::F32(w.data(), {n, k}), Tensor::Dense(bytes.data(), dtype, {n, k}),
+               Tensor::F32(scales.data(), {n}));
+  ConvertToF32(bytes.data(), dtype, n * k, values.data());
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / At(k)];
+  return values;
 }
 
 inline std::vector<WeightType> Types(Device* device = nullptr) {

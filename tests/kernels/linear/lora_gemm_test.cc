@@ -256,28 +256,13 @@ struct MergedCase {
   int32_t adapter = 1;
 };
 
-// Returns the values of `w` [n, k] after conversion to `type`: rounded, or quantized and
-// dequantized.
-std::vector<float> Packed(std::vector<float> w, int64_t n, int64_t k, WeightType type) {
-  if (!IsQuantized(type)) return RoundedTo(WeightDType(type), std::move(w));
-  std::vector<char> bytes(w.size());
-  std::vector<float> scales(static_cast<size_t>(n));
-  const DType dtype = WeightDType(type);
-  QuantizeRows(Tensor::F32(w.data(), {n, k}), Tensor::Dense(bytes.data(), dtype, {n, k}),
-               Tensor::F32(scales.data(), {n}));
-  std::vector<float> values(w.size());
-  ConvertToF32(bytes.data(), dtype, static_cast<int64_t>(w.size()), values.data());
-  for (size_t i = 0; i < values.size(); ++i) values[i] *= scales[i / static_cast<size_t>(k)];
-  return values;
-}
-
 void CheckMerged(const MergedCase& c, WeightType type, TestBackend& backend) {
   Stream& stream = backend.stream();
   const DType dtype = ActivationType(type, backend.device());
   const int64_t n = c.parts * c.part_columns, columns = c.gated ? n / 2 : n;
   const Adapters adapters({c.parts, c.part_columns, c.k}, dtype, backend);
   const std::vector<float> x = RoundedTo(dtype, Random(c.rows * c.k, 1, 2.0f));
-  const std::vector<float> w = Packed(Random(n * c.k, 2, 0.1f), n, c.k, type);
+  const std::vector<float> w = StoredWeights(Random(n * c.k, 2, 0.1f), n, c.k, type);
   const std::vector<float> before = RoundedTo(dtype, Random(c.rows * columns, 3));
   const LinearWeight weight = MakeWeight(w, n, c.k, type, c.gated, backend.device());
   LinearArgs args;

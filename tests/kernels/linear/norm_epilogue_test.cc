@@ -41,7 +41,8 @@ std::vector<float> RunSeparateOps(LinearArgs args, const Tensor& cache_memory,
 
 TEST_CASE("GEMMs with fused norm and fused KV store equal the separate ops", "[linear]") {
   ForEachBackend([](TestBackend& backend) {
-    for (WeightType type : {WeightType::kBF16, WeightType::kF16}) {
+    for (WeightType type :
+         {WeightType::kBF16, WeightType::kF16, WeightType::kI8, WeightType::kF8}) {
       for (int64_t rows : {1, 3, 8, 13, 32, 33, 100, 129, 256}) {
         const int64_t k = 640, inner = 4 * 24;
         if (!WeightTypeSupported(type, backend.device())) continue;

@@ -22,6 +22,7 @@ constexpr float kLargeEps = 1e-3f;  // large enough to matter
 struct SplitNormCase {
   int64_t rows, k, d, n;
   bool gated = false;
+  WeightType type = WeightType::kBF16;  // of W1 and W2
 };
 
 struct First {
@@ -57,14 +58,14 @@ class Halves {
   Halves(const SplitNormCase& c, TestBackend& backend)
       : c_(c),
         backend_(backend),
-        w1_(RoundedTo(DType::kBF16, Random(c.d * c.k, 1, 0.1f))),
-        w2_(RoundedTo(DType::kBF16, Random(c.n * c.d, 2, 0.1f))),
+        w1_(StoredWeights(Random(c.d * c.k, 1, 0.1f), c.d, c.k, c.type)),
+        w2_(StoredWeights(Random(c.n * c.d, 2, 0.1f), c.n, c.d, c.type)),
         x_(RoundedTo(DType::kBF16, Random(c.rows * c.k, 3))),
         before_(Random(c.rows * c.d, 4, 20.0f)),
         gamma_(Random(c.d, 5)),
         bias_(Random(c.n, 6)),
-        first_(MakeWeight(w1_, c.d, c.k, WeightType::kBF16, false, backend.device())),
-        second_(MakeWeight(w2_, c.n, c.d, WeightType::kBF16, c.gated, backend.device())) {}
+        first_(MakeWeight(w1_, c.d, c.k, c.type, false, backend.device())),
+        second_(MakeWeight(w2_, c.n, c.d, c.type, c.gated, backend.device())) {}
 
   int64_t parts() const { return SplitNormParts(first_, c_.rows, backend_.stream()); }
   bool can() const {
@@ -173,15 +174,19 @@ bool TakesBF16(TestBackend& backend) {
   return WeightTypeSupported(WeightType::kBF16, backend.device());
 }
 
-void CheckHalves(const SplitNormCase& c, TestBackend& backend) {
-  if (!TakesBF16(backend)) return;
-  Halves halves(c, backend);
-  INFO("rows " << c.rows << " k " << c.k << " d " << c.d << " n " << c.n << " gated " << c.gated);
-  if (!halves.can()) return;
-  const First first = halves.RunFirst(0, c.rows);
-  halves.CheckFirst(first);
-  halves.CheckSecond(first, DType::kF32);
-  halves.CheckSecond(first, DType::kBF16);
+void CheckHalves(SplitNormCase c, TestBackend& backend) {
+  for (const WeightType type : {WeightType::kBF16, WeightType::kI8, WeightType::kF8}) {
+    c.type = type;
+    if (!WeightTypeSupported(type, backend.device())) continue;
+    Halves halves(c, backend);
+    INFO("rows " << c.rows << " k " << c.k << " d " << c.d << " n " << c.n << " gated " << c.gated
+                 << " type " << WeightTypeName(type));
+    if (!halves.can()) continue;
+    const First first = halves.RunFirst(0, c.rows);
+    halves.CheckFirst(first);
+    halves.CheckSecond(first, DType::kF32);
+    halves.CheckSecond(first, DType::kBF16);
+  }
 }
 
 TEST_CASE("GEMMs with split RMSNorm equal the separate ops", "[linear]") {
@@ -208,10 +213,12 @@ TEST_CASE("split RMSNorm is supported for the documented GEMMs only", "[linear]"
       const LinearWeight gated = *LinearWeight::Describe(256, 2048, type, true, device);
       const LinearWeight shallow = *LinearWeight::Describe(256, 1024, type, false, device);
       const LinearWeight odd = *LinearWeight::Describe(250, 2048, type, false, device);
-      const bool shares = device != nullptr && type == WeightType::kBF16;
+      const bool half = device != nullptr && type == WeightType::kBF16;
+      const bool bytes = device != nullptr && IsQuantized(type);
       for (int64_t rows : {1, 8, 9, 64, 256, 1024}) {
         const bool few = rows <= 8, tens = !few && rows <= 64;
-        const bool hopper = shares && device->hopper();
+        const bool hopper = (half || bytes) && device->hopper();
+        const bool shares = half || hopper;
         INFO("rows " << rows << " type " << WeightTypeName(type));
         const int64_t parts = SplitNormParts(w, rows, backend.stream());
         if (few) CHECK((parts > 0) == shares);
@@ -221,7 +228,8 @@ TEST_CASE("split RMSNorm is supported for the documented GEMMs only", "[linear]"
         CHECK(SplitNormParts(gated, rows, backend.stream()) == 0);
         CHECK(SplitNormParts(odd, rows, backend.stream()) == 0);
         if (few) CHECK(SupportsSplitNormInput(gated, rows, backend.stream()) == shares);
-        if (few) CHECK(!SupportsSplitNormInput(shallow, rows, backend.stream()));
+        if (few)
+          CHECK(SupportsSplitNormInput(shallow, rows, backend.stream()) == (bytes && hopper));
         if (tens) CHECK(SupportsSplitNormInput(gated, rows, backend.stream()) == hopper);
         if (!shares) CHECK(!SupportsSplitNormInput(w, rows, backend.stream()));
       }
