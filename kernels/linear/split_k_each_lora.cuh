@@ -149,6 +149,7 @@ class SplitKEachLora {
     for (int next = index + ctas * kWarps; next < items; next += ctas * kWarps) Prefetch(next);
     if (finds) FindRow(row_adapter);
     NamedBarrierSync(kBarrier, kWarpgroup);
+    if constexpr (!S::kTwoCopy) PrefetchColumns();  // with large weights it takes longer
     WaitForKernelsBefore();
     const uint64_t tag = tail_.lora_tag;
     while (index < items) {
@@ -209,6 +210,19 @@ class SplitKEachLora {
     const auto* const from = static_cast<const T*>(entry.a) + (item.rank + lane_ % 16) * a_.k + k;
     if (k < a_.k) PrefetchL2(from);
     if (k + kLine < a_.k) PrefetchL2(from + kLine);
+  }
+
+  // Prefetches to L2 the columns of b that this CTA multiplies. 16 lanes share a row.
+  __device__ __forceinline__ void PrefetchColumns() const {
+    constexpr int kLine = 128, kLanes = 16;  // bytes
+    for (int i = thread_ / kLanes; i < finishes_ * halves_; i += kWarpgroup / kLanes) {
+      const SplitKLoraRow& row = rows_[i / halves_];
+      const int half = i % halves_;
+      const int bytes = S::kChannels / halves_ * row.rank[half] * static_cast<int>(sizeof(T));
+      for (int at = thread_ % kLanes * kLine; at < bytes; at += kLanes * kLine) {
+        PrefetchL2(static_cast<const unsigned char*>(row.b[half]) + at);
+      }
+    }
   }
 
   __device__ __forceinline__ void MultiplyItem(const Item& item, const uint4 (&factors)[kLoraBlock],
