@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/placement.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/runtime/device_waits.h"
 #include "models/checkpoint/find_model.h"
@@ -298,7 +299,10 @@ absl::Status CheckShapes(const Session& session, const BenchFlags& flags) {
 absl::Status MakeRoom(const BenchFlags& flags, ModelFlags* model) {
   QT_ASSIGN_OR_RETURN(const std::string directory, FindModel(model->model, model->follow_symlinks));
   QT_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
-  const double token_bytes = 8.0 * static_cast<double>(config.decoder_layers * config.inner());
+  // The device, and with it the type of a cache that is not fp8, is not known yet.
+  const int64_t value_bytes = HasFp8Cache(model->placement) ? 1 : 4;
+  const auto token_bytes =
+      static_cast<double>(2 * config.decoder_layers * config.inner() * value_bytes);
   constexpr int64_t kLeastRunning = 64, kLeastCacheMib = 1024;
   for (const Shape& shape : Shapes(flags)) {
     model->max_input_tokens = std::max(model->max_input_tokens, shape.input_tokens);
