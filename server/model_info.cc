@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/placement.h"
 #include "engine/request.h"
 #include "server/proto_conversion.h"
 
@@ -50,6 +51,7 @@ void WriteModelInfo(const ModelHost& host, const CallContext& context,
         std::min<int64_t>(modules->max_tokens, std::numeric_limits<uint32_t>::max())));
   }
   response->set_device(host.options().placement.device);
+  response->set_cache_dtype(CacheTypeName(host.options().placement, config));
   response->set_model_version(host.version());
   const HostOptions& options = host.options();
   v1::Limits* limits = response->mutable_limits();

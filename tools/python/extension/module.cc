@@ -419,6 +419,7 @@ class PythonModel {
     info["head"] = HeadName(session.config.head);
     info["device"] = session.flags.placement.device;
     info["dtype"] = WeightTypeName(WeightTypeOf(session.flags.placement, session.config));
+    info["cache_dtype"] = CacheTypeName(session.flags.placement, session.config);
     info["parameters"] = session.model->parameters();
     info["vocab"] = session.config.vocab;
     info["d_model"] = session.config.d_model;

@@ -447,6 +447,7 @@ def read_info(answer: Any) -> results.ModelInfo:
         head=answer.head,
         device=answer.device,
         dtype=answer.dtype,
+        cache_dtype=answer.cache_dtype,
         parameters=answer.parameters,
         vocab=answer.vocab,
         d_model=answer.d_model,

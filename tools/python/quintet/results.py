@@ -189,6 +189,7 @@ class ModelInfo:
     head: str
     device: str  # cpu, cuda or cuda:N
     dtype: str  # type of the GEMM weights
+    cache_dtype: str  # type of the keys and values in the KV cache: f32, bf16, f16 or fp8
     parameters: int
     vocab: int
     d_model: int
