@@ -2,12 +2,15 @@
 results, so that a program switches between a server and a local model by changing one line."""
 
 import asyncio
+import concurrent.futures
 import dataclasses
+import hashlib
 import inspect
 import itertools
 import threading
 import time
 
+import grpc
 import numpy
 import pytest
 
@@ -252,6 +255,7 @@ def test_health_and_limits(server, remote):
     assert info.limits.max_inputs == 64 and info.limits.max_beams == 32
     assert info.limits.max_input_tokens == info.max_input_tokens
     assert info.limits.max_running_sequences == info.max_num_seqs
+    assert (info.dtype, info.cache_dtype) == ("f32", "f32")
 
     async def work():
         asked = []
@@ -269,6 +273,71 @@ def test_health_and_limits(server, remote):
         assert responses[-1].info.usage.output_tokens > 0
 
     asyncio.run(work())
+
+
+class _Listener(grpc.GenericRpcHandler):
+    """Answers every call with UNIMPLEMENTED, and keeps the methods and the input hashes."""
+
+    def __init__(self):
+        self.calls: list[tuple[str, str | None]] = []
+
+    def service(self, call):
+        metadata = dict(call.invocation_metadata)
+        self.calls.append((call.method.rsplit("/")[-1], metadata.get("quintet-input-hash")))
+
+
+@pytest.fixture
+def listener():
+    """A server that only listens; `target` is its address."""
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    handler = _Listener()
+    server.add_generic_rpc_handlers((handler,))
+    handler.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield handler
+    server.stop(None)
+
+
+def test_requests_of_one_input_have_its_hash(listener):
+    of_text = hashlib.sha256("straße".encode()).hexdigest()[:16]
+    ids = pb.TokenIds(ids=[5, 7]).SerializeToString()
+    of_ids = hashlib.sha256(ids).hexdigest()[:16]
+
+    def listed(error):
+        return [error] if isinstance(error, quintet.Error) else error
+
+    with quintet.Client(listener.target) as client:
+        keep = {"on_error": "return"}
+        listed(client.generate("straße", **keep))
+        listed(client.generate([5, 7], **keep))
+        listed(client.encode("straße", **keep))
+        listed(client.score("straße", ["a"], **keep))
+        listed(client.classify("straße", **keep))
+        client.encode(["straße", "b"], **keep)
+        with pytest.raises(quintet.UnimplementedError):
+            list(client.stream("straße"))
+        with pytest.raises(quintet.UnimplementedError):
+            client.info()
+    assert listener.calls == [
+        ("Generate", of_text),
+        ("Generate", of_ids),
+        ("Encode", of_text),
+        ("Score", of_text),
+        ("Classify", of_text),
+        ("Encode", None),
+        ("GenerateStream", of_text),
+        ("GetModelInfo", None),
+    ]
+    del listener.calls[:]
+
+    async def work():
+        async with quintet.AsyncClient(listener.target) as client:
+            await client.generate("straße", **keep)
+            with pytest.raises(quintet.UnimplementedError):
+                [chunk async for chunk in client.stream("straße")]
+
+    asyncio.run(work())
+    assert listener.calls == [("Generate", of_text), ("GenerateStream", of_text)]
 
 
 def test_a_bare_string_is_one_input(remote):

@@ -96,7 +96,7 @@ class AsyncClient(Connection, AsyncMethods):
         respond = messages.responder(task.options["on_response"])
         [batch] = messages.call_of(self._call, task).batches(task)
         timeout = self._seconds(task)
-        events = stub.GenerateStream(batch.request, **self._sending(timeout))
+        events = stub.GenerateStream(batch.request, **self._sending(timeout, batch))
         try:
             async for event in events:
                 respond(event)
@@ -130,7 +130,8 @@ class AsyncClient(Connection, AsyncMethods):
 
         async def send(batch: Batch) -> list[Answered]:
             try:
-                answer = await getattr(stub, batch.method)(batch.request, **self._sending(timeout))
+                method = getattr(stub, batch.method)
+                answer = await method(batch.request, **self._sending(timeout, batch))
             except grpc.RpcError as error:
                 if batch.size > 1 and error.code() in OF_INPUTS:
                     return [answered for part in batch.split() for answered in await send(part)]

@@ -86,7 +86,7 @@ class Client(Connection, Methods):
     def _stream(self, task: Task) -> Stream:
         self._check_open()
         [batch] = messages.call_of(self._call, task).batches(task)
-        events = self._stub.GenerateStream(batch.request, **self._sending_of(task))
+        events = self._stub.GenerateStream(batch.request, **self._sending_of(batch, task))
         respond = messages.responder(task.options["on_response"])
         return ClientStream(events, batch, respond, self._seconds(task))
 
@@ -114,7 +114,9 @@ class Client(Connection, Methods):
         told = task.progress_bar()
         [batch] = call.batches(task)
         try:
-            answer = getattr(self._stub, batch.method)(batch.request, **self._sending_of(task))
+            answer = getattr(self._stub, batch.method)(
+                batch.request, **self._sending_of(batch, task)
+            )
             answered: Answered = batch.read(answer), answer
         except grpc.RpcError as error:
             answered = failed(batch, error, task, self._seconds(task)), None
@@ -141,12 +143,12 @@ class Client(Connection, Methods):
         """Sends a request. Returns its grpc.Future."""
         try:
             method = getattr(self._stub, batch.method)
-            return method.future(batch.request, **self._sending_of(task))
+            return method.future(batch.request, **self._sending_of(batch, task))
         except ValueError as error:  # the channel was closed by another thread
             raise FailedPreconditionError(f"the client has been closed: {error}") from None
 
-    def _sending_of(self, task: Task) -> dict[str, Any]:
-        return self._sending(self._seconds(task))
+    def _sending_of(self, batch: Batch, task: Task) -> dict[str, Any]:
+        return self._sending(self._seconds(task), batch)
 
 
 @dataclasses.dataclass

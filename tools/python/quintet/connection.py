@@ -96,7 +96,7 @@ class Connection(abc.ABC):
             raise InvalidArgumentError(f"api_key: {error}") from None
         self._target, self._timeout, self._attempts = target, default_timeout, attempts
         self._concurrency = concurrency
-        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else None
+        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         self._call = messages.call_options(model, priority)
         self._channel_options = make_channel_options(self._tls, attempts, max_message_bytes)
         self._closed = False
@@ -107,8 +107,11 @@ class Connection(abc.ABC):
     def _connect(self) -> None:
         """Called at the end of the constructor."""
 
-    def _sending(self, timeout: float | None) -> dict[str, Any]:
-        return {"timeout": timeout, "metadata": self._metadata}
+    def _sending(self, timeout: float | None, batch: Batch | None = None) -> dict[str, Any]:
+        """Arguments of a call of the stub, besides the request."""
+        value = batch.input_hash if batch else None
+        metadata = (*self._metadata, ("quintet-input-hash", value)) if value else self._metadata
+        return {"timeout": timeout, "metadata": metadata}
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -54,6 +55,18 @@ class Batch:
     @property
     def size(self) -> int:
         return len(self.inputs)
+
+    @property
+    def input_hash(self) -> str | None:
+        """Value of the metadata quintet-input-hash, by which proxies can send requests with equal
+        inputs to the same server: 16 hexadecimal digits of the SHA-256 of the text (UTF-8), or of
+        the serialized pb.TokenIds. None if the request has several inputs."""
+        if self.size != 1:
+            return None
+        request = self.request
+        [value] = request.inputs if hasattr(request, "inputs") else [request.input]
+        given = value.text.encode() or value.token_ids.SerializeToString()
+        return hashlib.sha256(given).hexdigest()[:16]
 
     def read(self, answer: Any) -> list[Any]:
         """Converts a response to one result for each input, in input order."""
