@@ -97,12 +97,14 @@ __device__ __forceinline__ void Normalize(const QuantizeArgs<X, Byte>& a, int th
 // Quantises rows: scales[r] = the largest magnitude in row r / kLargest, q = x / scales[r], rounded
 // to nearest even, in the order of W (linear/byte_weights.cuh). A row with a NaN or an infinity
 // gets a scale that makes its products NaN. With gamma, rows of f32 are normalised first
-// (Normalize). Shapes: x [rows, k] bf16 or f32; gamma, beta [k]; q [rows, k] dense; scales [rows].
-// Rows of x, gamma and beta begin on 16-byte boundaries. k is a multiple of 16, and at most kPieces
-// * kEach times the number of threads per row. Mapping: a row is computed by one warp or, with
-// kBlockRow, by one CTA; a thread holds kPieces pieces of kEach values in registers. Bound: reading
-// x and writing q, 3 bytes per value of bf16, 5 per value of f32. Tests:
-// tests/kernels/linear/byte_gemm_test.cc.
+// (Normalize).
+// Shapes: x [rows, k] bf16 or f32; gamma, beta [k]; q [rows, k] dense; scales [rows]. Rows of x,
+// gamma and beta begin on 16-byte boundaries. k is a multiple of 16, and at most kPieces * kEach
+// times the number of threads per row.
+// Mapping: a row is computed by one warp or, with kBlockRow, by one CTA; a thread holds kPieces
+// pieces of kEach values in registers.
+// Bound: reading x and writing q, 3 bytes per value of bf16, 5 per value of f32.
+// Tests: tests/kernels/linear/byte_gemm_test.cc.
 template <typename X, typename Byte, int kPieces, bool kBlockRow>
 __global__ void QuantizeKernel(QuantizeArgs<X, Byte> a) {
   WaitOnDependentGrids();

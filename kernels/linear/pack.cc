@@ -101,9 +101,11 @@ HWY_EXPORT(QuantizeValues);
 
 namespace {
 
-// Copies n bytes, n a multiple of 64, into the order of linear/byte_weights.cuh.
+constexpr int64_t kByteGroup = 64;  // as in linear/byte_weights.cuh
+
+// Copies n bytes, n a multiple of kByteGroup, into the order of linear/byte_weights.cuh.
 void InterleaveBytes(const uint8_t* in, int64_t n, uint8_t* out) {
-  for (int64_t i = 0; i < n; i += 64) {
+  for (int64_t i = 0; i < n; i += kByteGroup) {
     uint32_t words[4][4];  // [lane][product]
     for (int product = 0; product < 4; ++product) {
       for (int lane = 0; lane < 4; ++lane) {
@@ -376,10 +378,10 @@ void LinearWeight::WriteRows(int64_t row, const Tensor& w) {
 // Writes rows of quantised weights to device memory, in the order of linear/byte_weights.cuh.
 void LinearWeight::WriteQuantized(int64_t row, const Tensor& w, const Tensor& scales) {
   QT_CHECK(w.is_dense() && scales.is_dense());
-  constexpr int64_t kGroup = 64, kAtOnce = int64_t{1} << 20;
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
   char* const place = panel_memory_.as<char>() + row * k_;
   const int64_t bytes = w.dim[0] * k_;
-  if (k_ % kGroup != 0) {
+  if (k_ % kByteGroup != 0) {
     device_->Write(place, w.data, bytes);
   } else {
     std::vector<uint8_t> ordered(static_cast<size_t>(std::min(bytes, kAtOnce)));

@@ -253,17 +253,19 @@ __device__ __forceinline__ void SplitKAddSecondSums(uint32_t ring, int thread,
 // Shapes: x [rows, k] T, W [n, k] T or one byte each with one scale per channel, y [rows, columns]
 // f32 or T. k is a multiple of 8 (bytes: 64); `columns` and all row strides are multiples of 4.
 // Accumulation: wgmma in f32. Bytes are exact in bf16; the epilogue applies the scales. Each CTA
-// sums its k range in ascending order and the epilogue adds the CTAs' partial sums in rank order,
-// so results are bit-identical from run to run. Mapping: one cluster per output tile, one k range
-// per CTA. The operands are swapped: the M side of wgmma is 64 channels of W (gated: 32 gate
-// channels and their 32 up channels), the N side is kRows rows of x. Warpgroup 0 is the consumer;
-// two or one more warps are producers that load 64 values of k (bytes: 128) per stage by TMA; with
-// LoRA terms, a warpgroup computes those. Loads of W start before the kernel waits for its inputs,
-// loads of x after. At the end each CTA of the cluster finishes an equal share of the tile's rows,
-// for which the other CTAs send it their partial sums. Bound: HBM, W is read once: 2 n k bytes
-// (bytes: n k) at 4.3 TB/s on an H200. x is read from L2 once per channel tile. In a decoder step
-// the bound is the latency of the chain of kernels. Tests: tests/kernels/linear/linear_test.cc,
-// linear/norm_epilogue_test.cc, linear/split_norm_test.cc. Measurements: linear/NOTES.md.
+// sums its k range in a fixed order and the epilogue adds the CTAs' partial sums in rank order, so
+// results are bit-identical from run to run.
+// Mapping: one cluster per output tile, one k range per CTA. The operands are swapped: the M side
+// of wgmma is 64 channels of W (gated: 32 gate channels and their 32 up channels), the N side is
+// kRows rows of x. Warpgroup 0 is the consumer; two or one more warps are producers that load 64
+// values of k (bytes: 128) per stage by TMA. With LoRA terms, a further warpgroup computes those;
+// with bytes, it is a second consumer, for half of each stage. Loads of W start before the kernel
+// waits for its inputs, loads of x after. At the end each CTA of the cluster finishes an equal
+// share of the tile's rows, for which the other CTAs send it their partial sums.
+// Bound: HBM, W is read once: 2 n k bytes (bytes: n k) at 4.3 TB/s on an H200. x is read from L2
+// once per channel tile. In a decoder step the bound is the latency of the chain of kernels.
+// Tests: tests/kernels/linear/linear_test.cc, linear/norm_epilogue_test.cc,
+// linear/split_norm_test.cc. Measurements: linear/NOTES.md.
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 2)
     SplitKKernel(const __grid_constant__ SplitKArgs a,
