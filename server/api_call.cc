@@ -507,8 +507,7 @@ void ApiCall::OnDone(bool) {
   // Closes RPCs for which OnEnd could not post Advance to the executor, for lack of memory.
   Advance();
   ExportSpan();
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (open_ == 0) memory_.reset();
+  // The destructor releases memory_: a task that prepares the request may still use it.
 }
 
 }  // namespace quintet

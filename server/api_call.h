@@ -107,7 +107,10 @@ class ApiCall final : public HttpHandler,
   ModelBinding binding_;
   Priority max_priority_ = Priority::kHigh;
   std::optional<RpcRegistry::Registration> registration_;  // of the first RPC, until it starts
-  std::optional<MemoryReservation> memory_;  // for the JSON of the request, then of the response
+  // For the JSON of the request, then of the response. Used by one thread at a time: by the task
+  // that prepares the request, then by those that receive its responses. Released by the
+  // destructor.
+  std::optional<MemoryReservation> memory_;
 
   std::mutex mutex_;
   uint64_t wait_ticket_ = 0;        // of ServedModel::Wait; 0: the request does not wait

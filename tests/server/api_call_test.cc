@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -191,6 +192,35 @@ TEST_CASE("A failed allocation anywhere in a request of the HTTP API ends only t
       }
     }
   }
+}
+
+// A thread translates the request and starts its RPCs while another one learns that the client has
+// gone.
+TEST_CASE("A request whose client leaves while it is translated releases its memory", "[api]") {
+  Api api;
+  ApiRoute route = RouteOf("/v1/completions");
+  std::promise<void> translates, gone;
+  route.translate = [&, translate = route.translate](const ApiRequest& request) {
+    translates.set_value();
+    gone.get_future().wait();
+    return translate(request);
+  };
+  HttpRequest request;
+  request.method = "POST";
+  request.target = route.path;
+  request.body = R"({"prompt":"a","max_tokens":3})";
+  const auto exchange = std::make_shared<FakeExchange>(std::move(request));
+  auto call = std::make_shared<ApiCall>(&api.context, &route, exchange);
+  call->Start();
+  translates.get_future().wait();
+  CHECK(api.host.memory.used() > 0);
+  call->OnDone(/*sent=*/false);
+  const std::weak_ptr<ApiCall> watched = call;
+  call.reset();
+  gone.set_value();
+  REQUIRE(Eventually([&] { return watched.expired(); }));
+  CHECK(api.host.memory.used() == 0);
+  CHECK(exchange->ends() == 0);
 }
 
 }  // namespace
