@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "engine/clock.h"
 #include "kernels/base/out_of_memory.h"
@@ -39,6 +40,10 @@ FinishReason ReasonOfResult(const absl::StatusOr<Result>& result) {
 }
 
 }  // namespace
+
+// Generators take their seeds from a pool that Abseil fills at its first use. If an allocation
+// failed during that, all threads that need a seed would wait for ever.
+CallContext::CallContext() { absl::BitGen()(); }
 
 void CallContext::Record(const EndedCall& call) const {
   if (access_log != nullptr) access_log->Write(call.record);

@@ -39,6 +39,9 @@ class LoadMeter;
 
 // State shared by all calls. Owned by the server.
 struct CallContext {
+  // Prepares Abseil's random numbers, which calls use.
+  CallContext();
+
   ModelDirectory* models = nullptr;
   Executor* preparation = nullptr;    // tokenizes requests
   Executor* completion = nullptr;     // builds response messages from engine results
