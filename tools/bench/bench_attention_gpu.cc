@@ -396,40 +396,38 @@ void BenchAll(GpuBench& bench) {
   BenchPacked(bench, false);
   BenchPacked(bench, true);
   BenchMasks(bench);
-  for (const StepCase& c : {StepCase{"t5-base b1 cross", 1, 1, 12, 64, 128},
-                            StepCase{"t5-base b1 self", 1, 1, 12, 64, 64, BiasKind::kTable},
-                            StepCase{"t5-base b8 cross", 8, 1, 12, 64, 128},
-                            StepCase{"t5-base b32 cross", 32, 1, 12, 64, 128},
-                            StepCase{"t5-base b32 beam4 cross", 32, 4, 12, 64, 128},
-                            StepCase{"t5-base b128 cross", 128, 1, 12, 64, 128},
-                            StepCase{"t5-base b128 self", 128, 1, 12, 64, 64, BiasKind::kTable},
-                            StepCase{"xl b32 cross", 32, 1, 32, 64, 128},
-                            StepCase{"xl b128 cross", 128, 1, 32, 64, 128},
-                            StepCase{"xl b128 cross", 128, 1, 32, 64, 512},
-                            StepCase{"xl b32 beam4", 32, 4, 32, 64, 512},
-                            StepCase{"t5-base b32 cross", 32, 1, 12, 64, 1024},
-                            StepCase{"t5-base b128 cross", 128, 1, 12, 64, 4096},
-                            StepCase{"xl b32 cross", 32, 1, 32, 64, 4096},
-                            StepCase{"gpt2 b128 self", 128, 1, 12, 64, 1000},
-                            StepCase{"t5-base b1 cross", 1, 1, 12, 64, 1024},
-                            StepCase{"t5-base b1 cross", 1, 1, 12, 64, 4096},
-                            StepCase{"t5-base b1 cross", 1, 1, 12, 64, 16384},
-                            StepCase{"t5-base b1 cross", 1, 1, 12, 64, 65536},
-                            StepCase{"t5-base b1 beam4 cross", 1, 4, 12, 64, 16384},
-                            StepCase{"t5-base b1 beam16 cross", 1, 16, 12, 64, 16384},
-                            StepCase{"t5-base b1 self", 1, 1, 12, 64, 4096, BiasKind::kTable},
-                            StepCase{"t5-base b4 cross", 4, 1, 12, 64, 4096},
-                            StepCase{"t5-base b4 cross", 4, 1, 12, 64, 16384},
-                            StepCase{"xl b1 cross", 1, 1, 32, 64, 4096},
-                            StepCase{"xl b1 cross", 1, 1, 32, 64, 16384},
-                            StepCase{"xl b1 cross", 1, 1, 32, 64, 65536},
-                            StepCase{"xl b4 beam4 cross", 4, 4, 32, 64, 16384},
-                            StepCase{"b1", 1, 1, 32, 64, 8192},
-                            StepCase{"b8", 8, 1, 32, 64, 8192},
-                            StepCase{"b64", 64, 1, 16, 128, 2048},
-                            StepCase{"b64 beam4", 64, 4, 16, 128, 2048}}) {
+  const auto both = [&](const StepCase& c) {
     for (DType cache_type : {DType::kBF16, DType::kF8}) BenchStep(bench, c, cache_type);
+  };
+  for (const StepCase& c :
+       {StepCase{"t5-base b1 cross", 1, 1, 12, 64, 128},
+        StepCase{"t5-base b1 self", 1, 1, 12, 64, 64, BiasKind::kTable},
+        StepCase{"t5-base b8 cross", 8, 1, 12, 64, 128},
+        StepCase{"t5-base b32 cross", 32, 1, 12, 64, 128},
+        StepCase{"t5-base b32 beam4 cross", 32, 4, 12, 64, 128},
+        StepCase{"t5-base b128 cross", 128, 1, 12, 64, 128},
+        StepCase{"t5-base b128 self", 128, 1, 12, 64, 64, BiasKind::kTable},
+        StepCase{"xl b32 cross", 32, 1, 32, 64, 128},
+        StepCase{"xl b128 cross", 128, 1, 32, 64, 128},
+        StepCase{"xl b128 cross", 128, 1, 32, 64, 512},
+        StepCase{"xl b32 beam4", 32, 4, 32, 64, 512},
+        StepCase{"t5-base b32 cross", 32, 1, 12, 64, 1024},
+        StepCase{"t5-base b128 cross", 128, 1, 12, 64, 4096},
+        StepCase{"xl b32 cross", 32, 1, 32, 64, 4096},
+        StepCase{"gpt2 b128 self", 128, 1, 12, 64, 1000}, StepCase{"b1", 1, 1, 32, 64, 8192},
+        StepCase{"b8", 8, 1, 32, 64, 8192}, StepCase{"b64", 64, 1, 16, 128, 2048},
+        StepCase{"b64 beam4", 64, 4, 16, 128, 2048}}) {
+    both(c);
   }
+  // Long contexts, few requests.
+  for (int64_t kv : {1024, 4096, 16384, 65536}) {
+    both({"t5-base b1 cross", 1, 1, 12, 64, kv});
+    both({"xl b1 cross", 1, 1, 32, 64, kv});
+    if (kv <= 16384) both({"t5-base b4 cross", 4, 1, 12, 64, kv});
+  }
+  for (int64_t beams : {4, 16}) both({"t5-base b1 beams cross", 1, beams, 12, 64, 16384});
+  both({"t5-base b1 self", 1, 1, 12, 64, 4096, BiasKind::kTable});
+  both({"xl b4 beam4 cross", 4, 4, 32, 64, 16384});
 }
 
 }  // namespace
