@@ -44,8 +44,9 @@ class ApiCall final : public HttpHandler,
                       public LocalClient,
                       public std::enable_shared_from_this<ApiCall> {
  public:
-  ApiCall(const ApiContext* context, const ApiRoute* route, std::shared_ptr<HttpExchange> exchange)
-      : context_(context), route_(route), exchange_(std::move(exchange)) {}
+  ApiCall(std::shared_ptr<const ApiContext> context, const ApiRoute* route,
+          std::shared_ptr<HttpExchange> exchange)
+      : context_(std::move(context)), route_(route), exchange_(std::move(exchange)) {}
 
   // Posts a task that converts the request to RPCs and starts them. Throws std::bad_alloc.
   void Start();
@@ -96,7 +97,7 @@ class ApiCall final : public HttpHandler,
   std::string HeadersOf() const;
   void ExportSpan();
 
-  const ApiContext* const context_;
+  const std::shared_ptr<const ApiContext> context_;
   const ApiRoute* const route_;
   const std::shared_ptr<HttpExchange> exchange_;
   StartedSpan span_;  // of this request

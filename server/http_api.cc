@@ -23,7 +23,9 @@ bool IsJson(absl::string_view content_type) {
 }  // namespace
 
 HttpApi::HttpApi(Options options)
-    : options_(std::move(options)), context_{options_.calls, options_.timeouts, options_.methods} {}
+    : options_(std::move(options)),
+      context_(std::make_shared<ApiContext>(
+          ApiContext{options_.calls, options_.timeouts, options_.methods})) {}
 
 std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   const absl::string_view path = PathOf(request.target);
@@ -32,7 +34,7 @@ std::optional<HttpResponse> HttpApi::Check(const HttpRequest& request) const {
   if (options_.page && reads && IsPagePath(path)) return std::nullopt;
   const absl::Status key = options_.calls->Authorize(request.Header("authorization")).status();
   if (!key.ok()) {
-    context_.Refused("", TraceContextOf(request).trace_id, key);
+    context_->Refused("", TraceContextOf(request).trace_id, key);
     const RpcOutcome outcome = ToRpcOutcome(key, "", absl::Milliseconds(200));
     return ErrorResponse(ErrorStyle::kOpenAi, outcome, outcome.status.error_message());
   }
@@ -55,7 +57,7 @@ std::vector<HttpRoute> HttpApi::Routes() const {
     to.method = route.method;
     to.path = route.path;
     to.start = [this, &route](std::shared_ptr<HttpExchange> exchange) {
-      auto call = std::make_shared<ApiCall>(&context_, &route, std::move(exchange));
+      auto call = std::make_shared<ApiCall>(context_, &route, std::move(exchange));
       call->Start();
       return call;
     };

@@ -48,7 +48,7 @@ class HttpApi {
   std::vector<HttpRoute> Routes() const;
 
   const Options options_;
-  const ApiContext context_;
+  const std::shared_ptr<const ApiContext> context_;  // also of calls that outlive this object
   std::unique_ptr<HttpServer> server_;  // the last member: its threads use the members above
 };
 

@@ -87,11 +87,11 @@ class FakeExchange final : public HttpExchange {
 
 struct Api {
   StubHost host;
-  ApiContext context;
+  std::shared_ptr<ApiContext> context = std::make_shared<ApiContext>();
 
   Api() {
-    context.calls = &host.context;
-    context.methods = InferenceMethods(&host.context);
+    context->calls = &host.context;
+    context->methods = InferenceMethods(&host.context);
   }
 };
 
@@ -130,7 +130,7 @@ bool RunWithFailure(Api* api, const Wanted& wanted, int where, int64_t skip) {
   std::shared_ptr<ApiCall> call;
   bool started = false;
   try {
-    call = std::make_shared<ApiCall>(&api->context, route, exchange);
+    call = std::make_shared<ApiCall>(api->context, route, exchange);
     call->Start();
     started = true;
   } catch (const std::bad_alloc&) {
@@ -210,7 +210,7 @@ TEST_CASE("A request whose client leaves while it is translated releases its mem
   request.target = route.path;
   request.body = R"({"prompt":"a","max_tokens":3})";
   const auto exchange = std::make_shared<FakeExchange>(std::move(request));
-  auto call = std::make_shared<ApiCall>(&api.context, &route, exchange);
+  auto call = std::make_shared<ApiCall>(api.context, &route, exchange);
   call->Start();
   translates.get_future().wait();
   CHECK(api.host.memory.used() > 0);
