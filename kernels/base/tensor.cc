@@ -177,6 +177,7 @@ void ConvertToF32(const void* source, DType dtype, int64_t n, float* destination
 }
 
 void ConvertFromF32(const float* source, int64_t n, DType dtype, void* destination) {
+  if (n == 0) return;  // as above
   if (dtype == DType::kF32) {
     std::memcpy(destination, source, static_cast<size_t>(n) * 4);
     return;
