@@ -16,7 +16,7 @@ namespace quintet::cuda {
 
 constexpr int kByteGroup = 64;
 
-// Where a byte that is an e4m3 value is in each half of a word.
+// Which byte of each 16-bit half of a word holds a value.
 enum class ByteHalf { kHigh, kLow };
 
 // Converts the e4m3 values in the high or the low bytes of the halves of a word to bf16, exactly:

@@ -81,7 +81,8 @@ int64_t GemvSplitNormParts(const WeightView& w, int64_t rows);
 bool GemvSupportsSplitNormInput(const WeightView& w, int64_t rows);
 
 // Split-K GEMM for tens to a few hundred rows on Hopper, in linear/split_k.cu. RunSplitK returns
-// false, with nothing enqueued, if it does not support the call; x must have the weight type. The
+// false, with nothing enqueued, if it does not support the call; x must have the weight type (bf16
+// if that has 8 bits). The
 // functions SplitK... return what SupportsKvStore, SplitNormParts and SupportsSplitNormInput
 // (linear.h) return for a GEMM that RunSplitK computes.
 bool RunSplitK(const LinearArgs& args, CudaStream& stream);

@@ -169,7 +169,8 @@ __device__ __forceinline__ void SplitKByteMainloop(const SplitKWork<S>& share, i
   constexpr int kProducts = kByteGroup / 16, kTurns = 2, kEach = kProducts / kTurns;
   static_assert(kByteGroup == kSplitKDepth && S::kDepth == 2 * kByteGroup);
   const int lane = thread % 32, g = lane / 4;
-  // Of the lane's 16 bytes in row g of the warp's 16 rows. Row g + 8 has the same swizzle.
+  // Where in the buffer of W this lane's 16 bytes of row g are, of the warp's 16 rows. Those of row
+  // g + 8, which has the same swizzle, are eight rows further.
   const auto offset = static_cast<uint32_t>((thread / 32 * 16 + g) * 128 +
                                             ((half * kProducts + lane % 4) ^ g) * 16);
   const uint32_t x_offset = S::kWBytes + half * S::kXBoxBytes;
